@@ -1,6 +1,7 @@
 """The public API: `from archiver import Writer, Reader, errors`.
 
-Writer and Reader are imported on first use (PEP 562), so that importing the package, or an inner module, loads no SDK.
+Writer and Reader are imported on first use (PEP 562), so that importing the package, or an inner module,
+loads no SDK.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""What many archives that wait for one commit cost: in the memory of a process that reads the ledger, and to commit at last.
+"""What many archives that wait for one commit cost: in the memory of a process that reads the ledger, and to
+commit at last.
 
-Measured, for 200 archives and for 2,000 (`archive.pending_files_max` by default), each in a new table on a SQL catalog in SQLite with its
-metadata on a local disk: bytes that the fold of the ledger keeps for each waiting archive, before and after somebody looked at what it says
-of its columns; CPU time of the commit; and then, of the manifests that it made, CPU time to read them by pyiceberg's compiled reader, which
-the fast audit takes, and by the reader of our own, which the deep audit takes. Repeated, so that a spread is shown.
+Measured, for 200 archives and for 2,000 (`archive.pending_files_max` by default), each in a new table on a
+SQL catalog in SQLite with its metadata on a local disk: bytes that the fold of the ledger keeps for each
+waiting archive, before and after somebody looked at what it says of its columns; CPU time of the commit; and
+then, of the manifests that it made, CPU time to read them by pyiceberg's compiled reader, which the fast
+audit takes, and by the reader of our own, which the deep audit takes. Repeated, so that a spread is shown.
 
     python -m bench.backlog [--quick] [--output bench/results/backlog.json]
 """
@@ -35,7 +37,10 @@ ROUNDS = 5
 
 def spread(values: Sequence[float], digits: int) -> dict[str, float]:
     """Least, middle and most."""
-    return {name: round(of(values), digits) for name, of in (("min", min), ("median", statistics.median), ("max", max))}
+    return {
+        name: round(of(values), digits)
+        for name, of in (("min", min), ("median", statistics.median), ("max", max))
+    }
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -46,7 +51,9 @@ def cpu_s(work: Callable[[], object]) -> float:
 
 
 def kept_bytes(reader: Leader, files: int) -> tuple[float, float]:
-    """What the fold of a new process keeps for an archive that waits, before and after its description was decoded."""
+    """What the fold of a new process keeps for an archive that waits, before and after its description was
+    decoded.
+    """
     tracemalloc.start()
     try:
         reader.refresh()
@@ -82,7 +89,13 @@ def one_round(table: Table, files: int) -> dict[str, float]:
     library = cpu_s(lambda: list(table.tables.live_files(view)))
     ours = cpu_s(lambda: snapshot_files(read, view.metadata_location, view.snapshot_id, fields))
     (commit,) = costs.commit_cpu_s
-    return {"folded_bytes": folded, "described_bytes": looked, "commit_cpu_s": commit, "library_cpu_s": library, "ours_cpu_s": ours}
+    return {
+        "folded_bytes": folded,
+        "described_bytes": looked,
+        "commit_cpu_s": commit,
+        "library_cpu_s": library,
+        "ours_cpu_s": ours,
+    }
 
 
 def run(files: int, rounds: int) -> dict[str, Any]:
@@ -93,7 +106,10 @@ def run(files: int, rounds: int) -> dict[str, Any]:
         with new_table(files, made) as table:
             found.append(one_round(table, files))
         print(f"{files} archives: {found[-1]}", file=sys.stderr, flush=True)
-    document: dict[str, Any] = {"files": files, "columns_with_bounds": len(made.file.data_file.lower_bounds or {})}
+    document: dict[str, Any] = {
+        "files": files,
+        "columns_with_bounds": len(made.file.data_file.lower_bounds or {}),
+    }
     for name in found[0]:
         document[name] = spread([one[name] for one in found], 0 if name.endswith("bytes") else 3)
     document["ours_by_library"] = spread([one["ours_cpu_s"] / one["library_cpu_s"] for one in found], 2)
@@ -103,7 +119,8 @@ def run(files: int, rounds: int) -> dict[str, Any]:
 def measure(files: Sequence[int], rounds: int) -> dict[str, Any]:
     """The result document."""
     return {
-        "what": "archives that wait for one commit: bytes each in the fold, CPU seconds of the commit and of reading its manifests",
+        "what": "archives that wait for one commit: bytes each in the fold, CPU seconds of the commit and of "
+        "reading its manifests",
         "rounds": rounds,
         "cases": [run(one, rounds) for one in files],
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
@@ -113,8 +130,12 @@ def measure(files: Sequence[int], rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure((3, 12), 2) if options.quick else measure(FILES, ROUNDS)

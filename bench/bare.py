@@ -1,7 +1,8 @@
 """What refinement costs at least: the libraries alone, no Spark, no promises.
 
-A process reads its share of the intake files, decodes the values with ptars, encodes them again and compares, and writes one synced Parquet
-file. No partitions, no ingest times, no digests, no bounds beyond what the options write.
+A process reads its share of the intake files, decodes the values with ptars, encodes them again and compares,
+and writes one synced Parquet file. No partitions, no ingest times, no digests, no bounds beyond what the
+options write.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def refine_files(messages: Any, paths: list[str], target: str, options: str) -> 
 
 
 def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -> int:
-    """The same into a file for every so many rows, as they come; how many there are. `rows` must divide all that there are."""
+    """The same into a file for every so many rows, as they come; how many there are. `rows` must divide all
+    that there are.
+    """
     held: list[pa.RecordBatch] = []
     options: dict[str, Any] = {}
     files = 0
@@ -89,7 +92,11 @@ def _decoded(messages: Any, paths: list[str], steps: Steps) -> Iterator[pa.Recor
     """All rows of the files, decoded; raises if some do not give their bytes back."""
     for path in paths:
         with steps.step("read"):
-            batches = pq.read_table(path, columns=COLUMNS, use_threads=False).combine_chunks().to_batches(max_chunksize=DECODE_ROWS)
+            batches = (
+                pq.read_table(path, columns=COLUMNS, use_threads=False)
+                .combine_chunks()
+                .to_batches(max_chunksize=DECODE_ROWS)
+            )
         for batch in batches:
             yield _joined(batch.drop_columns(["value"]), decode(messages, batch.column("value"), steps))
 
@@ -120,10 +127,14 @@ def _joined(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*left.columns, *right.columns], names=names)
 
 
-def _written(writer: pq.ParquetWriter | None, pending: list[pa.RecordBatch], target: str, options: str) -> pq.ParquetWriter:
+def _written(
+    writer: pq.ParquetWriter | None, pending: list[pa.RecordBatch], target: str, options: str
+) -> pq.ParquetWriter:
     table = pa.Table.from_batches(pending)
     if writer is None:
-        writer = pq.ParquetWriter(target, table.schema, **(options_of(pending) if options == TUNED else DEFAULT_OPTIONS))
+        writer = pq.ParquetWriter(
+            target, table.schema, **(options_of(pending) if options == TUNED else DEFAULT_OPTIONS)
+        )
     pending.clear()
     writer.write_table(table, row_group_size=max(1, table.num_rows))
     return writer
@@ -133,7 +144,9 @@ def options_of(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
     """Encodings chosen from the rows, and statistics outside of lists, as an archive has them."""
     ids = itertools.count(1)
     found = leaves(pa.schema([_numbered(field, ids) for field in batches[0].schema]))
-    columns = [dataclasses.replace(leaf, type=pa.string()) if leaf.path == "key" else leaf for leaf in found]  # keys are like texts
+    columns = [
+        dataclasses.replace(leaf, type=pa.string()) if leaf.path == "key" else leaf for leaf in found
+    ]  # keys are like texts
     encodings = chosen(columns, batches)
     return {
         **DEFAULT_OPTIONS,

@@ -1,9 +1,12 @@
-"""How many bytes and objects it takes to run: what docs/operations/capacity.md reckons with. Bytes and counts, no times.
+"""How many bytes and objects it takes to run: what docs/operations/capacity.md reckons with. Bytes and
+counts, no times.
 
-- `intake`: a flush of records of 146 bytes (*Intake writer* in docs/performance.md), spread over so many partitions with so many records
-  each: bytes of its file and of its entry in the intake log, and objects that were created.
-- `ledger`: rounds on one table with an archive of every partition in each (as bench/growth_table.py makes them): bytes of the control log's
-  entries by what they say, per round. Each archive has bounds of 12 columns.
+- `intake`: a flush of records of 146 bytes (*Intake writer* in docs/performance.md), spread over so many
+  partitions with so many records each: bytes of its file and of its entry in the intake log, and objects that
+  were created.
+- `ledger`: rounds on one table with an archive of every partition in each (as bench/growth_table.py makes
+  them): bytes of the control log's entries by what they say, per round. Each archive has bounds of 12
+  columns.
 
     python -m bench.capacity [--quick] [--output bench/results/capacity.json]
 """
@@ -63,7 +66,9 @@ def sizes_of(table: Table, first: int) -> Counter[str]:
     log = table.control()
     while entries := log.read(first)[:BATCH]:
         for entry in entries:
-            found[str(control_log_pb2.ControlEntry.FromString(entry.data).WhichOneof("body"))] += len(entry.data)
+            found[str(control_log_pb2.ControlEntry.FromString(entry.data).WhichOneof("body"))] += len(
+                entry.data
+            )
         first += len(entries)
     return found
 
@@ -87,7 +92,9 @@ def rounds_of(archives: int, rounds: int, made: Template) -> dict[str, Any]:
     }
 
 
-def measure(segments: Sequence[int], records: Sequence[int], archives: Sequence[int], rounds: int) -> dict[str, Any]:
+def measure(
+    segments: Sequence[int], records: Sequence[int], archives: Sequence[int], rounds: int
+) -> dict[str, Any]:
     """The result document."""
     made = template()
     ledger = [rounds_of(one, rounds, made) for one in archives]
@@ -109,11 +116,15 @@ def measure(segments: Sequence[int], records: Sequence[int], archives: Sequence[
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a few of each: shows that it works")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    document = measure((1, 20), (10,), (1, 3), 2) if options.quick else measure(SEGMENTS, RECORDS, ARCHIVES, ROUNDS)
+    document = (
+        measure((1, 20), (10,), (1, 3), 2) if options.quick else measure(SEGMENTS, RECORDS, ARCHIVES, ROUNDS)
+    )
     tell(document, options.output)
     print(f"{len(document['intake'])} flushes, {len(document['ledger']['cases'])} tables", file=sys.stderr)
 

@@ -1,10 +1,12 @@
 """What merging the small archives of a day that is over costs, and what it brings queries.
 
-A table with thousands of small archives of nested orders, all of one day; queries by DuckDB and by Spark over the files that its newest
-snapshot names, before and after; `archiver clean` two days later, by a clock that is ahead. Afterwards the audit must be valid, and both
-engines must find the same. Each query is timed several times, alternately, the first time not counted.
+A table with thousands of small archives of nested orders, all of one day; queries by DuckDB and by Spark over
+the files that its newest snapshot names, before and after; `archiver clean` two days later, by a clock that
+is ahead. Afterwards the audit must be valid, and both engines must find the same. Each query is timed several
+times, alternately, the first time not counted.
 
-    python -m bench.compaction [--quick] [--records 2000000] [--archives 4000] [--output bench/results/compaction.json]
+    python -m bench.compaction [--quick] [--records 2000000] [--archives 4000] [--output
+    bench/results/compaction.json]
 """
 
 from __future__ import annotations
@@ -67,10 +69,14 @@ class AheadClock(SystemClock):
 def by_duckdb(paths: Sequence[str]) -> Answer:
     """Two scans: all of one column, and those of a range of offsets."""
     with duckdb.connect() as connection:
-        connection.execute("SELECT count(*), sum(value.total) FROM read_parquet(?, hive_partitioning=false)", [list(paths)])
+        connection.execute(
+            "SELECT count(*), sum(value.total) FROM read_parquet(?, hive_partitioning=false)", [list(paths)]
+        )
         rows, total = connection.fetchone() or (0, 0.0)
         connection.execute(
-            "SELECT count(*) FROM read_parquet(?, hive_partitioning=false) WHERE kafka.offset BETWEEN 1000 AND 1999", [list(paths)]
+            "SELECT count(*) FROM read_parquet(?, hive_partitioning=false) WHERE kafka.offset BETWEEN "
+            "1000 AND 1999",
+            [list(paths)],
         )
         (between,) = connection.fetchone() or (0,)
     return rows, round(total, 2), between
@@ -187,7 +193,9 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and tell."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--archives", type=int, default=4000)
     parser.add_argument("--quick", action="store_true", help="twenty thousand records, to see that it works")

@@ -1,13 +1,17 @@
-"""How fast control events are published, beside a bare producer of the same library that sends the same bytes.
+"""How fast control events are published, beside a bare producer of the same library that sends the same
+bytes.
 
-Measured on a real broker of one node, on loopback, with a topic of 4 partitions. This process is kept on one core and the broker on the
-others. The ledger is in SQLite, with rounds of one table, or of twenty, each with the five kinds of events. The *publisher* reads it, sends
-its events in waves, each acknowledged before the next (docs/operations/control-topic.md), and writes its position down, synced: all of what
-a daemon does for them. The *bare* producer, idempotent too and with the same acknowledgements, is given everything at once and flushed.
-Rounds of both alternate, each in a topic of its own; the ratio is that of the same round, of events per CPU second of the process (its
-threads, librdkafka's among them) and per wall second. `waves` is how often the publisher has to wait for the broker.
+Measured on a real broker of one node, on loopback, with a topic of 4 partitions. This process is kept on one
+core and the broker on the others. The ledger is in SQLite, with rounds of one table, or of twenty, each with
+the five kinds of events. The *publisher* reads it, sends its events in waves, each acknowledged before the
+next (docs/operations/control-topic.md), and writes its position down, synced: all of what a daemon does for
+them. The *bare* producer, idempotent too and with the same acknowledgements, is given everything at once and
+flushed. Rounds of both alternate, each in a topic of its own; the ratio is that of the same round, of events
+per CPU second of the process (its threads, librdkafka's among them) and per wall second. `waves` is how often
+the publisher has to wait for the broker.
 
-    python -m bench.control_topic [--events 4000] [--repetitions 7] [--quick] [--output bench/results/control_topic.json]
+    python -m bench.control_topic [--events 4000] [--repetitions 7] [--quick] [--output
+    bench/results/control_topic.json]
 """
 
 from __future__ import annotations
@@ -35,7 +39,15 @@ from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import SystemClock
 from bench.mirror import spread, timed
 from bench.outcome import tell
-from tests.support.kafka.control_topic import CLUSTER, LedgerWriter, Rig, check_is_ledger, events_of, seen_in, settings_of
+from tests.support.kafka.control_topic import (
+    CLUSTER,
+    LedgerWriter,
+    Rig,
+    check_is_ledger,
+    events_of,
+    seen_in,
+    settings_of,
+)
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.kafka.mirroring import Cluster
 
@@ -92,27 +104,43 @@ def bare(brokers: str, topic: str, records: Sequence[TopicRecord]) -> tuple[floa
     return spent
 
 
-def compared(brokers: str, cluster: Cluster, folder: Path, control: Log, tables: int, repetitions: int) -> dict[str, Any]:
+def compared(
+    brokers: str, cluster: Cluster, folder: Path, control: Log, tables: int, repetitions: int
+) -> dict[str, Any]:
     """A ledger with rounds of so many tables."""
     events: list[LedgerEvent] = events_of(control)
     records = [record_of(CLUSTER, event) for event in events]
     found: dict[str, list[tuple[float, float]]] = {"publisher": [], "bare": []}
     for repetition in range(repetitions + 1):
-        ours, theirs = (cluster.create(f"{who}-{tables}-{repetition}", PARTITIONS) for who in ("ours", "theirs"))
-        spent = {"publisher": published(brokers, ours, control, folder), "bare": bare(brokers, theirs, records)}
+        ours, theirs = (
+            cluster.create(f"{who}-{tables}-{repetition}", PARTITIONS) for who in ("ours", "theirs")
+        )
+        spent = {
+            "publisher": published(brokers, ours, control, folder),
+            "bare": bare(brokers, theirs, records),
+        }
         if repetition:  # the first one warms up
             for who, one in spent.items():
                 found[who].append(one)
         else:
             assert check_is_ledger(seen_in(brokers, ours, PARTITIONS), events) == 0
-    ratios = [[theirs[at] / ours[at] for ours, theirs in zip(found["publisher"], found["bare"], strict=True)] for at in (0, 1)]
+    ratios = [
+        [theirs[at] / ours[at] for ours, theirs in zip(found["publisher"], found["bare"], strict=True)]
+        for at in (0, 1)
+    ]
     return {
         "tables_of_a_round": tables,
         "events": len(events),
         "bytes_of_an_event": round(sum(len(event.data) for event in events) / len(events)),
         "waves": sum(1 for _ in waves(events)),
-        **{f"{who}_events_per_core_second": spread([len(events) / cpu for cpu, _ in spent]) for who, spent in found.items()},
-        **{f"{who}_events_per_wall_second": spread([len(events) / wall for _, wall in spent]) for who, spent in found.items()},
+        **{
+            f"{who}_events_per_core_second": spread([len(events) / cpu for cpu, _ in spent])
+            for who, spent in found.items()
+        },
+        **{
+            f"{who}_events_per_wall_second": spread([len(events) / wall for _, wall in spent])
+            for who, spent in found.items()
+        },
         "ratio_of_core_seconds": spread(ratios[0]),
         "ratio_of_wall_seconds": spread(ratios[1]),
     }
@@ -131,12 +159,16 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
             for tables in TABLES:
                 with closing(logs_in(root / f"ledger-{tables}.db")) as logs:
                     fill(logs.log("control"), tables, count)
-                    cases.append(compared(server.brokers, cluster, root, logs.log("control"), tables, repetitions))
+                    cases.append(
+                        compared(server.brokers, cluster, root, logs.log("control"), tables, repetitions)
+                    )
     finally:
         os.sched_setaffinity(0, set(cores))
         shutil.rmtree(root)
     return {
-        "what": "control events published from the ledger, beside a bare producer that is given the same bytes at once, on the same core",
+        "what": "control events published from the ledger, beside a bare producer that is "
+        "given the same bytes "
+        "at once, on the same core",
         "partitions": PARTITIONS,
         "repetitions": repetitions,
         "cases": cases,
@@ -152,7 +184,9 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, default=4_000)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="few events, once: does it run?")

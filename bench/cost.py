@@ -1,13 +1,16 @@
-"""How many bytes are stored for a byte received, beside a Kafka broker's segments, and what reading intake files asks of a bucket.
+"""How many bytes are stored for a byte received, beside a Kafka broker's segments, and what reading intake
+files asks of a bucket.
 
 For each message of bench/cost_messages.py:
 
-- bytes: the same records, sent through the writer into a local folder and archived into a table by what `archiver archive` drives; and sent
-  to a real broker by a real producer with `compression.type=zstd`, in batches of 16 KiB and of 1 MiB at most. Received are the bytes of
-  keys and values. Segments are the broker's `.log` files, without their indexes;
-- `archive_cpu_s_per_gib`: CPU seconds of all processes for a GiB received, from the log to the commit, on a warm session;
-- `intake_reads`: GETs for one full intake file of 288 partitions, of all tasks together, by how many tasks share its partitions; counted in
-  a proxy before s3proxy.
+- bytes: the same records, sent through the writer into a local folder and archived into a table by what
+  `archiver archive` drives; and sent to a real broker by a real producer with `compression.type=zstd`, in
+  batches of 16 KiB and of 1 MiB at most. Received are the bytes of keys and values. Segments are the broker's
+  `.log` files, without their indexes;
+- `archive_cpu_s_per_gib`: CPU seconds of all processes for a GiB received, from the log to the commit, on a
+  warm session;
+- `intake_reads`: GETs for one full intake file of 288 partitions, of all tasks together, by how many tasks
+  share its partitions; counted in a proxy before s3proxy.
 
 bench/cost_model.py makes a month of them.
 
@@ -66,7 +69,12 @@ SAMPLE_ROWS = 10_000
 """By which it is reckoned how many records are so many bytes."""
 BATCHES: Mapping[str, Mapping[str, Any]] = {
     "16KiB": {"batch.size": 16 * 1024, "linger.ms": 5},
-    "1MiB": {"batch.size": 2**20, "linger.ms": 100, "batch.num.messages": 1_000_000, "message.max.bytes": 2 * 2**20},
+    "1MiB": {
+        "batch.size": 2**20,
+        "linger.ms": 100,
+        "batch.num.messages": 1_000_000,
+        "message.max.bytes": 2 * 2**20,
+    },
 }
 """What Kafka's own producer does by default, and what the published benchmark of Bufstream sets."""
 PRODUCE_TIMEOUT_S = 300
@@ -91,7 +99,9 @@ def folder_bytes(folder: Path, pattern: str) -> int:
 
 def archived(folder: Path, shape: Shape, records: int, repetitions: int) -> dict[str, Any]:
     """What the records take here. The first run warms the session up; its bytes are those that count."""
-    application = Application(load_settings(write_configuration(folder, shape, PARTITIONS), os.environ), os.environ)
+    application = Application(
+        load_settings(write_configuration(folder, shape, PARTITIONS), os.environ), os.environ
+    )
     found: dict[str, Any] = {}
     cpu: list[float] = []
     try:
@@ -121,11 +131,21 @@ def batches(shape: Shape, records: int) -> Iterator[tuple[int, list[Any]]]:
         yield first, shape.make(min(step, records - first), first).to_pylist()
 
 
-def produced(server: KafkaServer, shape: Shape, records: int, properties: Mapping[str, Any]) -> tuple[int, int]:
+def produced(
+    server: KafkaServer, shape: Shape, records: int, properties: Mapping[str, Any]
+) -> tuple[int, int]:
     """The bytes of keys and values, and those of the broker's segments once all are acknowledged."""
     topic = Cluster(server.brokers).create(server.new_name(), PARTITIONS)
-    settings = {"bootstrap.servers": server.brokers, "acks": "all", "compression.type": "zstd", "partitioner": "murmur2", **properties}
-    producer = Producer({**settings, "queue.buffering.max.messages": 2_000_000, "queue.buffering.max.kbytes": 2**20})
+    settings = {
+        "bootstrap.servers": server.brokers,
+        "acks": "all",
+        "compression.type": "zstd",
+        "partitioner": "murmur2",
+        **properties,
+    }
+    producer = Producer(
+        {**settings, "queue.buffering.max.messages": 2_000_000, "queue.buffering.max.kbytes": 2**20}
+    )
     failed: list[str] = []
     raw = 0
 
@@ -135,7 +155,9 @@ def produced(server: KafkaServer, shape: Shape, records: int, properties: Mappin
 
     for first, values in batches(shape, records):
         for number, value in enumerate(values, first):
-            producer.produce(topic, value, b"%012d" % number, timestamp=1_700_000_000_000 + number // 20, on_delivery=told)
+            producer.produce(
+                topic, value, b"%012d" % number, timestamp=1_700_000_000_000 + number // 20, on_delivery=told
+            )
             raw += KEY_BYTES + len(value)
         assert producer.flush(PRODUCE_TIMEOUT_S) == 0, "the broker has not taken them"
     assert not failed, failed[0]
@@ -161,7 +183,9 @@ def stored(folder: Path, server: KafkaServer, name: str, size: int, repetitions:
         **found,
         "kafka_segment_bytes": segments,
         "by_raw": {what: round(ratio, 4) for what, ratio in by_raw.items()},
-        "archive_by_kafka": {batch: round(found["archive_bytes"] / held, 3) for batch, held in segments.items()},
+        "archive_by_kafka": {
+            batch: round(found["archive_bytes"] / held, 3) for batch, held in segments.items()
+        },
     }
 
 
@@ -169,7 +193,9 @@ def one_batch(shape: Shape, rows: int) -> pa.RecordBatch:
     """Records without headers."""
     keys = pa.array([b"%012d" % number for number in range(rows)], pa.binary())
     headers = pa.array([[]] * rows, RECORD_SCHEMA.field("headers").type)
-    times = pa.array(1_700_000_000_000_000 + np.arange(rows) * 50).cast(RECORD_SCHEMA.field("event_timestamp").type)
+    times = pa.array(1_700_000_000_000_000 + np.arange(rows) * 50).cast(
+        RECORD_SCHEMA.field("event_timestamp").type
+    )
     return pa.RecordBatch.from_arrays([keys, shape.make(rows, 0), headers, times], schema=RECORD_SCHEMA)
 
 
@@ -177,11 +203,15 @@ def intake_reads(server: S3Server, proxy: S3Faults, shape: Shape, size: int) -> 
     """GETs for one intake file of so many raw bytes."""
     uri = f"s3://{server.new_bucket()}/bench"
     keys = {"access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY}
-    place = StorePlace(uri, S3Options(endpoint=proxy.uri, region=REGION, path_style=True, part_bytes=size, **keys))
+    place = StorePlace(
+        uri, S3Options(endpoint=proxy.uri, region=REGION, path_style=True, part_bytes=size, **keys)
+    )
     cluster = ensure_cluster(S3ObjectStore(place), "bench", SystemIds(), SystemClock()).cluster_id
     objects = S3ObjectStore(place, cluster)
     settings = LogSettings()
-    sequencer = Sequencer(MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings)
+    sequencer = Sequencer(
+        MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings
+    )
     topic_id = sequencer.declare_topic("orders", FILE_PARTITIONS).topic_id
     roomy = IntakeSettings(delay_max=60.0, delay_max_bytes=2 * size, queue_bytes_max=8 * size)
     with IntakeWriter(objects, sequencer, roomy, SystemClock(), SystemIds()) as writer:
@@ -197,28 +227,44 @@ def intake_reads(server: S3Server, proxy: S3Faults, shape: Shape, size: int) -> 
     }
 
 
-def gets(proxy: S3Faults, objects: S3ObjectStore, segments: Sequence[Sequence[SegmentRef]], tasks: int) -> float:
+def gets(
+    proxy: S3Faults, objects: S3ObjectStore, segments: Sequence[Sequence[SegmentRef]], tasks: int
+) -> float:
     """Of so many tasks together, each with an equal share of neighbouring partitions."""
     share = len(segments) // tasks
     chosen = sorted({round(number) for number in np.linspace(0, tasks - 1, min(tasks, TASKS_READ))})
     proxy.counts()  # which keeps a list
     for task in chosen:
-        wanted = [segment for of_partition in segments[task * share : (task + 1) * share] for segment in of_partition]
+        wanted = [
+            segment
+            for of_partition in segments[task * share : (task + 1) * share]
+            for segment in of_partition
+        ]
         rows = sum(records.num_rows for _, records in IntakeReader(objects).read(wanted[0].file, wanted))
         assert rows == sum(segment.rows for segment in wanted)
     return round(proxy.counts()["get"] * tasks / len(chosen), 1)
 
 
-def measure(names: Sequence[str], size: int, file_bytes: Sequence[int], repetitions: int, folder: Path) -> dict[str, Any]:
+def measure(
+    names: Sequence[str], size: int, file_bytes: Sequence[int], repetitions: int, folder: Path
+) -> dict[str, Any]:
     """The result document."""
     with KafkaServer(folder / "kafka") as broker:
         messages = {name: stored(folder / name, broker, name, size, repetitions) for name in names}
     with S3Server(folder / "s3") as server, S3Faults(server) as proxy:
         for name, found in messages.items():
-            found["intake_reads"] = {str(each): intake_reads(server, proxy, MESSAGES[name], each) for each in file_bytes}
-            print(f"{name}: {found['by_raw']}, {found['archive_cpu_s_per_gib']}, {found['intake_reads']}", file=sys.stderr, flush=True)
+            found["intake_reads"] = {
+                str(each): intake_reads(server, proxy, MESSAGES[name], each) for each in file_bytes
+            }
+            print(
+                f"{name}: {found['by_raw']}, {found['archive_cpu_s_per_gib']}, {found['intake_reads']}",
+                file=sys.stderr,
+                flush=True,
+            )
     return {
-        "what": "bytes stored for bytes received, here and in a Kafka broker's segments with zstd; GETs for an intake file shared by tasks",
+        "what": "bytes stored for bytes received, here and in a Kafka broker's segments "
+        "with zstd; GETs for an "
+        "intake file shared by tasks",
         "partitions": PARTITIONS,
         "partitions_of_file": FILE_PARTITIONS,
         "repetitions": repetitions,
@@ -228,7 +274,10 @@ def measure(names: Sequence[str], size: int, file_bytes: Sequence[int], repetiti
         "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("pyarrow", "ptars", "pyspark", "pyiceberg", "confluent-kafka", "boto3")},
+            **{
+                name: version(name)
+                for name in ("pyarrow", "ptars", "pyspark", "pyiceberg", "confluent-kafka", "boto3")
+            },
             "packages": [kafka_server.PACKAGES[0], PACKAGE],
         },
     }
@@ -236,10 +285,14 @@ def measure(names: Sequence[str], size: int, file_bytes: Sequence[int], repetiti
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bytes", default="256MiB", help="of keys and values, for each message")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one message and few records, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="one message and few records, to see that it runs"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     size: int = TypeAdapter(Size).validate_python("1MiB" if options.quick else options.bytes)

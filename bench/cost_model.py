@@ -1,4 +1,5 @@
-"""What a steady stream costs a month: bytes, requests and processors as measured, times a price list. Pure; prints the page's tables.
+"""What a steady stream costs a month: bytes, requests and processors as measured, times a price list. Pure;
+prints the page's tables.
 
 python -m bench.cost_model
 """
@@ -100,7 +101,8 @@ def storage(gib: float, prices: Prices) -> float:
 def kafka_month(by_raw: float, gib_per_s: float, prices: Prices) -> float:
     """Three replicas in three zones, by the published reckoning.
 
-    Producers reach a leader in another zone two times of three, consumers read in their own; half of a broker's disk stays free.
+    Producers reach a leader in another zone two times of three, consumers read in their own; half of a
+    broker's disk stays free.
     """
     crossing = (2 / 3 + 2) * gib_per_s * by_raw * MONTH_S * prices.between_zones
     volumes = math.ceil(3 * gib_per_s * by_raw * RETENTION_S / DISK_FULL / VOLUME_GIB)
@@ -115,7 +117,9 @@ def intake_age_s(cleanup: CleanupSettings) -> float:
     return cleanup.grace + cleanup.interval / 2 + (cleanup.grace // cleanup.interval + 1) * cleanup.interval
 
 
-def use_of(deployment: Deployment, cleanup: CleanupSettings, message: Mapping[str, Any], results: Mapping[str, Any]) -> tuple[Use, Asked]:
+def use_of(
+    deployment: Deployment, cleanup: CleanupSettings, message: Mapping[str, Any], results: Mapping[str, Any]
+) -> tuple[Use, Asked]:
     """Of 1 GiB/s of a message of cost.json."""
     found = asked(deployment, GIB, message, results["requests"]["steps"])
     kept_s = {"archive": RETENTION_S, "intake": intake_age_s(cleanup)}
@@ -135,15 +139,25 @@ def use_of(deployment: Deployment, cleanup: CleanupSettings, message: Mapping[st
 
 def results() -> dict[str, Any]:
     """What was measured."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("cost", "requests", "capacity", "writer")}
+    return {
+        name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("cost", "requests", "capacity", "writer")
+    }
 
 
-def as_by_default(message: Mapping[str, Any], found: Mapping[str, Any], partitions: int = PARTITIONS, **groups: Any) -> Deployment:
-    """With as many processes as it takes, and a round that is large enough for 1 GiB/s; `groups` are other settings."""
+def as_by_default(
+    message: Mapping[str, Any], found: Mapping[str, Any], partitions: int = PARTITIONS, **groups: Any
+) -> Deployment:
+    """With as many processes as it takes, and a round that is large enough for 1 GiB/s; `groups` are other
+    settings.
+    """
     writer_bytes = found["writer"]["writer_mb_per_core_second"]["median"] * 1e6
     cores = math.ceil(message["archive_cpu_s_per_gib"]["median"] / BUSY)
     return Deployment(
-        partitions, math.ceil(GIB / writer_bytes / BUSY), cores, **{"archive": ArchiveSettings(round_bytes_max=16 * GIB), **groups}
+        partitions,
+        math.ceil(GIB / writer_bytes / BUSY),
+        cores,
+        **{"archive": ArchiveSettings(round_bytes_max=16 * GIB), **groups},
     )
 
 
@@ -158,7 +172,9 @@ CLEANING = CleanupSettings(interval=3600.0)
 
 def _rows(head: str, names: list[str], rows: Mapping[str, list[str]]) -> list[str]:
     lines = [[head, *names], ["---"] * (1 + len(names)), *([what, *cells] for what, cells in rows.items())]
-    return [f"| {' | '.join(cells)} |".replace("| --- ", "|---").replace("|--- |", "|---|") for cells in lines]
+    return [
+        f"| {' | '.join(cells)} |".replace("| --- ", "|---").replace("|--- |", "|---|") for cells in lines
+    ]
 
 
 def bytes_table(found: Mapping[str, Any]) -> list[str]:
@@ -170,10 +186,19 @@ def bytes_table(found: Mapping[str, Any]) -> list[str]:
         "segments of Kafka with zstd, batches of 16 KiB": "kafka_16KiB",
         "segments of Kafka with zstd, batches of 1 MiB": "kafka_1MiB",
     }
-    rows = {what: [f"{message['by_raw'][key]:.3f}" for message in messages.values()] for what, key in ratios.items()}
-    rows["archives by segments, batches of 16 KiB"] = [f"{message['archive_by_kafka']['16KiB']:.2f}" for message in messages.values()]
-    rows["archives by segments, batches of 1 MiB"] = [f"{message['archive_by_kafka']['1MiB']:.2f}" for message in messages.values()]
-    return _rows("stored for a byte received", [_named(name, message) for name, message in messages.items()], rows)
+    rows = {
+        what: [f"{message['by_raw'][key]:.3f}" for message in messages.values()]
+        for what, key in ratios.items()
+    }
+    rows["archives by segments, batches of 16 KiB"] = [
+        f"{message['archive_by_kafka']['16KiB']:.2f}" for message in messages.values()
+    ]
+    rows["archives by segments, batches of 1 MiB"] = [
+        f"{message['archive_by_kafka']['1MiB']:.2f}" for message in messages.values()
+    ]
+    return _rows(
+        "stored for a byte received", [_named(name, message) for name, message in messages.items()], rows
+    )
 
 
 def _named(name: str, message: Mapping[str, Any]) -> str:
@@ -227,7 +252,9 @@ def months(found: Mapping[str, Any]) -> dict[str, Month]:
     reckoned = {}
     for name, message in found["cost"]["messages"].items():
         use, _ = use_of(as_by_default(message, found, **FEWER_REQUESTS), CLEANING, message, found)
-        reckoned[name] = Month(use.cores, month(use, PUBLISHED), kafka_month(message["by_raw"]["kafka_1MiB"], 1, PUBLISHED))
+        reckoned[name] = Month(
+            use.cores, month(use, PUBLISHED), kafka_month(message["by_raw"]["kafka_1MiB"], 1, PUBLISHED)
+        )
     return reckoned
 
 
@@ -235,7 +262,9 @@ def month_table(found: Mapping[str, Any], reckoned: Mapping[str, Month]) -> list
     """Dollars a month at 1 GiB/s."""
     rows: dict[str, list[str]] = {}
     for one in reckoned.values():
-        cells = {"processors that are paid for": f"{one.cores:,.0f}"} | {what: f"{dollars:,.0f}" for what, dollars in one.paid.items()}
+        cells = {"processors that are paid for": f"{one.cores:,.0f}"} | {
+            what: f"{dollars:,.0f}" for what, dollars in one.paid.items()
+        }
         cells |= {
             "together": f"{one.together:,.0f}",
             "Kafka, three replicas, the same records": f"{one.kafka:,.0f}",
@@ -243,7 +272,9 @@ def month_table(found: Mapping[str, Any], reckoned: Mapping[str, Month]) -> list
         }
         for what, cell in cells.items():
             rows.setdefault(what, []).append(cell)
-    return _rows("dollars a month", [_named(name, found["cost"]["messages"][name]) for name in reckoned], rows)
+    return _rows(
+        "dollars a month", [_named(name, found["cost"]["messages"][name]) for name in reckoned], rows
+    )
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """What a GiB of records asks of a bucket: followed from the settings and the product's own planner. Pure.
 
-Records come steadily to all partitions of one topic, to the last of them a fifth more than to the first: were they all alike, they would
-be cut at the same places, which they never are. Writers share them evenly, and each closes a file when it is full
-(`intake.delay_max_bytes`) or old (`intake.delay_max`). Rounds follow each other by the tick; what is due, how it is cut into archives and
-which of these share a task is asked of the functions of a round. A task opens each intake file that one of its partitions has records in,
-so the planner decides how often a file is opened.
+Records come steadily to all partitions of one topic, to the last of them a fifth more than to the first: were
+they all alike, they would be cut at the same places, which they never are. Writers share them evenly, and
+each closes a file when it is full (`intake.delay_max_bytes`) or old (`intake.delay_max`). Rounds follow each
+other by the tick; what is due, how it is cut into archives and which of these share a task is asked of the
+functions of a round. A task opens each intake file that one of its partitions has records in, so the planner
+decides how often a file is opened.
 """
 
 from __future__ import annotations
@@ -87,20 +88,34 @@ class _Stream:
 
     def round(self) -> list[Plan]:
         """As `choose_plans`: who waits longest goes first."""
-        planned, limits = Planned(), RoundLimits(memory_bytes=0, round_bytes_max=self._archive.round_bytes_max)
+        planned, limits = (
+            Planned(),
+            RoundLimits(memory_bytes=0, round_bytes_max=self._archive.round_bytes_max),
+        )
         for partition in sorted(range(len(self._reached)), key=self._reached.__getitem__):
             start, size = self._reached[partition], self._sizes[partition]
             if planned.room(limits) and self._due(start, size):
                 waiting = self._segments[partition][start:]
                 planned.take(
-                    plan_partition((_TOPIC, partition), "t", Segments.of(waiting), start, self.files, 1, self._archive.max_bytes), limits
+                    plan_partition(
+                        (_TOPIC, partition),
+                        "t",
+                        Segments.of(waiting),
+                        start,
+                        self.files,
+                        1,
+                        self._archive.max_bytes,
+                    ),
+                    limits,
                 )
                 self._reached[partition] = planned.plans[-1].end
         return planned.plans
 
     def _due(self, start: int, size: int) -> bool:
         records = self.files - start
-        summary = BacklogSummary(records, records * size, start * self._file_us, (self.files - 1) * self._file_us, 0)
+        summary = BacklogSummary(
+            records, records * size, start * self._file_us, (self.files - 1) * self._file_us, 0
+        )
         return is_due(summary, lambda: summary.first_accept_us, self.files * self._file_us, self._archive)
 
 
@@ -117,7 +132,10 @@ def rounds(deployment: Deployment, bytes_per_s: int) -> Rounds:
             archives += len(plans)
             taken += sum(plan.raw_bytes for plan in plans)
             bundles = bundle(plans, deployment.cores, deployment.spark.task_bytes, archive.open_writers_max)
-            opened += sum(len({segment.file.log_index for plan in members for segment in plan.segments}) for members in bundles)
+            opened += sum(
+                len({segment.file.log_index for plan in members for segment in plan.segments})
+                for members in bundles
+            )
     came = (ROUNDS - SETTLED) * FILES * bytes_a_file
     return Rounds(opened * bytes_a_file / taken, archives * GIB / taken, taken / came)
 
@@ -149,7 +167,9 @@ class Asked:
         return self.reads_archiving + self.other_reads
 
 
-def asked(deployment: Deployment, bytes_per_s: int, message: Mapping[str, Any], steps: Mapping[str, Any]) -> Asked:
+def asked(
+    deployment: Deployment, bytes_per_s: int, message: Mapping[str, Any], steps: Mapping[str, Any]
+) -> Asked:
     """`message` is one of bench/results/cost.json, `steps` are those of bench/results/requests.json."""
     seconds = GIB / bytes_per_s
     files = files_per_gib(deployment, bytes_per_s)
@@ -161,14 +181,17 @@ def asked(deployment: Deployment, bytes_per_s: int, message: Mapping[str, Any], 
 
     def other(kinds: Sequence[str]) -> float:
         return math.fsum(
-            commits * (steps["commit"][kind] - steps["further_archive"][kind]) + looks * steps["idle_minute"][kind] for kind in kinds
+            commits * (steps["commit"][kind] - steps["further_archive"][kind])
+            + looks * steps["idle_minute"][kind]
+            for kind in kinds
         )
 
     return Asked(
         files=files,
         rounds=planned,
         writes_in=files * stores(GIB / files * message["by_raw"]["intake"], deployment.part_bytes),
-        reads_archiving=files * float(np.interp(planned.opened, [int(tasks) for tasks in gets], list(gets.values()))),
+        reads_archiving=files
+        * float(np.interp(planned.opened, [int(tasks) for tasks in gets], list(gets.values()))),
         writes_archiving=planned.archives_per_gib * stores(archive_bytes, deployment.part_bytes),
         other_writes=other(WRITES),
         other_reads=other(READS) + files,

@@ -1,7 +1,9 @@
-"""Counts what table metadata costs a file system: each request, and the bytes of each. Catalogs import `CountingIO` by its name.
+"""Counts what table metadata costs a file system: each request, and the bytes of each. Catalogs import
+`CountingIO` by its name.
 
-Owns the counters of this process. A request is what an object store would be asked: to read a file, to write one, to look whether one is
-there, to delete one. Counted where pyiceberg opens and closes files, above the product's own `GuardedFileIO`, so nothing is left out.
+Owns the counters of this process. A request is what an object store would be asked: to read a file, to write
+one, to look whether one is there, to delete one. Counted where pyiceberg opens and closes files, above the
+product's own `GuardedFileIO`, so nothing is left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A daemon as users run it, measured from outside: what its processes take, and what its port says.
 
-Owns a folder with a configuration, and one `archiver serve` on it. Whatever the configuration does not say is as it is by default. CPU time
-and memory are the kernel's (`/proc`), by part: the daemon itself, the JVM, and Spark's Python workers with what starts them.
+Owns a folder with a configuration, and one `archiver serve` on it. Whatever the configuration does not say is
+as it is by default. CPU time and memory are the kernel's (`/proc`), by part: the daemon itself, the JVM, and
+Spark's Python workers with what starts them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ class Site:
         self.deployment = Deployment(folder)
         self._scratch = folder / "scratch"
         self.uri = f"sqlite:///{folder}/catalog.db?timeout=60"
-        deployment.write(folder, descriptor_set(), deployment.document(self.uri, topics, {"http": {"listen": "127.0.0.1:0"}, **groups}))
+        deployment.write(
+            folder,
+            descriptor_set(),
+            deployment.document(self.uri, topics, {"http": {"listen": "127.0.0.1:0"}, **groups}),
+        )
         self.daemon: Served | None = None
 
     def __enter__(self) -> Self:
@@ -73,7 +78,8 @@ class Site:
         """Wait until there are so many tables; the first round makes them."""
         catalog = self.catalog()
         self.until(
-            f"there are {count} tables", lambda: catalog.namespace_exists(namespace) and len(catalog.list_tables(namespace)) == count
+            f"there are {count} tables",
+            lambda: catalog.namespace_exists(namespace) and len(catalog.list_tables(namespace)) == count,
         )
 
     def until(self, what: str, holds: Callable[[], Any]) -> Any:
@@ -130,7 +136,8 @@ class Sampler(ABC):
 class Cores(Sampler):
     """What a daemon's parts take of the processors while this is entered.
 
-    Each process is looked at every few seconds: Spark lets idle workers go, and what they took is in nobody's count after that.
+    Each process is looked at every few seconds: Spark lets idle workers go, and what they took is in nobody's
+    count after that.
     """
 
     def __init__(self, site: Site, every_s: float = 2.0) -> None:
@@ -153,14 +160,19 @@ class Cores(Sampler):
         self._ended_s = time.monotonic()
 
     def _look(self) -> None:
-        self._seen |= {process: (part, taken.own_cpu_s) for process, (part, taken) in taken_by_each(self._pid, PARTS[0]).items()}
+        self._seen |= {
+            process: (part, taken.own_cpu_s)
+            for process, (part, taken) in taken_by_each(self._pid, PARTS[0]).items()
+        }
 
     def told(self) -> dict[str, float]:
         """CPU seconds per second by part, and of all."""
         found = dict.fromkeys(PARTS, 0.0)
         for process, (part, cpu_s) in self._seen.items():
             found[part] += (cpu_s - self._before.get(process, 0.0)) / (self._ended_s - self._began_s)
-        return {part: round(cores, 4) for part, cores in found.items()} | {"all": round(sum(found.values()), 4)}
+        return {part: round(cores, 4) for part, cores in found.items()} | {
+            "all": round(sum(found.values()), 4)
+        }
 
 
 class Memory(Sampler):
@@ -176,8 +188,9 @@ class Memory(Sampler):
         self.samples.append((time.monotonic(), sample))
 
     def told(self) -> dict[str, Any]:
-        """By part: most, most in each minute, at the end, and the slope over the second half (median of the slopes of all pairs), which a
-        leak has. Where rounds come in waves it is the waves that are to be compared.
+        """By part: most, most in each minute, at the end, and the slope over the second half (median of the
+        slopes of all pairs), which a leak has. Where rounds come in waves it is the waves that are to be
+        compared.
         """
         half, began_s = self.samples[len(self.samples) // 2 :], self.samples[0][0]
         minutes: dict[int, list[dict[str, float]]] = {}
@@ -186,9 +199,13 @@ class Memory(Sampler):
         return {
             part: {
                 "max_mb": max(sample[part] for _, sample in self.samples),
-                "max_mb_by_minute": [max(sample[part] for sample in of_minute) for of_minute in minutes.values()],
+                "max_mb_by_minute": [
+                    max(sample[part] for sample in of_minute) for of_minute in minutes.values()
+                ],
                 "last_mb": self.samples[-1][1][part],
-                "mb_per_minute_of_second_half": round(60 * theil_sen([(at, sample[part]) for at, sample in half]), 2),
+                "mb_per_minute_of_second_half": round(
+                    60 * theil_sen([(at, sample[part]) for at, sample in half]), 2
+                ),
             }
             for part in PARTS
         }

@@ -1,14 +1,18 @@
-"""What a deep audit reads per second, beside what refinement writes per second from the same records on the same session.
+"""What a deep audit reads per second, beside what refinement writes per second from the same records on the
+same session.
 
-Records are orders of about 140 bytes, in four partitions. A small round warms the session up. Then rounds of the same size: send, refine,
-audit the whole table, whose intake is still there; at last the intake is removed, and the whole is audited as often again. The ratio to
-refinement is what can be compared between machines. Java is needed.
+Records are orders of about 140 bytes, in four partitions. A small round warms the session up. Then rounds of
+the same size: send, refine, audit the whole table, whose intake is still there; at last the intake is
+removed, and the whole is audited as often again. The ratio to refinement is what can be compared between
+machines. Java is needed.
 
-Of the last audits also: CPU time per row by process, the kernel's. And what a worker does with the same archives, in this process and by a
-profile, which itself takes some: `read` is pyarrow's reader, `rebuild` makes the producers' bytes anew (`encode` of it
-is ptars alone), `digest` is what is compared, `look` all else.
+Of the last audits also: CPU time per row by process, the kernel's. And what a worker does with the same
+archives, in this process and by a profile, which itself takes some: `read` is pyarrow's reader, `rebuild`
+makes the producers' bytes anew (`encode` of it is ptars alone), `digest` is what is compared, `look` all
+else.
 
-    python -m bench.deep_audit [--quick] [--rows 1000000] [--rounds 3] [--output bench/results/deep_audit.json]
+    python -m bench.deep_audit [--quick] [--rows 1000000] [--rounds 3] [--output
+    bench/results/deep_audit.json]
 """
 
 from __future__ import annotations
@@ -59,7 +63,9 @@ class Sizes:
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few rows: shows that it works, the numbers mean little")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few rows: shows that it works, the numbers mean little"
+    )
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path)
@@ -99,7 +105,9 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
         taken = {part: seconds - before.get(part, 0.0) for part, seconds in cpu_seconds(os.getpid()).items()}
         steps = [worker_steps(application, deployment.data, whole) for _ in range(sizes.rounds)]
     return {
-        "what": "rows a deep audit reads per second, beside those that refinement writes on the same session; rounds of both in turns",
+        "what": "rows a deep audit reads per second, beside those that refinement writes "
+        "on the same session; "
+        "rounds of both in turns",
         "rows_per_round": sizes.rows,
         "rounds": sizes.rounds,
         "refine_rows_per_s": refine.spread(),
@@ -108,11 +116,17 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
         "deep_rows_per_s": alone.spread(),
         "deep_with_intake_to_refine": deep.to(refine),
         "deep_to_refine": alone.to(refine),
-        "deep_cpu_us_per_row": {part: round(1e6 * seconds / (whole * sizes.rounds), 3) for part, seconds in taken.items()},
+        "deep_cpu_us_per_row": {
+            part: round(1e6 * seconds / (whole * sizes.rounds), 3) for part, seconds in taken.items()
+        },
         "worker_cpu_us_per_row": {step: _spread([one[step] for one in steps], 3) for step in steps[0]},
         "load": round(os.getloadavg()[0], 1),
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version(), "pyspark": version("pyspark"), "pyarrow": version("pyarrow")},
+        "versions": {
+            "python": platform.python_version(),
+            "pyspark": version("pyspark"),
+            "pyarrow": version("pyarrow"),
+        },
     }
 
 
@@ -160,7 +174,10 @@ def worker_steps(application: Application, data: Path, rows: int) -> dict[str, f
     (topic,) = application.ledger().topics.values()
     schema = TopicSchema.from_entry(topic.schemas[topic.schema_version])
     paths = sorted((data / ARCHIVE_PREFIX).rglob("*.parquet"))
-    files = [RowFile(f"file://{path}", path.stat().st_size, parse_archive_key(str(path.relative_to(data)))) for path in paths]
+    files = [
+        RowFile(f"file://{path}", path.stat().st_size, parse_archive_key(str(path.relative_to(data))))
+        for path in paths
+    ]
     profile = cProfile.Profile(time.process_time)
     profile.enable()
     codec = RecordCodec(schema)
@@ -180,7 +197,11 @@ def worker_steps(application: Application, data: Path, rows: int) -> dict[str, f
     return {step: 1e6 * seconds / rows for step, seconds in whole.items()}
 
 
-_STEPS = {("stored.py", "_rows"): "read", ("codec.py", "rebuild"): "rebuild", ("digest.py", "update"): "digest"}
+_STEPS = {
+    ("stored.py", "_rows"): "read",
+    ("codec.py", "rebuild"): "rebuild",
+    ("digest.py", "update"): "digest",
+}
 """By the file and the name of the function that does it, whatever it calls."""
 
 

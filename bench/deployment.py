@@ -1,4 +1,6 @@
-"""What a user would write to have the benches' messages in tables: topics, a configuration, and beside it the messages' descriptors."""
+"""What a user would write to have the benches' messages in tables: topics, a configuration, and beside it the
+messages' descriptors.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,12 @@ def topic(name: str, partitions: int, message: str = "bench.Order") -> dict[str,
     }
 
 
-def document(catalog_uri: str, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]) -> dict[str, Any]:
-    """All in the folder of the configuration, tables on a SQL catalog; `groups` are those that are not as they are by default."""
+def document(
+    catalog_uri: str, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All in the folder of the configuration, tables on a SQL catalog; `groups` are those that are not as
+    they are by default.
+    """
     return {
         "cluster": "bench",
         "data": {"uri": "data"},
@@ -51,4 +57,6 @@ def write_configuration(folder: Path, shape: Shape, partitions: int) -> Path:
     folder.mkdir()
     spark = {"spark": {"master": f"local[{os.cpu_count() or 1}]"}}
     topics = [topic("orders", partitions, shape.source.message)]
-    return write(folder, shape.source.descriptor_set, document(f"sqlite:///{folder}/catalog.db", topics, spark))
+    return write(
+        folder, shape.source.descriptor_set, document(f"sqlite:///{folder}/catalog.db", topics, spark)
+    )

@@ -1,13 +1,14 @@
 """What judging records at the edge of the intake costs whoever sends them.
 
-Measured: CPU seconds of this process with all its threads, from the first record handed over to the last acknowledgement, for records whose
-value is a Protobuf message: sent one by one (`send`) and as columns (`send_batch`). Each case is a topic of its own with other rules:
-`none`; `reject`; and `coerce`, which is `reject` and gives every message an envelope, for which the newest version of a registry stands in.
-Repetitions are interleaved; a ratio is `none` by the case in the same repetition, so 1 means that judging costs nothing, and `added_us` is
-what it adds to a record.
+Measured: CPU seconds of this process with all its threads, from the first record handed over to the last
+acknowledgement, for records whose value is a Protobuf message: sent one by one (`send`) and as columns
+(`send_batch`). Each case is a topic of its own with other rules: `none`; `reject`; and `coerce`, which is
+`reject` and gives every message an envelope, for which the newest version of a registry stands in.
+Repetitions are interleaved; a ratio is `none` by the case in the same repetition, so 1 means that judging
+costs nothing, and `added_us` is what it adds to a record.
 
-Three messages: `small`, of numbers and texts, where parsing tells everything; and of `bench.schema` the `flat` and the `nested` one, which
-have timestamps, whose range must be looked at as well.
+Three messages: `small`, of numbers and texts, where parsing tells everything; and of `bench.schema` the
+`flat` and the `nested` one, which have timestamps, whose range must be looked at as well.
 
     python -m bench.edge [--quick] [--output bench/results/edge.json]
 """
@@ -55,7 +56,9 @@ _REFRESH_S = 3600.0
 def messages(rows: int) -> dict[str, tuple[Source, pa.Array[Any]]]:
     """Schema and values of every message."""
     known = cases()
-    made = {name: (known[name].source, known[name].make(rows, 0).cast(pa.binary())) for name in ("flat", "nested")}
+    made = {
+        name: (known[name].source, known[name].make(rows, 0).cast(pa.binary())) for name in ("flat", "nested")
+    }
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="small.proto", package="bench", syntax="proto3")
     small = file.message_type.add(name="small")
@@ -65,7 +68,10 @@ def messages(rows: int) -> dict[str, tuple[Source, pa.Array[Any]]]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     make: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.small"))
-    values = [make(id=row, customer=f"customer-{row % 9973}", counts=range(row % 7)).SerializeToString() for row in range(rows)]
+    values = [
+        make(id=row, customer=f"customer-{row % 9973}", counts=range(row % 7)).SerializeToString()
+        for row in range(rows)
+    ]
     source = Source("bench.small", descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
     return {"small": (source, pa.array(values, pa.binary()))} | made
 
@@ -79,7 +85,9 @@ def judge_of(sources: dict[str, Source]) -> EdgeSchemas:
         return EdgeCheck(enveloped[message] if rules.coerce else sources[message])
 
     edge = EdgeSchemas(fetch, _REFRESH_S, SystemClock())
-    rules: Rules = {f"{message}-{name}": {"value": rule} for message in sources for name, rule in RULES.items()}
+    rules: Rules = {
+        f"{message}-{name}": {"value": rule} for message in sources for name, rule in RULES.items()
+    }
     edge.adopt(rules)
     edge.begin()
     return edge
@@ -96,7 +104,12 @@ def send_whole(writer: IntakeWriter, topic: str, values: pa.Array[Any]) -> bool:
     return writer.send_batch(topic, pa.record_batch({"value": values})).result(_WAIT_S).outcome == "ok"
 
 
-def cpu_s(send: Callable[[IntakeWriter, str, pa.Array[Any]], bool], topic: str, values: pa.Array[Any], edge: EdgeSchemas) -> float:
+def cpu_s(
+    send: Callable[[IntakeWriter, str, pa.Array[Any]], bool],
+    topic: str,
+    values: pa.Array[Any],
+    edge: EdgeSchemas,
+) -> float:
     """CPU seconds of one run in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="bench-edge-"))
     logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
@@ -123,18 +136,24 @@ def measure(singles: int, rows: int, repetitions: int) -> dict[str, Any]:
     try:
         for message, (_, values) in made.items():
             results[message] = {"value_bytes": round(int(binary_lengths(values).sum()) / rows, 1)}
-            for way, send, given in (("send", send_each, values.slice(0, singles)), ("send_batch", send_whole, values)):
+            for way, send, given in (
+                ("send", send_each, values.slice(0, singles)),
+                ("send_batch", send_whole, values),
+            ):
                 spent: dict[str, list[float]] = {name: [] for name in RULES}
                 for repetition in range(repetitions + 1):
                     for name in RULES:
                         seconds = cpu_s(send, f"{message}-{name}", given, edge)
                         if repetition:  # the first one warms up
                             spent[name].append(seconds / len(given) * 1e6)
-                results[message][way] = {"records": len(given)} | {name: figures(spent, name) for name in RULES}
+                results[message][way] = {"records": len(given)} | {
+                    name: figures(spent, name) for name in RULES
+                }
     finally:
         edge.close()
     return {
-        "what": "CPU microseconds per record from handing it over to its acknowledgement, by what the topic asks of it",
+        "what": "CPU microseconds per record from handing it over to its acknowledgement, by what the topic "
+        "asks of it",
         "partitions": PARTITIONS,
         "repetitions": repetitions,
         "messages": results,
@@ -148,14 +167,19 @@ def figures(spent: dict[str, list[float]], name: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"us": spread(spent[name])}
     if name != "none":
         pairs = list(zip(spent["none"], spent[name], strict=True))
-        shown |= {"added_us": spread([ours - none for none, ours in pairs]), "ratio": spread([none / ours for none, ours in pairs])}
+        shown |= {
+            "added_us": spread([ours - none for none, ours in pairs]),
+            "ratio": spread([none / ours for none, ours in pairs]),
+        }
     return shown
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the smallest size, which shows only that everything runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="the smallest size, which shows only that everything runs"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     tell(measure(200, 2000, 1) if options.quick else measure(5000, 50_000, 5), options.output)

@@ -1,20 +1,25 @@
-"""How fast the log in etcd appends and is read, beside a bare client that does the same puts and beside the log in SQLite; what it takes.
+"""How fast the log in etcd appends and is read, beside a bare client that does the same puts and beside the
+log in SQLite; what it takes.
 
-Entries are those of `bench.log`: what a flush of 20 segments over 400 partitions appends. One member of etcd, and three that make a
-cluster, on loopback and one disk. In blocks that take turns:
+Entries are those of `bench.log`: what a flush of 20 segments over 400 partitions appends. One member of etcd,
+and three that make a cluster, on loopback and one disk. In blocks that take turns:
 
 - `log`: `append` of the log, index by index;
-- `bare`: the same two puts (entry and tail) in one transaction that compares nothing, by a plain gRPC client on one connection;
+- `bare`: the same two puts (entry and tail) in one transaction that compares nothing, by a plain gRPC client
+  on one connection;
 - `sqlite`: `append` of the log in SQLite, on the same disk.
 
-A ratio is the time of a contender by that of the log in etcd, in the same repetition. Then both logs are read to their ends, and a second
-connection asks again and again for the next entry while the first appends: `seen` is from the beginning of an append until the other has
-read the entry (readers poll; nothing watches), `poll` what one question costs that finds nothing.
+A ratio is the time of a contender by that of the log in etcd, in the same repetition. Then both logs are read
+to their ends, and a second connection asks again and again for the next entry while the first appends: `seen`
+is from the beginning of an append until the other has read the entry (readers poll; nothing watches), `poll`
+what one question costs that finds nothing.
 
-Bytes are etcd's own numbers: of its file before and after the appends, and again when its history was compacted and the file
-defragmented. What the entries of intake and ledger take is counted in a deployment with real rounds of archiving.
+Bytes are etcd's own numbers: of its file before and after the appends, and again when its history was
+compacted and the file defragmented. What the entries of intake and ledger take is counted in a deployment
+with real rounds of archiving.
 
-    python -m bench.etcd_log [--quick] [--appends 1000] [--repetitions 5] [--output bench/results/etcd_log.json]
+    python -m bench.etcd_log [--quick] [--appends 1000] [--repetitions 5] [--output
+    bench/results/etcd_log.json]
 """
 
 from __future__ import annotations
@@ -91,7 +96,10 @@ def bare(address: str, entries: list[bytes]) -> tuple[Callable[[int], None], grp
     stub = import_etcd3().etcdrpc.KVStub(channel)
 
     def write(number: int) -> None:
-        puts = [put(keys.entry("intake", number), entries[number]), put(keys.tail("intake"), number_text(number + 1))]
+        puts = [
+            put(keys.entry("intake", number), entries[number]),
+            put(keys.tail("intake"), number_text(number + 1)),
+        ]
         assert stub.Txn(rpc.TxnRequest(success=puts), timeout=30).succeeded
 
     return write, channel
@@ -143,10 +151,14 @@ def repetition(addresses: list[str], folder: Path, count: int, number: int) -> d
     ours, local = store.log("intake"), sqlite.log("intake")
     plain, channel = bare(addresses[0], entries)
     found: dict[str, Any] = {
-        "seconds": timed_blocks({"log": appending(ours, entries), "bare": plain, "sqlite": appending(local, entries)}, count)
+        "seconds": timed_blocks(
+            {"log": appending(ours, entries), "bare": plain, "sqlite": appending(local, entries)}, count
+        )
     }
     found["read"] = {"log": read_whole(ours, entries), "sqlite": read_whole(local, entries)}
-    found["seen"], found["polls"] = time_seen(ours, second.log("intake"), count, entries[: max(20, count // 10)])
+    found["seen"], found["polls"] = time_seen(
+        ours, second.log("intake"), count, entries[: max(20, count // 10)]
+    )
     for one in (store, second, sqlite):
         one.close()
     channel.close()
@@ -170,7 +182,9 @@ def measure(addresses: list[str], root: Path, count: int, repetitions: int) -> d
             "p99_ms": spread([1e3 * percentile(one, 99) for one in seconds]),
         }
         if name != "log":
-            found[name]["ratio"] = spread([sum(run["seconds"][name]) / sum(run["seconds"]["log"]) for run in runs])
+            found[name]["ratio"] = spread(
+                [sum(run["seconds"][name]) / sum(run["seconds"]["log"]) for run in runs]
+            )
     for name in ("log", "sqlite"):
         found[name]["read_entries_per_second"] = spread([run["read"][name] for run in runs])
     found["seen_p50_ms"] = spread([1e3 * percentile(run["seen"], 50) for run in runs])
@@ -198,8 +212,14 @@ def sizes(etcd: Etcd, folder: Path, count: int) -> dict[str, Any]:
     return {
         "entries": count,
         "entry_bytes": round(statistics.mean(map(len, entries))),
-        "bytes_per_append": {"first_half": round(steps[0] * 2 / count), "second_half": round(steps[2] * 2 / count)},
-        "bytes_kept_per_entry": {"first_half": round(steps[1] * 2 / count), "second_half": round(steps[3] * 2 / count)},
+        "bytes_per_append": {
+            "first_half": round(steps[0] * 2 / count),
+            "second_half": round(steps[2] * 2 / count),
+        },
+        "bytes_kept_per_entry": {
+            "first_half": round(steps[1] * 2 / count),
+            "second_half": round(steps[3] * 2 / count),
+        },
     }
 
 
@@ -207,12 +227,16 @@ def tidy(etcd: Etcd) -> int:
     """Compact the history, defragment, and say how large the file is."""
     for asked in (["compact", str(etcd.status().header.revision), "--physical"], ["defrag"]):
         command = [str(required(CONTROL)), "--endpoints", etcd.address, *asked]
-        subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, timeout=60, check=True)
+        subprocess.run(
+            command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, timeout=60, check=True
+        )
     return file_bytes(etcd)
 
 
 def written_bytes(etcd: Etcd) -> int:
-    """What the file has when all that etcd took is in it: it writes what it took every 100 ms, so at first the last appends are missing."""
+    """What the file has when all that etcd took is in it: it writes what it took every 100 ms, so at first
+    the last appends are missing.
+    """
     found = file_bytes(etcd)
     for _ in range(WRITTEN_LOOKS):
         time.sleep(WRITTEN_EVERY_S)
@@ -241,18 +265,30 @@ def of_a_deployment(etcd: Etcd, folder: Path, rounds: int) -> dict[str, Any]:
 def _of_rounds(etcd: Etcd, deployment: Deployment, rounds: int) -> dict[str, Any]:
     kept: list[dict[str, list[int]]] = []
     for number in range(rounds):
-        lines = jsonl([{"topic": "orders", "partition": one, "value": None, "key": "AAAA"} for one in range(ROUND_PARTITIONS)])
+        lines = jsonl(
+            [
+                {"topic": "orders", "partition": one, "value": None, "key": "AAAA"}
+                for one in range(ROUND_PARTITIONS)
+            ]
+        )
         for arguments, stdin in ((("produce",), lines), (("archive", "--all"), "")):
             run(deployment, *arguments, stdin=stdin)
         with etcd.client() as client:
-            values = {name: [len(value) for value, _ in client.get_prefix(f"/deployment/{name}/e/")] for name in ("intake", "control")}
+            values = {
+                name: [len(value) for value, _ in client.get_prefix(f"/deployment/{name}/e/")]
+                for name in ("intake", "control")
+            }
         kept.append(values)
         assert number == 0 or len(values["control"]) > len(kept[-2]["control"])
     last = {name: values[len(kept[-2][name]) :] for name, values in kept[-1].items()}
     return {
         "archives_per_round": ROUND_PARTITIONS,
         **{
-            f"{name}_entries_per_round": {"count": len(found), "bytes": sum(found), "largest": max(found, default=0)}
+            f"{name}_entries_per_round": {
+                "count": len(found),
+                "bytes": sum(found),
+                "largest": max(found, default=0),
+            }
             for name, found in last.items()
         },
     }
@@ -260,8 +296,12 @@ def _of_rounds(etcd: Etcd, deployment: Deployment, rounds: int) -> dict[str, Any
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few appends: shows that it works, the times mean little")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few appends: shows that it works, the times mean little"
+    )
     parser.add_argument("--output", type=Path)
     parser.add_argument("--appends", type=int, default=1000, help="of each contender in a repetition")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -277,7 +317,9 @@ def main() -> None:
         with EtcdThree(root / "three") as members:
             three = measure(members.addresses, root / "cluster", count, repetitions)
     document = {
-        "what": "the log in etcd beside the same puts by a bare client and beside the log in SQLite, and what it takes",
+        "what": "the log in etcd beside the same puts by a bare client and beside the log "
+        "in SQLite, and what "
+        "it takes",
         "one_member": alone,
         "three_members": three,
         "bytes": taken,

@@ -1,19 +1,23 @@
-"""How long it takes from the acknowledgement of a batch until a query finds all of it, and what a daemon costs that has nothing to do.
+"""How long it takes from the acknowledgement of a batch until a query finds all of it, and what a daemon
+costs that has nothing to do.
 
-A real `archiver serve` with a local folder, SQLite, and a table on a SQL catalog. Beside it a process sends Protobuf orders of 130 bytes
-with keys to 8 partitions through the library, as a program on that machine does: batches at an even pace, each handed over when its time
-comes. A reader loads the table by pyiceberg again and again, with a pause of a quarter of a second, and reads the manifests of each new
-snapshot: a batch is visible when the bounds of `kafka.offset` of files in the snapshot have reached its last offset in every partition.
-Times are taken when the reader has read that, so they are too long by as much as its poll (`poll_s`), never too short. At the end the table
-has as many records as were sent.
+A real `archiver serve` with a local folder, SQLite, and a table on a SQL catalog. Beside it a process sends
+Protobuf orders of 130 bytes with keys to 8 partitions through the library, as a program on that machine does:
+batches at an even pace, each handed over when its time comes. A reader loads the table by pyiceberg again and
+again, with a pause of a quarter of a second, and reads the manifests of each new snapshot: a batch is visible
+when the bounds of `kafka.offset` of files in the snapshot have reached its last offset in every partition.
+Times are taken when the reader has read that, so they are too long by as much as its poll (`poll_s`), never
+too short. At the end the table has as many records as were sent.
 
-- `profiles`: with the settings as they are by default, with the eager ones of docs/operations/freshness.md, and with these while the daemon
-  reconciles and cleans each minute and audits every 20 s (`upkeep`); `cycles` counts what of this ended well. What comes before the first
-  snapshot, while Spark starts, and within `warm_up_s` after it is left out. Sending goes on until all that was measured is visible.
-  `oldest_s` is of each snapshot the batch that waited longest, and its slope over time says whether archiving keeps up.
+- `profiles`: with the settings as they are by default, with the eager ones of docs/operations/freshness.md,
+  and with these while the daemon reconciles and cleans each minute and audits every 20 s (`upkeep`); `cycles`
+  counts what of this ended well. What comes before the first snapshot, while Spark starts, and within
+  `warm_up_s` after it is left out. Sending goes on until all that was measured is visible. `oldest_s` is of
+  each snapshot the batch that waited longest, and its slope over time says whether archiving keeps up.
 - `idle`: CPU of a daemon with 1,000 topics and a table each, to which nobody sends; and with one.
 
-    python -m bench.freshness [--parts eager upkeep defaults idle] [--seconds 300] [--rate 20000] [--idle-topics 1000] [--idle-seconds 60]
+    python -m bench.freshness [--parts eager upkeep defaults idle] [--seconds 300] [--rate 20000]
+    [--idle-topics 1000] [--idle-seconds 60]
                               [--quick] [--output FILE]
 
 A part that is asked for replaces that part of the file, and what else is in it stays.
@@ -59,7 +63,10 @@ WANTED_P99_S = 15.0
 WANTED_IDLE_CORES = 0.05
 TABLE = "bench.orders"
 JOBS = ("tick", "reconcile", "cleanup", "audit")
-UPKEEP: dict[str, dict[str, str]] = {"cleanup": {"interval": "1m", "grace": "1m"}, "daemon": {"audit_interval": "20s"}}
+UPKEEP: dict[str, dict[str, str]] = {
+    "cleanup": {"interval": "1m", "grace": "1m"},
+    "daemon": {"audit_interval": "20s"},
+}
 """As often as the settings allow."""
 
 
@@ -115,7 +122,9 @@ class Reader(Sampler):
         until_s = time.monotonic() + PATIENCE_S
         while not reaches(self.seen[-1].ends, ends):
             assert self.error is None, self.error
-            assert time.monotonic() < until_s, f"{ends} is not visible within {PATIENCE_S:g} s, {self.seen[-1]} is"
+            assert time.monotonic() < until_s, (
+                f"{ends} is not visible within {PATIENCE_S:g} s, {self.seen[-1]} is"
+            )
             time.sleep(self._every_s)
 
     def _run(self) -> None:
@@ -215,20 +224,28 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
     measured = [batch for batch in batches if began_s <= batch.acknowledged_s < ended_s]
     found = delays(measured, reader.seen)
     whole = found.oldest[1:]  # of what came into the first one, some was sent before the measurement began
-    assert reader.seen[-1].records == sizes.rate // BATCHES_PER_S * len(batches), "the table has not what was sent"
+    assert reader.seen[-1].records == sizes.rate // BATCHES_PER_S * len(batches), (
+        "the table has not what was sent"
+    )
     p99_s = percentile(found.of_batch, 99)
     return {
         "archive": dict(groups.get("archive", {})),
         "batches": len(measured),
         "records": len(measured) * (sizes.rate // BATCHES_PER_S),
         "sent_late_s_max": round(max(batch.acknowledged_s - batch.due_s for batch in measured), 2),
-        "visible_s": {"p50": round(percentile(found.of_batch, 50), 2), "p99": round(p99_s, 2), "max": round(max(found.of_batch), 2)},
+        "visible_s": {
+            "p50": round(percentile(found.of_batch, 50), 2),
+            "p99": round(p99_s, 2),
+            "max": round(max(found.of_batch), 2),
+        },
         "snapshots": len(found.oldest),
         "oldest_s": [round(waited_s, 2) for _, waited_s in found.oldest],
         "oldest_slope_s_per_minute": round(60 * theil_sen(whole), 3) if len(whole) > 2 else None,
         "poll_s": {"p50": round(percentile(reader.gaps_s, 50), 3), "max": round(max(reader.gaps_s), 3)},
         "cores": cores.told(),
-        "cycles": {job: int(metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0)) for job in JOBS},
+        "cycles": {
+            job: int(metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0)) for job in JOBS
+        },
         "p99_below_wanted": p99_s < WANTED_P99_S,
     }
 
@@ -255,25 +272,40 @@ def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
 
 
 def settled(daemon: Site) -> bool:
-    """Have the first round, the first audit and the first cleaning ended? They come once, and then every hour or less often."""
+    """Have the first round, the first audit and the first cleaning ended? They come once, and then every hour
+    or less often.
+    """
     time.sleep(1.0)
     metrics = daemon.metrics()
-    return all(metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0) for job in ("tick", "audit", "cleanup"))
+    return all(
+        metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0)
+        for job in ("tick", "audit", "cleanup")
+    )
 
 
 def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
     """Of many topics, and of one."""
     many, one = (idle(root / f"idle-{topics}", topics, sizes) for topics in (sizes.idle_topics, 1))
-    return {"many": many, "one": one, "wanted_cores": WANTED_IDLE_CORES, "reached": many["cores"]["all"] < WANTED_IDLE_CORES}
+    return {
+        "many": many,
+        "one": one,
+        "wanted_cores": WANTED_IDLE_CORES,
+        "reached": many["cores"]["all"] < WANTED_IDLE_CORES,
+    }
 
 
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The result document; what was not asked for is as `known`."""
     eager = {"archive": eager_archive()}
     groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": eager, "upkeep": {**eager, **UPKEEP}}
-    load = os.getloadavg()[0] if set(parts) == set(PARTS) else max(os.getloadavg()[0], known.get("machine", {}).get("load_before", 0.0))
+    load = (
+        os.getloadavg()[0]
+        if set(parts) == set(PARTS)
+        else max(os.getloadavg()[0], known.get("machine", {}).get("load_before", 0.0))
+    )
     return {
-        "what": "seconds from the acknowledgement of a batch until a reader of the table sees all of it, and the CPU of an idle daemon",
+        "what": "seconds from the acknowledgement of a batch until a reader of the table sees all of it, and "
+        "the CPU of an idle daemon",
         **sizes.told,
         "batches_per_s": BATCHES_PER_S,
         "partitions": PARTITIONS,
@@ -283,7 +315,11 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
         },
         "idle": idles(root, sizes) if "idle" in parts else known.get("idle"),
         "wanted_p99_s": WANTED_P99_S,
-        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "load_before": load},
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            "load_before": load,
+        },
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("pyarrow", "pyiceberg", "pyspark")},
@@ -297,20 +333,26 @@ QUICK = Sizes(8.0, 200, 0.0, 3, 2.0, 0.0)
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--idle-topics", type=int, default=1000)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--quick", action="store_true", help="few records and topics, the eager settings alone: does it run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="few records and topics, the eager settings alone: does it run?"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     sizes = Sizes(options.seconds, options.rate, 15.0, options.idle_topics, options.idle_seconds)
     sizes, parts = (QUICK, ("eager", "idle")) if options.quick else (sizes, options.parts)
     known = told_before(options.output, ("profiles", "idle", "machine", *sizes.told))
     if {name: known[name] for name in sizes.told if name in known} not in ({}, sizes.told):
-        parser.error(f"{options.output} was measured with other sizes; measure all parts anew, into another file")
+        parser.error(
+            f"{options.output} was measured with other sizes; measure all parts anew, into another file"
+        )
     with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
         tell(measure(sizes, parts, Path(folder), known), options.output)
 

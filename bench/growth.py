@@ -1,26 +1,33 @@
-"""Does anything cost more the longer a deployment lives? Curves: each figure at several ages, and the last of them by the first.
+"""Does anything cost more the longer a deployment lives? Curves: each figure at several ages, and the last of
+them by the first.
 
-*A table* (bench/growth_table.py) gets archives of 1 or of 200 partitions with each commit: the first is about commits (10,000 of them), the
-second about archives in the ledger and entries in manifests (a million). Per commit: requests to the file system and bytes read and written
-in the metadata folder, wall and CPU time of the commit, of the ledger's entries beside it, of the round's look at the table before it, and
-of its planning. A window is the 100 commits from that age on. What comes seldom (merging manifests) may fall beside a window, so `between`
-says the means of everything from one window to the next. At each window also: what is kept (snapshots, manifests, the metadata file, the
-ledger's checkpoint), what a new process takes to read both logs, and the fast audit of the whole, in manifest entries per second.
+*A table* (bench/growth_table.py) gets archives of 1 or of 200 partitions with each commit: the first is about
+commits (10,000 of them), the second about archives in the ledger and entries in manifests (a million). Per
+commit: requests to the file system and bytes read and written in the metadata folder, wall and CPU time of
+the commit, of the ledger's entries beside it, of the round's look at the table before it, and of its
+planning. A window is the 100 commits from that age on. What comes seldom (merging manifests) may fall beside
+a window, so `between` says the means of everything from one window to the next. At each window also: what is
+kept (snapshots, manifests, the metadata file, the ledger's checkpoint), what a new process takes to read both
+logs, and the fast audit of the whole, in manifest entries per second.
 
-Machines are faster or slower from one minute to the next. So in each later window every commit to the old table is followed by one to a
-young table, which is between its own first and second hundred of commits then, and times are compared with those.
+Machines are faster or slower from one minute to the next. So in each later window every commit to the old
+table is followed by one to a young table, which is between its own first and second hundred of commits then,
+and times are compared with those.
 
-Commits follow each other as fast as they can, but the snapshots are shown to the committer as old as if there were `--cadence` seconds from
-one to the next, 10 s unless told otherwise, which is the fastest that a daemon commits by default: else it would keep every snapshot of
-this run, because it keeps the young ones.
+Commits follow each other as fast as they can, but the snapshots are shown to the committer as old as if there
+were `--cadence` seconds from one to the next, 10 s unless told otherwise, which is the fastest that a daemon
+commits by default: else it would keep every snapshot of this run, because it keeps the young ones.
 
-*The intake log* is filled with up to 100,000 entries of 20 segments over 400 partitions, with archiving off: what a new process takes to
-read it, to look at every partition, and to plan a round. Each is looked at where it has most to do, just before a checkpoint is due.
+*The intake log* is filled with up to 100,000 entries of 20 segments over 400 partitions, with archiving off:
+what a new process takes to read it, to look at every partition, and to plan a round. Each is looked at where
+it has most to do, just before a checkpoint is due.
 
-Tables and log are measured at once, each in a process of its own. After `--minutes` the tables begin no commit but those of a last window,
-so a curve may end early; it says where. A part that is not asked for stays in the file as it was.
+Tables and log are measured at once, each in a process of its own. After `--minutes` the tables begin no
+commit but those of a last window, so a curve may end early; it says where. A part that is not asked for stays
+in the file as it was.
 
-    python -m bench.growth [--quick] [--parts tables intake] [--tables 1:10000 200:5000] [--entries 100000] [--minutes 600]
+    python -m bench.growth [--quick] [--parts tables intake] [--tables 1:10000 200:5000] [--entries 100000]
+    [--minutes 600]
                            [--output bench/results/growth.json]
 """
 
@@ -51,8 +58,9 @@ AGES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 """Commits of a table, or entries of a log; the last one that is asked for comes behind those below it."""
 WINDOW = 100
 CLOSELY = 7
-"""Of so many rounds of a window one is planned, and looks at the table first, which the others need not. What planning costs goes by how
-many paths the epoch has used: no divisor of the rounds in one, or it would always be as many."""
+"""Of so many rounds of a window one is planned, and looks at the table first, which the others need not. What
+planning costs goes by how many paths the epoch has used: no divisor of the rounds in one, or it would always
+be as many."""
 ENTRIES_MIN = 1000
 """The intake log begins with some that declare the topic and open producers."""
 STEP = 2500
@@ -60,7 +68,8 @@ STEP = 2500
 WANTED = {"bytes": 1.2, "requests": 1.2, "p50": 1.5}
 """How many times a later window may be the first one."""
 WANTED_ENTRIES_PER_S = 5000
-"""Of the fast audit of the table at its oldest; of CPU time, because it has one thread, and other work its share of the cores."""
+"""Of the fast audit of the table at its oldest; of CPU time, because it has one thread, and other work its
+share of the cores."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,12 @@ def run(partitions: int, sizes: Sizes) -> dict[str, Any]:
                 table.commit([between])
                 done += 1
             inside, young = _window(table, between, made, sizes, alone=not windows)
-            found = {"window": inside.figures(), "young": young.figures(), "between": between.figures(), "then": table.standing()}
+            found = {
+                "window": inside.figures(),
+                "young": young.figures(),
+                "between": between.figures(),
+                "then": table.standing(),
+            }
             found["restart"] = looked("restart", table.folder, partitions)
             found["audit"] = looked("audit", table.folder, partitions)
             print(f"{partitions} partitions, {done} commits: {found}", file=sys.stderr, flush=True)
@@ -103,10 +117,17 @@ def run(partitions: int, sizes: Sizes) -> dict[str, Any]:
             between = Costs()
             if early:
                 break
-    return {"partitions": partitions, "windows": windows, "growth": growth(windows), "curves": curves(windows, TABLE_CURVES)}
+    return {
+        "partitions": partitions,
+        "windows": windows,
+        "growth": growth(windows),
+        "curves": curves(windows, TABLE_CURVES),
+    }
 
 
-def _window(table: Table, between: Costs, made: Template, sizes: Sizes, *, alone: bool) -> tuple[Costs, Costs]:
+def _window(
+    table: Table, between: Costs, made: Template, sizes: Sizes, *, alone: bool
+) -> tuple[Costs, Costs]:
     """Some commits, each followed by one to a young table unless this one is young itself."""
     inside, young = Costs(), Costs()
     if alone:
@@ -123,8 +144,9 @@ def _window(table: Table, between: Costs, made: Template, sizes: Sizes, *, alone
 
 
 def growth(windows: Mapping[int, Any]) -> dict[str, Any]:
-    """How many times that of a young table each number came to, in the worst of the later windows, and whether that is what was wanted:
-    sizes against the first window, times against the young table of the same minutes.
+    """How many times that of a young table each number came to, in the worst of the later windows, and
+    whether that is what was wanted: sizes against the first window, times against the young table of the same
+    minutes.
     """
     first = next(iter(windows.values()))["window"]
     later = list(windows.values())[1:] or list(windows.values())  # the time may have been over at the first
@@ -210,7 +232,11 @@ def intake(sizes: Sizes) -> dict[str, Any]:
         made, living, filled = entries(seed=7), LongLog(Path(name), settings), 0
         for age in ages(ENTRIES_MIN, sizes.entries):
             # Whatever is longer than a span ends where the next checkpoint is nearest.
-            wanted = age if age < settings.checkpoint_entries else age // settings.checkpoint_entries * settings.checkpoint_entries - 1
+            wanted = (
+                age
+                if age < settings.checkpoint_entries
+                else age // settings.checkpoint_entries * settings.checkpoint_entries - 1
+            )
             while filled < wanted:
                 step = min(STEP, wanted - filled)
                 living.fill(made, step)
@@ -220,7 +246,12 @@ def intake(sizes: Sizes) -> dict[str, Any]:
             points[filled] = looked("behind", Path(name), PARTITIONS)
             print(f"{filled} entries: {points[filled]}", file=sys.stderr, flush=True)
         living.close()
-    return {"segments_per_entry": SEGMENTS, "partitions": PARTITIONS, "points": points, "curves": curves(points, INTAKE_CURVES)}
+    return {
+        "segments_per_entry": SEGMENTS,
+        "partitions": PARTITIONS,
+        "points": points,
+        "curves": curves(points, INTAKE_CURVES),
+    }
 
 
 PARTS = ("tables", "intake")
@@ -231,20 +262,29 @@ def measure(sizes: Sizes, parts: Sequence[str], known: Mapping[str, Any]) -> dic
     found = {part: known[part] for part in PARTS if part in known}
     with ProcessPoolExecutor(len(sizes.tables) + 1, get_context("spawn")) as pool:
         log = pool.submit(intake, sizes) if "intake" in parts else None
-        tables = [pool.submit(run, partitions, sizes) for partitions in sizes.tables] if "tables" in parts else []
+        tables = (
+            [pool.submit(run, partitions, sizes) for partitions in sizes.tables] if "tables" in parts else []
+        )
         if tables:
             found["tables"] = [one.result() for one in tables]
         if log is not None:
             found["intake"] = log.result()
     return {
-        "what": "what a round, a restart and an audit cost at several ages of a table, and a restart and a round behind a long intake log",
+        "what": "what a round, a restart and an audit cost at several ages of a table, and a restart and a "
+        "round behind a long intake log",
         "cadence_s": sizes.cadence_s,
         "window_commits": sizes.window,
         "wanted": WANTED | {"audit_entries_per_cpu_s": WANTED_ENTRIES_PER_S},
         **found,
-        "load": max(round(os.getloadavg()[0], 1), 0.0 if set(parts) == set(PARTS) else known.get("load", 0.0)),
+        "load": max(
+            round(os.getloadavg()[0], 1), 0.0 if set(parts) == set(PARTS) else known.get("load", 0.0)
+        ),
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version(), "pyiceberg": version("pyiceberg"), "sqlite": sqlite3.sqlite_version},
+        "versions": {
+            "python": platform.python_version(),
+            "pyiceberg": version("pyiceberg"),
+            "sqlite": sqlite3.sqlite_version,
+        },
     }
 
 
@@ -254,16 +294,32 @@ def _tables(texts: Sequence[str]) -> dict[int, int]:
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few commits: shows that it works, the numbers mean little")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few commits: shows that it works, the numbers mean little"
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--tables", nargs="+", default=["1:10000", "200:5000"], help="partitions:commits, the last window begins there")
+    parser.add_argument(
+        "--tables",
+        nargs="+",
+        default=["1:10000", "200:5000"],
+        help="partitions:commits, the last window begins there",
+    )
     parser.add_argument("--entries", type=int, default=AGES[-1], help="of the intake log")
     parser.add_argument("--minutes", type=float, default=600, help="after which the tables get to their end")
-    parser.add_argument("--cadence", type=float, default=CADENCE_S, help="seconds from a commit to the next, as the snapshots show them")
+    parser.add_argument(
+        "--cadence",
+        type=float,
+        default=CADENCE_S,
+        help="seconds from a commit to the next, as the snapshots show them",
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    sizes = Sizes(_tables(options.tables), AGES[0], WINDOW, options.entries, options.cadence, 60 * options.minutes)
+    sizes = Sizes(
+        _tables(options.tables), AGES[0], WINDOW, options.entries, options.cadence, 60 * options.minutes
+    )
     if options.quick:
         sizes = Sizes({1: 27, 3: 27}, 5, 3, 1100, options.cadence, sizes.seconds)
     tell(measure(sizes, options.parts, told_before(options.output, (*PARTS, "load"))), options.output)

@@ -1,12 +1,15 @@
-"""What a new process takes to start on a table that bench/growth.py has filled, or on a long intake log, and to audit or plan it.
+"""What a new process takes to start on a table that bench/growth.py has filled, or on a long intake log, and
+to audit or plan it.
 
     python -m bench.growth_looks {restart,audit,behind} FOLDER PARTITIONS
 
-prints one JSON document: times, CPU times, and memory at its peak, beside what it was once everything was imported.
+prints one JSON document: times, CPU times, and memory at its peak, beside what it was once everything was
+imported.
 
 - `restart`: both logs are read, each from its newest checkpoint, until a round could begin;
 - `audit`: the fast audit, as the command does it;
-- `behind`: the intake log is read, everybody is looked at once and once more, and one round of the backlog is planned.
+- `behind`: the intake log is read, everybody is looked at once and once more, and one round of the backlog is
+  planned.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
 from archiver.schema.evolution.state import decide
 from archiver.schema.protobuf.descriptors import Source
-from bench.growth_table import MEMORY_BYTES, TOPIC, Stopwatch, catalog_properties, new_leader, new_sequencer, open_logs, topic_settings
+from bench.growth_table import (
+    MEMORY_BYTES,
+    TOPIC,
+    Stopwatch,
+    catalog_properties,
+    new_leader,
+    new_sequencer,
+    open_logs,
+    topic_settings,
+)
 from bench.intake_files import CLUSTER
 from bench.orders import descriptor_set
 from intake.log.backlog import Backlog
@@ -44,7 +56,9 @@ _MIB = 2**20
 def looked(what: str, folder: Path, partitions: int) -> dict[str, Any]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "bench.growth_looks", what, str(folder), str(partitions)]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=True)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=True
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -81,7 +95,9 @@ def audit(folder: Path, partitions: int) -> dict[str, Any]:
 
     watch = Stopwatch()
     with watch:
-        document: Any = Audit(objects, CLUSTER, lambda _: tables, [topic_settings(partitions)], clock).run(ledger, sequencer.backlog)
+        document: Any = Audit(objects, CLUSTER, lambda _: tables, [topic_settings(partitions)], clock).run(
+            ledger, sequencer.backlog
+        )
     assert document["verdict"] == "valid", document
     (topic,) = leader.fold.topics.values()
     rows, files = sum(one["rows"] for one in document["partitions"]), topic.totals.files
@@ -144,7 +160,9 @@ def main(arguments: Sequence[str]) -> None:
     what, folder, partitions = arguments
     imported = peak_bytes()
     found = {"restart": restart, "audit": audit, "behind": behind}[what](Path(folder), int(partitions))
-    print(json.dumps(found | {"peak_mib": round(peak_bytes() / _MIB), "imported_mib": round(imported / _MIB)}))
+    print(
+        json.dumps(found | {"peak_mib": round(peak_bytes() / _MIB), "imported_mib": round(imported / _MIB)})
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""A table that archives come to round by round, with its ledger: what bench/growth.py and others put their questions to.
+"""A table that archives come to round by round, with its ledger: what bench/growth.py and others put their
+questions to.
 
-The committer on a SQL catalog in SQLite with its metadata on a local disk, the ledger in SQLite with its checkpoints, all five events of a
-round, the leadership of a daemon, and the product's limits as they are by default. Each archive is described by the footer of a real
-archive of orders; only its place, offsets and times are counted on, because a commit never opens one.
+The committer on a SQL catalog in SQLite with its metadata on a local disk, the ledger in SQLite with its
+checkpoints, all five events of a round, the leadership of a daemon, and the product's limits as they are by
+default. Each archive is described by the footer of a real archive of orders; only its place, offsets and
+times are counted on, because a commit never opens one.
 
-A *whole* table has, besides, what planning, a restart and an audit look at: the intake log in SQLite, which names the records of each
-round, with its checkpoints and shelves, and an object for each archive, which is a link to that one real archive.
+A *whole* table has, besides, what planning, a restart and an audit look at: the intake log in SQLite, which
+names the records of each round, with its checkpoints and shelves, and an object for each archive, which is a
+link to that one real archive.
 """
 
 from __future__ import annotations
@@ -41,7 +44,13 @@ from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.location import StorePlace
-from archiver.objects.paths import archive_key, checkpoint_prefix, intake_key, partition_value_of, table_prefix
+from archiver.objects.paths import (
+    archive_key,
+    checkpoint_prefix,
+    intake_key,
+    partition_value_of,
+    table_prefix,
+)
 from archiver.publish.events import Publisher
 from archiver.refine.bundling import bundle
 from archiver.refine.demultiplexer import run_bundle
@@ -125,7 +134,11 @@ class Stopwatch:
 
 def catalog_properties(folder: Path) -> dict[str, str]:
     """Of the catalog whose tables lie in the folder."""
-    return {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'data'}"}
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{folder / 'catalog.db'}",
+        "warehouse": f"file://{folder / 'data'}",
+    }
 
 
 def topic_settings(partitions: int) -> TopicSettings:
@@ -164,7 +177,10 @@ class PacedTables(IcebergTables):
             return None
         now_ms = self._clock.now_us() // 1000
         newest = view.sequence_number
-        aged = (replace(one, timestamp_ms=now_ms - round((newest - one.sequence_number) * self._cadence_s * 1e3)) for one in view.snapshots)
+        aged = (
+            replace(one, timestamp_ms=now_ms - round((newest - one.sequence_number) * self._cadence_s * 1e3))
+            for one in view.snapshots
+        )
         return replace(view, snapshots=tuple(aged))
 
 
@@ -186,7 +202,14 @@ def template() -> Template:
         schema = decide(TOPIC, (), None, Source("bench.Order", descriptor_set())).schema
         plans = plans_of(sequencer, topic_id, 1)[:1]
         topics = {topic_id: RefineTopic(topic_id, TOPIC, schema, "day")}
-        task = TaskDescriptor(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, bundle(plans, 1, 1 << 30, 64)[0], RefineOptions())
+        task = TaskDescriptor(
+            CLUSTER,
+            StorePlace(f"file://{objects.root}"),
+            1,
+            topics,
+            bundle(plans, 1, 1 << 30, 64)[0],
+            RefineOptions(),
+        )
         (result,) = run_bundle(task, objects)
         assert result.error is None, result.why
         file = result.files[0]
@@ -234,13 +257,17 @@ class Table:
         self._links = Objects(folder / "data", made.data)
         intake_log = self._logs.log("intake")
         self._sequencer = new_sequencer(intake_log, self._objects, self._clock)
-        self._shelving = Checkpointer(intake_log, CheckpointStore(self._objects), self._sequencer, LogSettings())
+        self._shelving = Checkpointer(
+            intake_log, CheckpointStore(self._objects), self._sequencer, LogSettings()
+        )
         state = self._sequencer.declare_topic(TOPIC, partitions)
         self._checkpoints = LedgerCheckpoints(self._objects)
         self._leader = new_leader(self.control(), self._objects, self._clock)
         self._leadership = Leadership(self._leader, MemoryLease("bench:1"), lasting=True, clock=self._clock)
         self._leadership.lead()
-        self._checkpointer = LedgerCheckpointer(self.control(), self._checkpoints, self._leader, LogSettings())
+        self._checkpointer = LedgerCheckpointer(
+            self.control(), self._checkpoints, self._leader, LogSettings()
+        )
         self._checkpointing = Stopwatch()
         self.tables = PacedTables(folder, cadence_s, self._clock)
         location = f"file://{folder / 'data' / table_prefix(state.topic_id)}"
@@ -249,7 +276,9 @@ class Table:
         self._fields = stream_fields(view.schema_json)
         self._leader.append(made.schema.to_entry(bytes.fromhex(state.topic_id)))
         table = TopicTable("bench", self.tables, self._target, view.uuid)
-        self._work = TopicWork(topic_settings(partitions), ArchiveSettings(), state, made.schema, "day", table)
+        self._work = TopicWork(
+            topic_settings(partitions), ArchiveSettings(), state, made.schema, "day", table
+        )
         self._publisher = Publisher("bench", self._leader, self._clock, self._ids)
         self._committer = Committer(self.tables, self._leader, CommitLimits(), self._clock)
         self._at = 0
@@ -261,27 +290,42 @@ class Table:
 
     def arrive(self) -> None:
         """Records for one archive of each partition come, as one intake file says."""
-        now_us, topic_id, size = self._clock.now_us(), self._work.state.topic_id, self._made.file.archive.raw_bytes
-        placed = [PlacedSegment(topic_id, number, number, 0, ROWS, size, now_us) for number in range(self.partitions)]
-        self._sequencer.append_file(intake_key(now_us, new_ulid(self._ids, now_us)), size * self.partitions, bytes(32), placed)
+        now_us, topic_id, size = (
+            self._clock.now_us(),
+            self._work.state.topic_id,
+            self._made.file.archive.raw_bytes,
+        )
+        placed = [
+            PlacedSegment(topic_id, number, number, 0, ROWS, size, now_us)
+            for number in range(self.partitions)
+        ]
+        self._sequencer.append_file(
+            intake_key(now_us, new_ulid(self._ids, now_us)), size * self.partitions, bytes(32), placed
+        )
         self._shelving.run_if_due()
 
     def plan(self) -> list[Plan]:
         """What the next round will archive, as a round asks for it."""
         fold, intake = self._leader.fold, self._sequencer.backlog()
         limits = RoundLimits(MEMORY_BYTES, ArchiveSettings().round_bytes_max, everything=True)
-        planned = choose_plans([self._work], intake, fold, fold.epoch, self._clock.now_us(), limits, frozenset())
+        planned = choose_plans(
+            [self._work], intake, fold, fold.epoch, self._clock.now_us(), limits, frozenset()
+        )
         assert not planned.halted
         assert not paths_used(fold, planned.plans)
         return planned.plans
 
     def look(self) -> None:
         """What a round asks the table before it plans (rule T1)."""
-        outcome = self._committer.settle(self._target, known_gaps(self._sequencer.backlog(), self._work.state.topic_id))
+        outcome = self._committer.settle(
+            self._target, known_gaps(self._sequencer.backlog(), self._work.state.topic_id)
+        )
         assert outcome is None, "the ledger knows what the table holds"
 
     def write(self) -> bytes:
-        """The first half of a round: an archive of every partition waits for its commit; returns the id of that."""
+        """The first half of a round: an archive of every partition waits for its commit; returns the id of
+        that.
+        """
         self._clock.advance(self._cadence_s)
         files = [self._archive(partition) for partition in range(self.partitions)]
         self._at += ROWS
@@ -299,8 +343,8 @@ class Table:
         return self._logs.log("control")
 
     def commit(self, costs: Sequence[Costs], written: bytes | None = None, *, closely: bool = False) -> None:
-        """One round, or what is left of the one that `write` has begun, counted into all of `costs`. `closely`: its planning, too, and its
-        look at the table, which are only done for that.
+        """One round, or what is left of the one that `write` has begun, counted into all of `costs`.
+        `closely`: its planning, too, and its look at the table, which are only done for that.
         """
         if self.whole:
             self.arrive()
@@ -312,7 +356,9 @@ class Table:
                 self.look()
             with planning:
                 plans = self.plan()
-            assert [(plan.base, plan.end) for plan in plans] == [(self._at, self._at + ROWS)] * self.partitions
+            assert [(plan.base, plan.end) for plan in plans] == [
+                (self._at, self._at + ROWS)
+            ] * self.partitions
         with ledger:
             commit_id = written or self.write()
         before, watch = counting_io.TOTAL.copy(), Stopwatch()
@@ -346,16 +392,29 @@ class Table:
         if self.whole:
             self._links.link(key)
         archive = replace(
-            self._made.file.archive, key=key, partition=partition, base=base, end=end, epoch=self._leader.epoch,
-            ingest_min_us=now_us, ingest_max_us=now_us,
-        )  # fmt: skip
+            self._made.file.archive,
+            key=key,
+            partition=partition,
+            base=base,
+            end=end,
+            epoch=self._leader.epoch,
+            ingest_min_us=now_us,
+            ingest_max_us=now_us,
+        )
         described = self._made.file.data_file
         low, high = dict(described.lower_bounds or {}), dict(described.upper_bounds or {})
         _place(self._fields, low, partition, base, now_us)
         _place(self._fields, high, partition, end - 1, now_us)
         path = f"file://{self.folder / 'data' / key}"
         day_number = now_us // 86_400_000_000
-        return archive, replace(described, path=path, partition=(day_number,), record_count=ROWS, lower_bounds=low, upper_bounds=high)
+        return archive, replace(
+            described,
+            path=path,
+            partition=(day_number,),
+            record_count=ROWS,
+            lower_bounds=low,
+            upper_bounds=high,
+        )
 
     def standing(self) -> dict[str, Any]:
         """What is kept now."""
@@ -378,7 +437,9 @@ class Table:
             "ledger_entries_kept": log.tail() - log.floor(),
             "ledger_epoch": fold.epoch,
             "checkpoints": len(self._checkpoints.indexes()),
-            "checkpoint_bytes": max((item.size for item in self._objects.list(checkpoint_prefix("control"))), default=0),
+            "checkpoint_bytes": max(
+                (item.size for item in self._objects.list(checkpoint_prefix("control"))), default=0
+            ),
             "checkpoints_cpu_s": round(self._checkpointing.cpu_s, 3),
             "metadata_store_bytes": sum(path.stat().st_size for path in self.folder.glob("metadata.db*")),
         }
@@ -391,7 +452,9 @@ def _place(stream: StreamFields, bounds: dict[int, bytes], partition: int, offse
 
 
 @contextmanager
-def new_table(partitions: int, made: Template, cadence_s: float = CADENCE_S, *, whole: bool = False) -> Iterator[Table]:
+def new_table(
+    partitions: int, made: Template, cadence_s: float = CADENCE_S, *, whole: bool = False
+) -> Iterator[Table]:
     """A table in a folder of its own, which goes with it."""
     folder = Path(tempfile.mkdtemp(prefix="bench-growth-"))
     try:

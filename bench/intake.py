@@ -1,13 +1,17 @@
-"""What many partitions cost the intake writer, how large its files are, and where the time to an acknowledgement goes.
+"""What many partitions cost the intake writer, how large its files are, and where the time to an
+acknowledgement goes.
 
-- `partitions`: the same records spread over 10, 100, 1,000 and 10,000 partitions, one flush each, through `send_batch` into a local
-  folder with SQLite as the log, from the call to the acknowledgement. Numbers of partitions take turns; a ratio is within one repetition.
-- `file_bytes`: stored bytes of intake files by raw bytes (keys, values, headers), for 400 segments of 10 records of 165 bytes: one
-  payload of random bytes only, which nothing compresses, and one that repeats half of its bytes.
-- `acknowledgement`: one sender that waits for each acknowledgement before it sends again. *Before the upload* is waiting for company
-  (`delay_max`) and encoding, *upload* the object store's create, *append* the log's append, *rest* everything else: entry, fold, waking
-  the sender. Beside it the bare cost of as many bytes: a new file with fsync of file and folder, and a line of a growing file with
-  fdatasync. Bare and ours take turns.
+- `partitions`: the same records spread over 10, 100, 1,000 and 10,000 partitions, one flush each, through
+  `send_batch` into a local folder with SQLite as the log, from the call to the acknowledgement. Numbers of
+  partitions take turns; a ratio is within one repetition.
+- `file_bytes`: stored bytes of intake files by raw bytes (keys, values, headers), for 400 segments of 10
+  records of 165 bytes: one payload of random bytes only, which nothing compresses, and one that repeats half
+  of its bytes.
+- `acknowledgement`: one sender that waits for each acknowledgement before it sends again. *Before the upload*
+  is waiting for company (`delay_max`) and encoding, *upload* the object store's create, *append* the log's
+  append, *rest* everything else: entry, fold, waking the sender. Beside it the bare cost of as many bytes: a
+  new file with fsync of file and folder, and a line of a growing file with fdatasync. Bare and ours take
+  turns.
 
     python -m bench.intake [--quick] [--output bench/results/intake.json]
 """
@@ -130,7 +134,9 @@ def rig(partitions: int, settings: IntakeSettings) -> Iterator[Rig]:
 def spread_over(records: pa.RecordBatch, partitions: int) -> pa.RecordBatch:
     """The records with a partition each: all are used, in no order."""
     numbers = np.random.default_rng(partitions).permutation(np.arange(records.num_rows) % partitions)
-    return pa.RecordBatch.from_arrays([*records.columns, pa.array(numbers, pa.int32())], names=[*records.schema.names, "partition"])
+    return pa.RecordBatch.from_arrays(
+        [*records.columns, pa.array(numbers, pa.int32())], names=[*records.schema.names, "partition"]
+    )
 
 
 def raw_bytes_of(records: pa.RecordBatch) -> int:
@@ -181,8 +187,12 @@ def measure_partitions(sizes: Sizes) -> list[dict[str, Any]]:
                     "flushes": sizes.flushes * sizes.repetitions,
                     "mb_per_second": spread([raw_mb * sizes.flushes / wall for wall, _, _ in spans]),
                     "mb_per_cpu_second": spread([raw_mb * sizes.flushes / cpu for _, cpu, _ in spans]),
-                    "falls_by": spread([wall / least[0] for (wall, _, _), least in zip(spans, first, strict=True)]),
-                    "falls_by_in_cpu": spread([cpu / least[1] for (_, cpu, _), least in zip(spans, first, strict=True)]),
+                    "falls_by": spread(
+                        [wall / least[0] for (wall, _, _), least in zip(spans, first, strict=True)]
+                    ),
+                    "falls_by_in_cpu": spread(
+                        [cpu / least[1] for (_, cpu, _), least in zip(spans, first, strict=True)]
+                    ),
                 }
             )
     return found
@@ -195,14 +205,23 @@ def random_records() -> pa.RecordBatch:
     keys = pa.array([random.bytes(key_bytes) for _ in range(count)], pa.binary())
     values = pa.array([random.bytes(RECORD_BYTES - key_bytes) for _ in range(count)], pa.binary())
     headers = pa.array([[]] * count, RECORD_SCHEMA.field("headers").type)
-    times = pa.array(1_700_000_000_000_000 + random.integers(0, 10**9, count)).cast(RECORD_SCHEMA.field("event_timestamp").type)
+    times = pa.array(1_700_000_000_000_000 + random.integers(0, 10**9, count)).cast(
+        RECORD_SCHEMA.field("event_timestamp").type
+    )
     return pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA)
 
 
 def measure_file_bytes() -> dict[str, Any]:
     """Stored by raw bytes."""
-    found: dict[str, Any] = {"segments": SEGMENTS, "records_per_segment": SEGMENT_RECORDS, "wanted_below": WANTED_FILE_RATIO}
-    for name, records in (("random", random_records()), ("half_repeating", make_records(SEGMENTS * SEGMENT_RECORDS))):
+    found: dict[str, Any] = {
+        "segments": SEGMENTS,
+        "records_per_segment": SEGMENT_RECORDS,
+        "wanted_below": WANTED_FILE_RATIO,
+    }
+    for name, records in (
+        ("random", random_records()),
+        ("half_repeating", make_records(SEGMENTS * SEGMENT_RECORDS)),
+    ):
         with rig(SEGMENTS, IntakeSettings()) as it:
             send_and_wait(it.writer, spread_over(records, SEGMENTS))
             stored = sum(size for _, _, size in it.objects.spans)
@@ -227,7 +246,9 @@ class Spans:
     bare: list[float] = field(default_factory=list)
 
 
-def bare_write(folder: Path, number: int, file_bytes: int, entry_bytes: int, noise: bytes, journal: int) -> float:
+def bare_write(
+    folder: Path, number: int, file_bytes: int, entry_bytes: int, noise: bytes, journal: int
+) -> float:
     """Seconds that storing so many bytes durably takes without anything of ours."""
     start = time.perf_counter()
     with (folder / f"{number}").open("xb", buffering=0) as file:
@@ -254,8 +275,13 @@ def time_acknowledgements(send: Callable[[IntakeWriter, int], Any], sends: int, 
                 acknowledged = send(it.writer, number).result(_TIMEOUT_S)
                 end = time.perf_counter()
                 assert acknowledged.outcome == "ok", acknowledged
-                (upload_start, upload_end, file_bytes), (append_start, append_end, entry_bytes) = it.objects.spans[-1], it.log.spans[-1]
-                assert start < upload_start < upload_end < append_start < append_end < end, "one flush per acknowledgement"
+                (upload_start, upload_end, file_bytes), (append_start, append_end, entry_bytes) = (
+                    it.objects.spans[-1],
+                    it.log.spans[-1],
+                )
+                assert start < upload_start < upload_end < append_start < append_end < end, (
+                    "one flush per acknowledgement"
+                )
                 bare = bare_write(bare_folder, number, file_bytes, entry_bytes, noise, journal)
                 if number >= 0:  # the first ones warm up
                     found.total.append(end - start)
@@ -279,7 +305,9 @@ def measure_acknowledgements(sizes: Sizes) -> list[dict[str, Any]]:
     def send_batch(writer: IntakeWriter, _: int) -> Any:
         return writer.send_batch("orders", batch)
 
-    cases = [(what, rows, delay) for what, rows in ((send_one, 1), (send_batch, 1000)) for delay in (0.0, 0.005)]
+    cases = [
+        (what, rows, delay) for what, rows in ((send_one, 1), (send_batch, 1000)) for delay in (0.0, 0.005)
+    ]
     runs: list[list[Spans]] = [[] for _ in cases]
     for _ in range(sizes.repetitions):
         for number, (send, _, delay_max) in enumerate(cases):
@@ -296,8 +324,15 @@ def measure_acknowledgements(sizes: Sizes) -> list[dict[str, Any]]:
             "share_before_upload": spread([sum(one.before_upload) / sum(one.total) for one in found]),
             "share_upload": spread([sum(one.upload) / sum(one.total) for one in found]),
             "share_append": spread([sum(one.append) / sum(one.total) for one in found]),
-            "share_rest": spread([1 - (sum(one.before_upload) + sum(one.upload) + sum(one.append)) / sum(one.total) for one in found]),
-            "ratio_bare_to_ours": spread([statistics.median(one.bare) / statistics.median(one.total) for one in found]),
+            "share_rest": spread(
+                [
+                    1 - (sum(one.before_upload) + sum(one.upload) + sum(one.append)) / sum(one.total)
+                    for one in found
+                ]
+            ),
+            "ratio_bare_to_ours": spread(
+                [statistics.median(one.bare) / statistics.median(one.total) for one in found]
+            ),
         }
         for (_, rows, delay_max), found in zip(cases, runs, strict=True)
     ]
@@ -305,8 +340,12 @@ def measure_acknowledgements(sizes: Sizes) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few seconds: shows that it works, the numbers mean little")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds: shows that it works, the numbers mean little"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL

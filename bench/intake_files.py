@@ -35,14 +35,21 @@ FILES_MIN = 4
 
 
 def fill_intake(
-    count: int, folder: Path, make: Callable[[int, int], pa.Array[Any]] = make_values, partitions: int = PARTITIONS
+    count: int,
+    folder: Path,
+    make: Callable[[int, int], pa.Array[Any]] = make_values,
+    partitions: int = PARTITIONS,
 ) -> tuple[Sequencer, LocalObjectStore, TopicId, int]:
-    """Send the records through the writer of the product; returns also the raw bytes. `make`: values from a count and a seed."""
+    """Send the records through the writer of the product; returns also the raw bytes. `make`: values from a
+    count and a seed.
+    """
     objects = LocalObjectStore(folder / "data")
     identity = {"format": 1, "cluster_id": CLUSTER, "name": "bench"}
     objects.create(cluster_key(), json.dumps(identity).encode())
     settings = LogSettings()
-    sequencer = Sequencer(MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings)
+    sequencer = Sequencer(
+        MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings
+    )
     topic = sequencer.declare_topic("orders", partitions)
     with IntakeWriter(objects, sequencer, IntakeSettings(), SystemClock(), SystemIds()) as writer:
         raw_bytes = send(writer, count, make)
@@ -50,7 +57,9 @@ def fill_intake(
 
 
 def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[Any]]) -> int:
-    """Send so many records to the topic `orders` and wait until they are in the log; the raw bytes of them."""
+    """Send so many records to the topic `orders` and wait until they are in the log; the raw bytes of
+    them.
+    """
     raw_bytes = 0
     step = max(1, min(CHUNK_ROWS, count // FILES_MIN))
     for first in range(0, count, step):
@@ -58,8 +67,12 @@ def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[A
         values = make(rows, first)
         keys = pa.array([b"%0*d" % (KEY_BYTES, number) for number in range(first, first + rows)], pa.binary())
         headers = pa.array([[]] * rows, RECORD_SCHEMA.field("headers").type)
-        times = pa.array(1_700_000_000_000_000 + np.arange(first, first + rows) * 50).cast(RECORD_SCHEMA.field("event_timestamp").type)
-        writer.send_batch("orders", pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA))
+        times = pa.array(1_700_000_000_000_000 + np.arange(first, first + rows) * 50).cast(
+            RECORD_SCHEMA.field("event_timestamp").type
+        )
+        writer.send_batch(
+            "orders", pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA)
+        )
         raw_bytes += bytes_of(values) + KEY_BYTES * rows
         writer.flush()
     return raw_bytes
@@ -76,5 +89,7 @@ def plans_of(sequencer: Sequencer, topic_id: TopicId, epoch: int) -> list[Plan]:
     found: list[Plan] = []
     for partition in range(fold.topics_by_id[topic_id].partitions):
         tp = (topic_id, partition)
-        found += plan_partition(tp, "orders", fold.segments(tp), 0, fold.stable_offset(tp), epoch, 128 * 2**20)
+        found += plan_partition(
+            tp, "orders", fold.segments(tp), 0, fold.stable_offset(tp), epoch, 128 * 2**20
+        )
     return found

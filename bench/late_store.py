@@ -1,9 +1,11 @@
-"""What a store that answers late costs a task, and what it brings that intake is read ahead and archives are stored beside the work.
+"""What a store that answers late costs a task, and what it brings that intake is read ahead and archives are
+stored beside the work.
 
-A topic is refined by one task in this process, without Spark: in 200 partitions, of which each intake file has a little, and in 4. With
-`archive.reads_max` and `archive.uploads_max` 0, where each intake file and each archive is waited for, and as with a bucket. The store
-is a local folder that opens an intake file, and answers the create of an archive, later by 0, 10 and 30 ms: as a bucket does that is so
-far away, but for the further reads of a file, which are as quick as the disk. Repetitions are in turns; ratios are of the same
+A topic is refined by one task in this process, without Spark: in 200 partitions, of which each intake file
+has a little, and in 4. With `archive.reads_max` and `archive.uploads_max` 0, where each intake file and each
+archive is waited for, and as with a bucket. The store is a local folder that opens an intake file, and
+answers the create of an archive, later by 0, 10 and 30 ms: as a bucket does that is so far away, but for the
+further reads of a file, which are as quick as the disk. Repetitions are in turns; ratios are of the same
 repetition, by the clock and by CPU.
 
     python -m bench.late_store [--quick] [--repetitions 3] [--output bench/results/late_store.json]
@@ -76,9 +78,13 @@ class Work:
         """In intake files of their own."""
         shape = SHAPES["nested"]
         sequencer, objects, topic_id, _ = fill_intake(records, folder, shape.make, partitions)
-        topics = {topic_id: RefineTopic(topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")}
+        topics = {
+            topic_id: RefineTopic(topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")
+        }
         plans = plans_of(sequencer, topic_id, 1)
-        (task,) = RefineJob(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, [tuple(plans)]).descriptors()
+        (task,) = RefineJob(
+            CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, [tuple(plans)]
+        ).descriptors()
         return cls(objects, task)
 
     @property
@@ -112,7 +118,11 @@ def case(work: Work, late_ms: int, repetitions: int) -> dict[str, Any]:
     for repetition in range(-1, repetitions):
         for label, options, found in (("waiting", WAITING, waiting), ("ahead", AHEAD, ahead)):
             clock_s, cpu_s = work.run(late_ms, options)
-            print(f"{work.archives} archives, {late_ms} ms, {label}: {clock_s:.2f} s, {cpu_s:.2f} s of CPU", file=sys.stderr, flush=True)
+            print(
+                f"{work.archives} archives, {late_ms} ms, {label}: {clock_s:.2f} s, {cpu_s:.2f} s of CPU",
+                file=sys.stderr,
+                flush=True,
+            )
             if repetition >= 0:  # the first one warms up
                 found.append((clock_s, cpu_s))
     pairs = list(zip(waiting, ahead, strict=True))
@@ -125,16 +135,21 @@ def case(work: Work, late_ms: int, repetitions: int) -> dict[str, Any]:
     }
 
 
-def measure(records: int, partitions: Sequence[int], repetitions: int, late_ms: Sequence[int]) -> dict[str, Any]:
+def measure(
+    records: int, partitions: Sequence[int], repetitions: int, late_ms: Sequence[int]
+) -> dict[str, Any]:
     """The result document."""
     topics: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="bench-late-store-") as folder:
         for count in partitions:
             work = Work.of(records, count, Path(folder) / str(count))
             cases = [case(work, late, repetitions) for late in late_ms]
-            topics.append({"partitions": count, "archives": work.archives, "intake_files": work.files, "cases": cases})
+            topics.append(
+                {"partitions": count, "archives": work.archives, "intake_files": work.files, "cases": cases}
+            )
     return {
-        "what": "a task with a store that answers late: everything waited for, by intake read ahead and archives stored beside the work",
+        "what": "a task with a store that answers late: everything waited for, by intake read ahead and "
+        "archives stored beside the work",
         "records": records,
         "repetitions": repetitions,
         "reads_max": AHEAD.reads_max,
@@ -147,12 +162,20 @@ def measure(records: int, partitions: Sequence[int], repetitions: int, late_ms: 
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    document = measure(8_000, (20,), 1, LATE_MS[-1:]) if options.quick else measure(RECORDS, PARTITIONS, options.repetitions, LATE_MS)
+    document = (
+        measure(8_000, (20,), 1, LATE_MS[-1:])
+        if options.quick
+        else measure(RECORDS, PARTITIONS, options.repetitions, LATE_MS)
+    )
     tell(document, options.output)
 
 

@@ -1,21 +1,25 @@
 """How close refinement comes to the limit of the libraries it stands on, and where its time goes.
 
-For a narrow message (8 columns), a wide one (40) and nested orders, 2 million records each, from the same intake files but for what ends in
-`_few` and what is `whole`, which have files of their own with the same records:
+For a narrow message (8 columns), a wide one (40) and nested orders, 2 million records each, from the same
+intake files but for what ends in `_few` and what is `whole`, which have files of their own with the same
+records:
 
-- `default`, `tuned`: pyarrow and ptars alone (`bench/bare.py`), one process per core, with pyarrow's own Parquet options and with encodings
-  and statistics as an archive has them, both zstd at the level of archives;
+- `default`, `tuned`: pyarrow and ptars alone (`bench/bare.py`), one process per core, with pyarrow's own
+  Parquet options and with encodings and statistics as an archive has them, both zstd at the level of
+  archives;
 - `task`: everything a refinement task does, in this process, without Spark;
 - `refine`: the product's refinement on a warm Spark session on all cores, from planning to stored archives;
 - `refine_few`: the same with the records in as many partitions as there are cores, so in few large archives;
-- `whole`: what `archiver archive` drives, on as many new ones: the log read, planned, refined, told to the ledger and committed to a
-  table on a SQL catalog; `whole_few`: the same with a partition per core.
+- `whole`: what `archiver archive` drives, on as many new ones: the log read, planned, refined, told to the
+  ledger and committed to a table on a SQL catalog; `whole_few`: the same with a partition per core.
 
-Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers among them. What is compared
-alternates, in another order in each repetition, and a ratio is that of one repetition. `steps` are CPU seconds: of the libraries by a clock
-around each call, of a task by a profile of one more run; `spark` is what `refine` takes beyond the task in the same repetition.
+Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers
+among them. What is compared alternates, in another order in each repetition, and a ratio is that of one
+repetition. `steps` are CPU seconds: of the libraries by a clock around each call, of a task by a profile of
+one more run; `spark` is what `refine` takes beyond the task in the same repetition.
 
-    python -m bench.limit [--quick] [--records 2000000] [--repetitions 5] [--shapes narrow,wide,nested] [--output bench/results/limit.json]
+    python -m bench.limit [--quick] [--records 2000000] [--repetitions 5] [--shapes narrow,wide,nested]
+    [--output bench/results/limit.json]
 """
 
 from __future__ import annotations
@@ -60,7 +64,8 @@ from bench.writer import spread
 CORES = os.cpu_count() or 1
 OPEN_WRITERS_MAX = 64
 WANTED = {"refine": 0.9, "whole": 0.8, "tuned": 1.3}
-"""Of the records per core-second of the libraries with default options; `tuned` are the libraries with those of archives."""
+"""Of the records per core-second of the libraries with default options; `tuned` are the libraries with those
+of archives."""
 STEP_OF = {
     "read_row_group": "read",
     "array_to_record_batch": "decode",
@@ -75,7 +80,9 @@ STEP_OF = {
 class Libraries:
     """pyarrow and ptars alone in processes that live on."""
 
-    def __init__(self, shape: str, paths: list[str], folder: Path, options: str, pool: ProcessPoolExecutor) -> None:
+    def __init__(
+        self, shape: str, paths: list[str], folder: Path, options: str, pool: ProcessPoolExecutor
+    ) -> None:
         self._shape, self._folder, self._options, self._pool = shape, folder, options, pool
         self._shares = [paths[number::CORES] for number in range(CORES)]
         self.stored_bytes = 0
@@ -85,7 +92,9 @@ class Libraries:
     def run(self) -> None:
         """Once over all files."""
         targets = [str(self._folder / f"bare-{number}.parquet") for number in range(CORES)]
-        done = self._pool.map(refine_share, [self._shape] * CORES, self._shares, targets, [self._options] * CORES)
+        done = self._pool.map(
+            refine_share, [self._shape] * CORES, self._shares, targets, [self._options] * CORES
+        )
         self.stored_bytes, self.steps = 0, Counter()
         for size, seconds in done:
             self.stored_bytes += size
@@ -97,9 +106,17 @@ class Libraries:
 class Refinement:
     """The product's refinement of records in intake files."""
 
-    def __init__(self, shape: Shape, records: int, folder: Path, sessions: SparkSessions, partitions: int = PARTITIONS) -> None:
-        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(records, folder, shape.make, partitions)
-        self._topics = {self._topic_id: RefineTopic(self._topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")}
+    def __init__(
+        self, shape: Shape, records: int, folder: Path, sessions: SparkSessions, partitions: int = PARTITIONS
+    ) -> None:
+        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(
+            records, folder, shape.make, partitions
+        )
+        self._topics = {
+            self._topic_id: RefineTopic(
+                self._topic_id, "orders", decide("orders", (), None, shape.source).schema, "day"
+            )
+        }
         self._refiner = SparkRefiner(sessions.session)
         self._epoch = 0
         self._stored: list[str] = []
@@ -122,7 +139,9 @@ class Refinement:
 
     def here(self) -> None:
         """The same in this process."""
-        self._run(lambda job: [result for descriptor in job.descriptors() for result in run_bundle(descriptor)])
+        self._run(
+            lambda job: [result for descriptor in job.descriptors() for result in run_bundle(descriptor)]
+        )
 
     def steps(self) -> Counter[str]:
         """CPU seconds of a run in this process by step."""
@@ -132,7 +151,12 @@ class Refinement:
         profile.disable()
         found: Counter[str] = Counter()
         for (_, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-            found[next((step for part, step in STEP_OF.items() if f"'{part}'" in name or name == part), "everything else")] += own
+            found[
+                next(
+                    (step for part, step in STEP_OF.items() if f"'{part}'" in name or name == part),
+                    "everything else",
+                )
+            ] += own
         return found
 
     def _run(self, refine: Callable[[RefineJob], list[PlanResult]]) -> None:
@@ -140,7 +164,11 @@ class Refinement:
         plans: list[Plan] = plans_of(self._sequencer, self._topic_id, self._epoch)
         bundles = bundle(plans, CORES, SparkSettings().task_bytes, OPEN_WRITERS_MAX)
         place = StorePlace(f"file://{self._objects.root}")
-        results = refine(RefineJob(CLUSTER, place, self._epoch, self._topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL)))
+        results = refine(
+            RefineJob(
+                CLUSTER, place, self._epoch, self._topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL)
+            )
+        )
         assert all(result.error is None for result in results), results
         files = [file for result in results for file in result.files]
         assert sum(file.archive.rows for file in files) == sum(plan.rows for plan in plans)
@@ -172,7 +200,9 @@ class Whole:
         self._application.close()
 
 
-def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool: ProcessPoolExecutor) -> dict[str, Any]:
+def measure_shape(
+    name: str, records: int, repetitions: int, folder: Path, pool: ProcessPoolExecutor
+) -> dict[str, Any]:
     """Everything about one shape."""
     folder.mkdir()
     shape = SHAPES[name]
@@ -180,7 +210,10 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
     ours = Refinement(shape, records, folder / "many", sessions)
     few = Refinement(shape, records, folder / "few", sessions, CORES)
     libraries = {options: Libraries(name, ours.paths, folder, options, pool) for options in (DEFAULT, TUNED)}
-    wholes = {"whole": Whole(shape, records, folder / "whole"), "whole_few": Whole(shape, records, folder / "whole-few", CORES)}
+    wholes = {
+        "whole": Whole(shape, records, folder / "whole"),
+        "whole_few": Whole(shape, records, folder / "whole-few", CORES),
+    }
     runs: dict[str, Callable[[], None]] = {
         **{options: one.run for options, one in libraries.items()},
         "task": ours.here,
@@ -198,14 +231,20 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
         for run in in_turn([*wholes, DEFAULT], repetition):
             if run in wholes:
                 wholes[run].prepare()
-            _timed(spent[run], wholes[run].run if run in wholes else runs[run], f"{name:>7} {run:>10} {repetition + 1}")
+            _timed(
+                spent[run],
+                wholes[run].run if run in wholes else runs[run],
+                f"{name:>7} {run:>10} {repetition + 1}",
+            )
     for whole in wholes.values():
         whole.close()
     return _document(records, repetitions, spent, ours, libraries)
 
 
 def in_turn(runs: Sequence[str], repetition: int) -> list[str]:
-    """The order of a repetition: another for each, so that none is always behind the same one, and the same whenever it is measured."""
+    """The order of a repetition: another for each, so that none is always behind the same one, and the same
+    whenever it is measured.
+    """
     return random.Random(repetition).sample(runs, len(runs))
 
 
@@ -217,20 +256,31 @@ def _timed(taken: list[tuple[float, float]], work: Callable[[], None], label: st
 
 
 def _document(
-    records: int, repetitions: int, spent: dict[str, list[tuple[float, float]]], ours: Refinement, libraries: dict[str, Libraries]
+    records: int,
+    repetitions: int,
+    spent: dict[str, list[tuple[float, float]]],
+    ours: Refinement,
+    libraries: dict[str, Libraries],
 ) -> dict[str, Any]:
-    # Each first run warms up; the libraries ran once with each refinement, and once more beside each whole run.
+    # Each first run warms up; the libraries ran once with each refinement, and once more beside each whole
+    # run.
     first, beside = slice(1, repetitions + 1), slice(repetitions + 2, None)
 
-    def ratios(theirs: list[tuple[float, float]], mine: list[tuple[float, float]], what: int = 0) -> dict[str, float]:
+    def ratios(
+        theirs: list[tuple[float, float]], mine: list[tuple[float, float]], what: int = 0
+    ) -> dict[str, float]:
         return spread([a[what] / b[what] for a, b in zip(theirs, mine, strict=True)])
 
     default, refine = spent[DEFAULT][first], spent["refine"][first]
     in_spark = [max(0.0, on[0] - here[0]) for on, here in zip(refine, spent["task"][first], strict=True)]
     return {
         "raw_bytes_per_record": round(ours.raw_bytes / records, 1),
-        "records_per_core_second": {run: spread([records / cpu for cpu, _ in taken[first]]) for run, taken in spent.items()},
-        "records_per_second": {run: spread([records / wall for _, wall in taken[first]]) for run, taken in spent.items()},
+        "records_per_core_second": {
+            run: spread([records / cpu for cpu, _ in taken[first]]) for run, taken in spent.items()
+        },
+        "records_per_second": {
+            run: spread([records / wall for _, wall in taken[first]]) for run, taken in spent.items()
+        },
         "refine_by_libraries": ratios(default, refine),
         "tuned_by_libraries": ratios(default, spent[TUNED][first]),
         "refine_few_by_libraries": ratios(default, spent["refine_few"][first]),
@@ -239,9 +289,15 @@ def _document(
         "task_by_libraries": ratios(default, spent["task"][first]),
         "whole_by_libraries": ratios(spent[DEFAULT][beside], spent["whole"][first]),
         "whole_few_by_libraries": ratios(spent[DEFAULT][beside], spent["whole_few"][first]),
-        "stored_bytes": {**{options: one.stored_bytes for options, one in libraries.items()}, "archives": ours.stored_bytes},
+        "stored_bytes": {
+            **{options: one.stored_bytes for options, one in libraries.items()},
+            "archives": ours.stored_bytes,
+        },
         "steps": {
-            **{options: {step: round(seconds, 3) for step, seconds in one.steps.items()} for options, one in libraries.items()},
+            **{
+                options: {step: round(seconds, 3) for step, seconds in one.steps.items()}
+                for options, one in libraries.items()
+            },
             "task": {step: round(seconds, 3) for step, seconds in ours.steps().most_common()},
             "spark": spread(in_spark),
         },
@@ -253,7 +309,9 @@ def measure(shapes: list[str], records: int, repetitions: int, folder: Path) -> 
     with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
         found = {name: measure_shape(name, records, repetitions, folder / name, pool) for name in shapes}
     return {
-        "what": "records per core-second: pyarrow and ptars alone, a refinement task, refinement on Spark, and a whole archiving run",
+        "what": "records per core-second: pyarrow and ptars alone, a refinement task, "
+        "refinement on Spark, and "
+        "a whole archiving run",
         "records": records,
         "partitions": PARTITIONS,
         "repetitions": repetitions,
@@ -262,17 +320,24 @@ def measure(shapes: list[str], records: int, repetitions: int, folder: Path) -> 
         "wanted_at_least": WANTED,
         "load_average": os.getloadavg(),
         "machine": {"cores": CORES, "system": f"{platform.system()} {platform.machine()}"},
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark")}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark")},
+        },
     }
 
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--quick", action="store_true", help="the smallest size and one shape, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="the smallest size and one shape, to see that it runs"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-limit-"))

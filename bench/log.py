@@ -1,20 +1,25 @@
-"""How fast the log in SQLite appends, against the bare cost of the same synced writes, and how several writers share it.
+"""How fast the log in SQLite appends, against the bare cost of the same synced writes, and how several
+writers share it.
 
-Entries are what a flush of 20 segments over 400 partitions appends. Compared are, in blocks that take turns on one disk:
+Entries are what a flush of 20 segments over 400 partitions appends. Compared are, in blocks that take turns
+on one disk:
 
 - `log`: `append` of the log, index by index;
-- `frames`: what SQLite must write at least: as many bytes as the WAL frames of the same appends (a page and 24 bytes each, counted
-  beforehand), one write and one fdatasync per append, into a file whose blocks exist already and are used again and again, as those of
-  a WAL are. It neither copies pages into a database now and then nor looks at locks, index or free space: a hard limit;
+- `frames`: what SQLite must write at least: as many bytes as the WAL frames of the same appends (a page and
+  24 bytes each, counted beforehand), one write and one fdatasync per append, into a file whose blocks exist
+  already and are used again and again, as those of a WAL are. It neither copies pages into a database now and
+  then nor looks at locks, index or free space: a hard limit;
 - `frames_growing`: the same bytes appended to a file that grows;
 - `entry_growing`: only the entry's own bytes, appended to a file that grows.
 
-A ratio is the time of the bare writes by the time of the log, in the same repetition: 1 would be as fast as the bare writes. The log is
-measured once its WAL is used again; its first one, which grows, would be compared with a file that does not.
+A ratio is the time of the bare writes by the time of the log, in the same repetition: 1 would be as fast as
+the bare writes. The log is measured once its WAL is used again; its first one, which grows, would be compared
+with a file that does not.
 
-Then 1, 8 and 64 processes, each with its own connection and its own fold, append to one log as a writer does after each upload: as fast
-as they can, and 8 and 64 of them at the pace of the default `intake.delay_max`, an append every 0.2 s each. Every process folds what all
-of them append. Afterwards the log must hold exactly what they were told is there.
+Then 1, 8 and 64 processes, each with its own connection and its own fold, append to one log as a writer does
+after each upload: as fast as they can, and 8 and 64 of them at the pace of the default `intake.delay_max`, an
+append every 0.2 s each. Every process folds what all of them append. Afterwards the log must hold exactly
+what they were told is there.
 
     python -m bench.log [--quick] [--output bench/results/log.json]
 """
@@ -80,8 +85,16 @@ class Sizes:
     writer_repetitions: int
 
 
-FULL = Sizes(appends=2000, repetitions=7, writers=((1, 0), (8, 0), (64, 0), (8, 0.2), (64, 0.2)), seconds=4.0, writer_repetitions=5)
-QUICK = Sizes(appends=200, repetitions=2, writers=((1, 0), (3, 0), (3, 0.1)), seconds=0.5, writer_repetitions=1)
+FULL = Sizes(
+    appends=2000,
+    repetitions=7,
+    writers=((1, 0), (8, 0), (64, 0), (8, 0.2), (64, 0.2)),
+    seconds=4.0,
+    writer_repetitions=5,
+)
+QUICK = Sizes(
+    appends=200, repetitions=2, writers=((1, 0), (3, 0), (3, 0.1)), seconds=0.5, writer_repetitions=1
+)
 
 
 def placed_segments(topic_id: TopicId, chance: random.Random) -> list[PlacedSegment]:
@@ -90,7 +103,9 @@ def placed_segments(topic_id: TopicId, chance: random.Random) -> list[PlacedSegm
     placed, first_row = [], 0
     for partition in sorted(chance.sample(range(PARTITIONS), SEGMENTS)):
         rows = chance.randint(1, 40)
-        placed.append(PlacedSegment(topic_id, partition, 0, first_row, rows, rows * chance.randint(100, 200), accept_us))
+        placed.append(
+            PlacedSegment(topic_id, partition, 0, first_row, rows, rows * chance.randint(100, 200), accept_us)
+        )
         first_row += rows
     return placed
 
@@ -108,7 +123,9 @@ def make_entries(count: int) -> list[bytes]:
     entries = []
     for _ in range(count):
         file = file_entry(new_key(), 200_000, chance.randbytes(32), placed_segments(topic_id, chance))
-        entries.append(pb.IntakeEntry(format=1, id=chance.randbytes(16), file=file).SerializeToString(deterministic=True))
+        entries.append(
+            pb.IntakeEntry(format=1, id=chance.randbytes(16), file=file).SerializeToString(deterministic=True)
+        )
     return entries
 
 
@@ -125,12 +142,16 @@ def count_frames(entries: list[bytes], folder: Path) -> list[int]:
         sizes.append(wal.stat().st_size)
     store.close()
     frames = [(after - before) // _FRAME_BYTES for before, after in pairwise(sizes)]
-    assert all(count >= 1 for count in frames), "an append without a frame: SQLite's WAL is not what this measurement thinks it is"
+    assert all(count >= 1 for count in frames), (
+        "an append without a frame: SQLite's WAL is not what this measurement thinks it is"
+    )
     return frames
 
 
 class RawWrites:
-    """A write and an fdatasync per append; after `reuse_at` bytes it starts again from the beginning of the file."""
+    """A write and an fdatasync per append; after `reuse_at` bytes it starts again from the beginning of the
+    file.
+    """
 
     def __init__(self, path: Path, sizes: list[int], reuse_at: int | None) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -182,7 +203,9 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def time_appends(entries: list[bytes], frames: list[int]) -> dict[str, list[float]]:
-    """Seconds of each append, per contender, in blocks that take turns; the log's first WAL, which grows as it is written, not counted."""
+    """Seconds of each append, per contender, in blocks that take turns; the log's first WAL, which grows as
+    it is written, not counted.
+    """
     frame_bytes = [count * _FRAME_BYTES for count in frames]
     assert sum(frames[:WARM_UP_APPENDS]) > FRAMES_BEFORE_REUSE, "the WAL is not yet used again"
     with temporary_folder() as folder:
@@ -254,7 +277,9 @@ class WriterResult:
     """How often it gave up because others were faster or the database stayed locked."""
 
 
-def run_writer(path: Path, number: int, ready: Barrier, stop: Event, pace_s: float, seconds: float) -> WriterResult:
+def run_writer(
+    path: Path, number: int, ready: Barrier, stop: Event, pace_s: float, seconds: float
+) -> WriterResult:
     """Append until the time is over, at that pace."""
     store = SqliteLogStore(path, BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)
     sequencer = Sequencer(store.log("intake"), SystemIds(), SystemClock(), LogSettings())
@@ -281,21 +306,29 @@ def run_writer(path: Path, number: int, ready: Barrier, stop: Event, pace_s: flo
     return WriterResult(done.keys, done.seconds, refused)
 
 
-def _writer_main(path: Path, number: int, ready: Barrier, stop: Event, pace_s: float, seconds: float, results: Any) -> None:
+def _writer_main(
+    path: Path, number: int, ready: Barrier, stop: Event, pace_s: float, seconds: float, results: Any
+) -> None:
     results.put(run_writer(path, number, ready, stop, pace_s, seconds))
 
 
 def run_writers(writers: int, pace_s: float, seconds: float) -> tuple[list[WriterResult], float]:
-    """Start so many processes on one new log; their results and the seconds they appended for. Checks the log afterwards."""
+    """Start so many processes on one new log; their results and the seconds they appended for. Checks the log
+    afterwards.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload(["archiver.log.sqlite", "bench.writer", "intake.log.sequencer"])
     with temporary_folder() as folder:
         path = folder / "metadata.db"
         store = SqliteLogStore(path, BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)
-        Sequencer(store.log("intake"), SystemIds(), SystemClock(), LogSettings()).declare_topic("orders", PARTITIONS)
+        Sequencer(store.log("intake"), SystemIds(), SystemClock(), LogSettings()).declare_topic(
+            "orders", PARTITIONS
+        )
         ready, stop, results = context.Barrier(writers + 1), context.Event(), context.Queue()
         processes = [
-            context.Process(target=_writer_main, args=(path, number, ready, stop, pace_s, seconds, results), daemon=True)
+            context.Process(
+                target=_writer_main, args=(path, number, ready, stop, pace_s, seconds, results), daemon=True
+            )
             for number in range(writers)
         ]
         try:
@@ -322,16 +355,23 @@ def check_log(log: Log, results: list[WriterResult]) -> None:
             body = pb.IntakeEntry.FromString(entry.data)
             if body.WhichOneof("body") == "file":
                 keys.append(body.file.key)
-    assert sorted(keys) == sorted(key for result in results for key in result.keys), "the log differs from what was acknowledged"
+    assert sorted(keys) == sorted(key for result in results for key in result.keys), (
+        "the log differs from what was acknowledged"
+    )
 
 
 def measure_writers(sizes: Sizes) -> list[dict[str, Any]]:
     """Numbers of writers in turn, repeated."""
-    runs: dict[tuple[int, float], list[tuple[list[WriterResult], float]]] = {case: [] for case in sizes.writers}
+    runs: dict[tuple[int, float], list[tuple[list[WriterResult], float]]] = {
+        case: [] for case in sizes.writers
+    }
     for _ in range(sizes.writer_repetitions):
         for writers, pace_s in sizes.writers:
             runs[writers, pace_s].append(run_writers(writers, pace_s, sizes.seconds))
-    rates = {case: [sum(len(one.keys) for one in results) / took for results, took in found] for case, found in runs.items()}
+    rates = {
+        case: [sum(len(one.keys) for one in results) / took for results, took in found]
+        for case, found in runs.items()
+    }
     alone = rates[sizes.writers[0]]
     return [
         {
@@ -366,8 +406,12 @@ def shares_of(results: list[WriterResult]) -> list[float]:
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few seconds: shows that it works, the numbers mean little")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds: shows that it works, the numbers mean little"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL

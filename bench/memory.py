@@ -1,9 +1,11 @@
-"""How much memory `archiver archive --all` takes at its peak for backlogs of one partition, process by process.
+"""How much memory `archiver archive --all` takes at its peak for backlogs of one partition, process by
+process.
 
-Each backlog is of nested orders in a new deployment with the settings' defaults; the command runs in a process of its own, as a user starts
-it. Peaks are those that Linux keeps of each process (VmHWM), asked for every 50 ms until it ends; pages that a worker shares with the
-process it was forked from count for both. `together` is the largest sum of resident memory at one time, shared pages once (PSS), looked at
-every half second.
+Each backlog is of nested orders in a new deployment with the settings' defaults; the command runs in a
+process of its own, as a user starts it. Peaks are those that Linux keeps of each process (VmHWM), asked for
+every 50 ms until it ends; pages that a worker shares with the process it was forked from count for both.
+`together` is the largest sum of resident memory at one time, shared pages once (PSS), looked at every half
+second.
 
     python -m bench.memory [--quick] [--sizes 100MiB,1GiB,10GiB] [--output bench/results/memory.json]
 """
@@ -61,9 +63,13 @@ class Peaks:
         processes = family(self._pid)
         for process in processes:
             try:
-                kind = kind_of(process, self._pid)  # asked first: before it was that, it may have shared its starter's memory
+                kind = kind_of(
+                    process, self._pid
+                )  # asked first: before it was that, it may have shared its starter's memory
                 if kind is not None:
-                    self._peaks[kind, process.pid] = max(_peak_bytes(process.pid), self._peaks.get((kind, process.pid), 0))
+                    self._peaks[kind, process.pid] = max(
+                        _peak_bytes(process.pid), self._peaks.get((kind, process.pid), 0)
+                    )
             except (OSError, psutil.NoSuchProcess):
                 continue  # it ended meanwhile
         if time.monotonic() - self._summed_s >= SUM_EVERY_S:
@@ -94,7 +100,9 @@ def _shared_bytes(process: psutil.Process) -> int:
 def archive(config: Path) -> tuple[Peaks, float]:
     """Run the command on all there is; the peaks and the seconds."""
     began = time.monotonic()
-    with subprocess.Popen([sys.executable, "-m", "archiver", "archive", "--all", "--config", str(config)], stdout=sys.stderr) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "archiver", "archive", "--all", "--config", str(config)], stdout=sys.stderr
+    ) as process:
         peaks = Peaks(process.pid)
         try:
             while process.poll() is None and time.monotonic() - began < TIMEOUT_S:
@@ -147,19 +155,28 @@ def measure(sizes: Sequence[str], folder: Path) -> dict[str, Any]:
         "shape": SHAPE,
         "backlogs": found,
         "worker_last_by_first": round(last / first, 3),
-        "bounds": {"row_group_bytes": options.row_group_bytes, "buffer_bytes": options.buffer_bytes, "decode_bytes": options.decode_bytes},
+        "bounds": {
+            "row_group_bytes": options.row_group_bytes,
+            "buffer_bytes": options.buffer_bytes,
+            "decode_bytes": options.decode_bytes,
+        },
         "machine": {
             "cores": os.cpu_count(),
             "system": f"{platform.system()} {platform.machine()}",
             "memory_mib": psutil.virtual_memory().total // MIB,
         },
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "pyspark")}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("pyarrow", "ptars", "pyspark")},
+        },
     }
 
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--quick", action="store_true", help="backlogs of some MiB, to see that it runs")
     parser.add_argument("--output", type=Path)

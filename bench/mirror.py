@@ -1,11 +1,13 @@
-"""How fast the mirror takes in a Kafka topic, beside a bare consumer of the same library that only collects the fields.
+"""How fast the mirror takes in a Kafka topic, beside a bare consumer of the same library that only collects
+the fields.
 
-Measured on a real broker of one node, on loopback, with a topic of 4 partitions and records of about 150 raw bytes, a header on every
-fourth. This process is kept on one core and the broker on the others. The *bare* consumer reads every record with `consume` and puts
-topic, partition, offset, timestamp, key, value and headers into lists. The *mirror* reads the same records, stores them as intake files in
-a local folder (synced) and names them in a log in SQLite: all of what a daemon does for them, with Python's collector set as a daemon
-sets it; the bare consumer has it as Python comes. Rounds alternate; the ratio is that of the same round, of records per CPU second of the
-process (its threads, librdkafka's among them) and per wall second.
+Measured on a real broker of one node, on loopback, with a topic of 4 partitions and records of about 150 raw
+bytes, a header on every fourth. This process is kept on one core and the broker on the others. The *bare*
+consumer reads every record with `consume` and puts topic, partition, offset, timestamp, key, value and
+headers into lists. The *mirror* reads the same records, stores them as intake files in a local folder
+(synced) and names them in a log in SQLite: all of what a daemon does for them, with Python's collector set as
+a daemon sets it; the bare consumer has it as Python comes. Rounds alternate; the ratio is that of the same
+round, of records per CPU second of the process (its threads, librdkafka's among them) and per wall second.
 
     python -m bench.mirror [--records 400000] [--repetitions 5] [--quick] [--output bench/results/mirror.json]
 """
@@ -44,14 +46,20 @@ POLL_RECORDS = 10_000
 
 def fill(brokers: str, count: int) -> None:
     """The records."""
-    producer = Producer({"bootstrap.servers": brokers, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+    producer = Producer(
+        {"bootstrap.servers": brokers, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+    )
     for number in range(count):
-        value = b"%016x" % (number * 0x9E3779B97F4A7C15 % 2**64) * 4 + b"customer=%05d;state=shipped;currency=EUR;warehouse=%03d" % (
+        value = b"%016x" % (
+            number * 0x9E3779B97F4A7C15 % 2**64
+        ) * 4 + b"customer=%05d;state=shipped;currency=EUR;warehouse=%03d" % (
             number % 2000,
             number % 300,
         )
         headers: Any = {"headers": [("trace", b"0123456789abcdef")]} if number % 4 == 0 else {}
-        producer.produce(TOPIC, value, b"order-%06d" % number, partition=number // 500 % PARTITIONS, **headers)
+        producer.produce(
+            TOPIC, value, b"order-%06d" % number, partition=number // 500 % PARTITIONS, **headers
+        )
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(120) == 0
@@ -124,7 +132,11 @@ def mirrored(brokers: str, count: int, folder: Path) -> tuple[float, float]:
 
 def spread(numbers: list[float]) -> dict[str, float]:
     """Lowest, middle and highest."""
-    return {"min": round(min(numbers), 3), "median": round(statistics.median(numbers), 3), "max": round(max(numbers), 3)}
+    return {
+        "min": round(min(numbers), 3),
+        "median": round(statistics.median(numbers), 3),
+        "max": round(max(numbers), 3),
+    }
 
 
 def measure(count: int, repetitions: int) -> dict[str, Any]:
@@ -150,14 +162,24 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
     finally:
         os.sched_setaffinity(0, set(cores))
         shutil.rmtree(root)
-    ratios = [[alone[at] / ours[at] for alone, ours in zip(found["bare"], found["mirror"], strict=True)] for at in (0, 1)]
+    ratios = [
+        [alone[at] / ours[at] for alone, ours in zip(found["bare"], found["mirror"], strict=True)]
+        for at in (0, 1)
+    ]
     return {
-        "what": "records of a Kafka topic taken in by the mirror, beside a bare consumer that only collects the fields, on the same core",
+        "what": "records of a Kafka topic taken in by the mirror, beside a bare consumer that only collects "
+        "the fields, on the same core",
         "records": count,
         "partitions": PARTITIONS,
         "repetitions": repetitions,
-        **{f"{name}_records_per_core_second": spread([count / cpu for cpu, _ in spent]) for name, spent in found.items()},
-        **{f"{name}_records_per_wall_second": spread([count / wall for _, wall in spent]) for name, spent in found.items()},
+        **{
+            f"{name}_records_per_core_second": spread([count / cpu for cpu, _ in spent])
+            for name, spent in found.items()
+        },
+        **{
+            f"{name}_records_per_wall_second": spread([count / wall for _, wall in spent])
+            for name, spent in found.items()
+        },
         "ratio_of_core_seconds": spread(ratios[0]),
         "ratio_of_wall_seconds": spread(ratios[1]),
         "wanted_ratio": WANTED_RATIO,

@@ -37,7 +37,9 @@ def order_file() -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def _field(message: Any, name: str, number: int, kind: Any, type_name: str | None = None, repeated: bool = False) -> None:
+def _field(
+    message: Any, name: str, number: int, kind: Any, type_name: str | None = None, repeated: bool = False
+) -> None:
     label = _F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
     message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
 
@@ -71,14 +73,18 @@ def make_values(count: int, seed: int) -> pa.Array[Any]:
         "id": pa.array(random.integers(1, 1 << 40, count)),
         "customer": pa.array([f"customer-{n:06}" for n in random.integers(0, 200_000, count).tolist()]),
         "state": pa.array(random.integers(0, 4, count).astype(np.int32)),
-        "created": pa.array(1_700_000_000_000_000 + np.cumsum(random.integers(0, 2000, count)), pa.timestamp("us", tz="UTC")),
+        "created": pa.array(
+            1_700_000_000_000_000 + np.cumsum(random.integers(0, 2000, count)), pa.timestamp("us", tz="UTC")
+        ),
         "lines": _lists(schema.field("lines").type, lines, _line_columns(random, int(lines.sum()))),
         "tags": _map(schema.field("tags").type, tags, random),
         "total": pa.array(np.round(random.uniform(1, 900, count), 2)),
         "gift": pa.array(random.random(count) < 0.1),
     }
     arrays = [columns[field.name].cast(field.type) for field in schema]
-    values: pa.Array[Any] = handler().record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=schema)).cast(pa.binary())
+    values: pa.Array[Any] = (
+        handler().record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=schema)).cast(pa.binary())
+    )
     return values
 
 
@@ -93,7 +99,9 @@ def _line_columns(random: Any, count: int) -> dict[str, pa.Array[Any]]:
 def _lists(kind: Any, lengths: Any, children: dict[str, pa.Array[Any]]) -> pa.Array[Any]:
     offsets: Any = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
     fields = list(kind.value_type)
-    items = pa.StructArray.from_arrays([children[field.name].cast(field.type) for field in fields], fields=fields)
+    items = pa.StructArray.from_arrays(
+        [children[field.name].cast(field.type) for field in fields], fields=fields
+    )
     found: pa.Array[Any] = pa.ListArray.from_arrays(offsets, items, type=kind)
     return found
 

@@ -18,7 +18,9 @@ def told_before(output: Path | None, parts: Sequence[str]) -> dict[str, Any]:
 
 
 def tell(document: Mapping[str, Any], output: Path | None) -> None:
-    """Print the result with the load of the machine at its end, and write it to `output`, whose folder is made."""
+    """Print the result with the load of the machine at its end, and write it to `output`, whose folder is
+    made.
+    """
     text = json.dumps({**document, "load_at_end": round(os.getloadavg()[0], 1)}, indent=2)
     print(text)
     if output is not None:

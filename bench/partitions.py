@@ -1,19 +1,26 @@
-"""Whether many partitions are kept up with, what they take, and what two thousand of them cost that eight do not.
+"""Whether many partitions are kept up with, what they take, and what two thousand of them cost that eight do
+not.
 
-- `many`: a real `archiver serve` with its settings as they are by default, a local folder, SQLite, and 1,000 topics with 4 partitions
-  and a table each, on a SQL catalog. A process beside it sends one Protobuf order of 130 bytes a second to each partition, one by one,
-  through the library. The daemon's page of metrics is read every 15 s, as Prometheus does: how long the steps of rounds took between two
-  looks, how old the oldest record is that is in no table. Memory is that of the processes, every 5 s. At the end the records of all tables'
-  snapshots are as many as were sent, and no commit id stands in two snapshots of one table.
-- `requests`: the same for fewer topics with the data in a bucket (s3proxy, counted in a proxy before it as bench/requests.py does), from
-  the first record until all are in their tables: requests by kind, and per GiB of raw bytes.
-- `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark session, from planning to
-  stored archives, in turns; the ratio is that of the same repetition. `archive_ms` is what each further archive takes, of CPU. Beside it
-  pyarrow and ptars alone, in one process, with the options of archives, into as many files of consecutive rows: what so many files take.
-- `one_topic_large`: the same with ten times the records, so that an archive has as many as one that was worth waiting for.
+- `many`: a real `archiver serve` with its settings as they are by default, a local folder, SQLite, and 1,000
+  topics with 4 partitions and a table each, on a SQL catalog. A process beside it sends one Protobuf order of
+  130 bytes a second to each partition, one by one, through the library. The daemon's page of metrics is read
+  every 15 s, as Prometheus does: how long the steps of rounds took between two looks, how old the oldest
+  record is that is in no table. Memory is that of the processes, every 5 s. At the end the records of all
+  tables' snapshots are as many as were sent, and no commit id stands in two snapshots of one table.
+- `requests`: the same for fewer topics with the data in a bucket (s3proxy, counted in a proxy before it as
+  bench/requests.py does), from the first record until all are in their tables: requests by kind, and per GiB
+  of raw bytes.
+- `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark
+  session, from planning to stored archives, in turns; the ratio is that of the same repetition. `archive_ms`
+  is what each further archive takes, of CPU. Beside it pyarrow and ptars alone, in one process, with the
+  options of archives, into as many files of consecutive rows: what so many files take.
+- `one_topic_large`: the same with ten times the records, so that an archive has as many as one that was worth
+  waiting for.
 
-    python -m bench.partitions [--parts one_topic one_topic_large many requests] [--seconds 600] [--topics 1000] [--records 2000000]
-                               [--repetitions 3] [--request-topics 100] [--request-seconds 300] [--quick] [--output FILE]
+    python -m bench.partitions [--parts one_topic one_topic_large many requests] [--seconds 600] [--topics
+    1000] [--records 2000000]
+                               [--repetitions 3] [--request-topics 100] [--request-seconds 300] [--quick]
+                               [--output FILE]
 
 A part that is asked for replaces that part of the file, and what else is in it stays.
 """
@@ -112,7 +119,9 @@ def _waiting(metrics: Mapping[Series, float]) -> float:
 
 def _committed(metrics: Mapping[Series, float], name: str) -> list[float]:
     """Of each topic, how far its table is behind."""
-    return [value for (one, labels), value in metrics.items() if one == name and ("stage", "committed") in labels]
+    return [
+        value for (one, labels), value in metrics.items() if one == name and ("stage", "committed") in labels
+    ]
 
 
 def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -145,7 +154,12 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
         {
             "at_s": round(one.at_s),
             "rounds": round(one.rounds - earlier.rounds),
-            **{step: round((one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 6) for step in ROUND_STEPS},
+            **{
+                step: round(
+                    (one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 6
+                )
+                for step in ROUND_STEPS
+            },
         }
         for earlier, one in zip(looks, [*looks[1:], after], strict=True)
         if one.rounds > earlier.rounds
@@ -183,7 +197,10 @@ def _commits(daemon: Site, topics: Sequence[str]) -> dict[str, Any]:
     """Snapshots and commits of the tables."""
     catalog, counts, twice = daemon.catalog(), [], 0
     for topic in topics:
-        ids = [said(snapshot, "archiver.commit-id") for snapshot in catalog.load_table(f"bench.{topic}").metadata.snapshots]
+        ids = [
+            said(snapshot, "archiver.commit-id")
+            for snapshot in catalog.load_table(f"bench.{topic}").metadata.snapshots
+        ]
         counts.append(len(ids))
         twice += len(ids) - len(set(ids))
     metrics = daemon.metrics()
@@ -241,7 +258,10 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
     spent: dict[int, list[tuple[float, float]]] = {FEW: [], wide: []}
     alone: dict[int, list[float]] = {FEW: [], wide: []}
     try:
-        runs = {count: Refinement(SHAPES["nested"], records, folder / str(count), sessions, count) for count in spent}
+        runs = {
+            count: Refinement(SHAPES["nested"], records, folder / str(count), sessions, count)
+            for count in spent
+        }
         for repetition in range(-1, repetitions):
             for count, run in runs.items():
                 before, began = own_cpu_seconds(), time.perf_counter()
@@ -254,18 +274,25 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
                     alone[count].append(libraries)
     finally:
         sessions.close()
-    ratios = [[one[at] / other[at] for one, other in zip(spent[wide], spent[FEW], strict=True)] for at in (0, 1)]
+    ratios = [
+        [one[at] / other[at] for one, other in zip(spent[wide], spent[FEW], strict=True)] for at in (0, 1)
+    ]
     further_s = [one[0] - other[0] for one, other in zip(spent[wide], spent[FEW], strict=True)]
     further_alone_s = [one - other for one, other in zip(alone[wide], alone[FEW], strict=True)]
     return {
         "records": records,
         "partitions": list(spent),
         "repetitions": repetitions,
-        **{f"records_per_core_second_{count}": spread([records / cpu for cpu, _ in taken]) for count, taken in spent.items()},
+        **{
+            f"records_per_core_second_{count}": spread([records / cpu for cpu, _ in taken])
+            for count, taken in spent.items()
+        },
         "slower_by_cpu": spread(ratios[0]),
         "slower_by_the_clock": spread(ratios[1]),
         "archive_ms": spread([1000 * seconds / (wide - FEW) for seconds in further_s]),
-        "libraries_slower_by_cpu": spread([one / other for one, other in zip(alone[wide], alone[FEW], strict=True)]),
+        "libraries_slower_by_cpu": spread(
+            [one / other for one, other in zip(alone[wide], alone[FEW], strict=True)]
+        ),
         "libraries_file_ms": spread([1000 * seconds / (wide - FEW) for seconds in further_alone_s]),
         "stored_bytes": {str(count): run.stored_bytes for count, run in runs.items()},
         "wanted_ratio": WANTED_RATIO,
@@ -288,7 +315,9 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
     found = dict(known)
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "one_topic": lambda: one_topic(root / "one", sizes.records, sizes.repetitions, sizes.wide),
-        "one_topic_large": lambda: one_topic(root / "large", LARGER * sizes.records, sizes.repetitions, sizes.wide),
+        "one_topic_large": lambda: one_topic(
+            root / "large", LARGER * sizes.records, sizes.repetitions, sizes.wide
+        ),
         "many": lambda: many(root / "many", sizes),
         "requests": lambda: requests_counted(root, sizes),
     }
@@ -296,7 +325,8 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
         load = os.getloadavg()[0]
         found[part] = work[part]() | {"load_before": round(load, 1)}
     return {
-        "what": "many topics and partitions at a record a second each, and one topic with 2,000 partitions beside 8",
+        "what": "many topics and partitions at a record a second each, and one topic with 2,000 partitions "
+        "beside 8",
         **found,
         "wanted_plan_s": WANTED_PLAN_S,
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
@@ -317,13 +347,17 @@ QUICK = Sizes(
     records=20_000,
     repetitions=1,
     wide=100,
-    groups={"archive": {"tick": "1s", "start_delay_max": "500ms", "complete_delay_max": "2s", "idle_max": "1s"}},
+    groups={
+        "archive": {"tick": "1s", "start_delay_max": "500ms", "complete_delay_max": "2s", "idle_max": "1s"}
+    },
 )
 
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--request-topics", type=int, default=100)
@@ -336,7 +370,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.records % WIDE or options.records % FEW:
         parser.error(f"--records must be a multiple of {FEW} and of {WIDE}")
-    sizes = Sizes(options.topics, options.seconds, options.request_topics, options.request_seconds, options.records, options.repetitions)
+    sizes = Sizes(
+        options.topics,
+        options.seconds,
+        options.request_topics,
+        options.request_seconds,
+        options.records,
+        options.repetitions,
+    )
     with tempfile.TemporaryDirectory(prefix="bench-partitions-") as folder:
         known = told_before(options.output, PARTS)
         tell(measure(QUICK if options.quick else sizes, options.parts, Path(folder), known), options.output)

@@ -1,4 +1,6 @@
-"""A process and everything that it started: what they are, and what they have taken, as the kernel says (`/proc`)."""
+"""A process and everything that it started: what they are, and what they have taken, as the kernel says
+(`/proc`).
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,11 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
-    """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers with what starts them.
+    """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers
+    with what starts them.
 
-    What Spark's idle workers took is in none of them once they have ended: nobody waits for them, so the kernel forgets it. Who measures
-    for longer than a minute watches each process (`taken_by_each`).
+    What Spark's idle workers took is in none of them once they have ended: nobody waits for them, so the
+    kernel forgets it. Who measures for longer than a minute watches each process (`taken_by_each`).
     """
     found: dict[str, Taken] = {}
     for part, taken in taken_by_each(pid, program).values():
@@ -74,7 +77,9 @@ def all_cpu_seconds(pid: int) -> float:
 
 
 def own_cpu_seconds() -> float:
-    """Of this process and everything it started, also what has ended: the JVM, its Python workers, the libraries' processes."""
+    """Of this process and everything it started, also what has ended: the JVM, its Python workers, the
+    libraries' processes.
+    """
     return all_cpu_seconds(os.getpid())
 
 
@@ -84,10 +89,12 @@ def is_jvm(process: psutil.Process) -> bool:
 
 
 def kind_of(process: psutil.Process, pid: int) -> str | None:
-    """What a process is to the command `pid` that refines on this machine; None for the many that only set something up.
+    """What a process is to the command `pid` that refines on this machine; None for the many that only set
+    something up.
 
-    The memory of what a JVM starts is the JVM's own for some milliseconds, and its name that of a thread; so a parent of workers is known
-    by its command line. The module's name is also part of the JVM's, within a property, and all of that of each worker.
+    The memory of what a JVM starts is the JVM's own for some milliseconds, and its name that of a thread; so
+    a parent of workers is known by its command line. The module's name is also part of the JVM's, within a
+    property, and all of that of each worker.
     """
     if process.pid == pid:
         return "driver"

@@ -1,17 +1,23 @@
 """How many requests each step asks of a bucket, by kind, and how many bytes go in and out.
 
-Counted on their way to s3proxy, a real server, in a proxy before it. Counts do not depend on the machine; those of LIST do a little on the
-time of the day, because a start lists intake by days and tens of hours. Measured are
+Counted on their way to s3proxy, a real server, in a proxy before it. Counts do not depend on the machine;
+those of LIST do a little on the time of the day, because a start lists intake by days and tens of hours.
+Measured are
 
-- `first_start`: the command `produce` where nothing is yet, with one record: the deployment begins, and one intake file is stored;
-- `start`: the same command later, without the file; every start looks into intake files that came last, up to 64 of them, with a GET each;
+- `first_start`: the command `produce` where nothing is yet, with one record: the deployment begins, and one
+  intake file is stored;
+- `start`: the same command later, without the file; every start looks into intake files that came last, up to
+  64 of them, with a GET each;
 - `intake_file`: one intake file of a writer that is open, the mean of some;
-- `round_of_N`: the command `archive` for one table and N archives of one intake file, its own start included; without that start (counted
-  just before) `round_of_1` is `commit`: one archive, read, written and committed. What each more adds is `further_archive`;
+- `round_of_N`: the command `archive` for one table and N archives of one intake file, its own start included;
+  without that start (counted just before) `round_of_1` is `commit`: one archive, read, written and committed.
+  What each more adds is `further_archive`;
 - `idle_minute`: a daemon with all its roles, with the settings as they are by default, and nothing to do;
-- `eager_hour`: a commit every 5 s for an hour, without the waiting in between, by a process that stays; a reconciliation, a cleanup and an
-  audit after the first commit and another at the end, which is more than a daemon does by default. Requests for table metadata;
-- `bulk_in`, `bulk_archived`: many records of random bytes sent at once, and archived; also per GiB of their raw bytes.
+- `eager_hour`: a commit every 5 s for an hour, without the waiting in between, by a process that stays; a
+  reconciliation, a cleanup and an audit after the first commit and another at the end, which is more than a
+  daemon does by default. Requests for table metadata;
+- `bulk_in`, `bulk_archived`: many records of random bytes sent at once, and archived; also per GiB of their
+  raw bytes.
 
     python -m bench.requests [--quick] [--output bench/results/requests.json]
 """
@@ -70,11 +76,19 @@ class CountingProxy(S3Faults):
             kinds, self._kinds = self._kinds, Counter()
             sizes, self._bytes = self._bytes, Counter({"in": 0, "out": 0})
         self.counts()  # which keeps a list
-        return {**{kind: kinds[kind] for kind in KINDS}, "requests": kinds.total(), "bytes_in": sizes["in"], "bytes_out": sizes["out"]}
+        return {
+            **{kind: kinds[kind] for kind in KINDS},
+            "requests": kinds.total(),
+            "bytes_in": sizes["in"],
+            "bytes_out": sizes["out"],
+        }
 
     def _serve(self, handler: BaseHTTPRequestHandler, asked: Asked) -> None:
         parts = urlsplit(asked.path)
-        is_list = asked.method == "GET" and {"list-type", "uploads"} & parse_qs(parts.query, keep_blank_values=True).keys()
+        is_list = (
+            asked.method == "GET"
+            and {"list-type", "uploads"} & parse_qs(parts.query, keep_blank_values=True).keys()
+        )
         with self._lock:
             self._kinds["LIST" if is_list else asked.method] += 1
             self._bytes["in"] += len(asked.body)
@@ -155,12 +169,16 @@ def small_steps(root: Path, server: S3Server, proxy: CountingProxy, idle_s: floa
     starts: dict[int, dict[str, int]] = {}
     for archives in ARCHIVES:
         given = records(archives)
-        starts[archives] = without_file(counted(lambda given=given: run(deployment, "produce", stdin=given)), found["intake_file"])  # type: ignore[misc]
+        starts[archives] = without_file(
+            counted(lambda given=given: run(deployment, "produce", stdin=given)), found["intake_file"]
+        )  # type: ignore[misc]
         rounds[archives] = counted(lambda: run(deployment, "archive", "--all"))
         found[f"round_of_{archives}"] = rounds[archives]
     found["commit"] = differing(rounds[1], starts[1])
     eight = differing(rounds[ARCHIVES[-1]], starts[ARCHIVES[-1]])
-    found["further_archive"] = {name: round((eight[name] - found["commit"][name]) / (ARCHIVES[-1] - 1), 3) for name in eight}
+    found["further_archive"] = {
+        name: round((eight[name] - found["commit"][name]) / (ARCHIVES[-1] - 1), 3) for name in eight
+    }
     with Served(deployment, scratch=root / "scratch") as daemon:
         daemon.until_ready()
         time.sleep(SETTLED_BY_IDLE * idle_s)
@@ -185,7 +203,9 @@ def eager_hour(root: Path, server: S3Server, commits: int) -> dict[str, Any]:
     total = first + by_commits + last
     return {
         "commits": commits,
-        "per_commit": {method: round(total[method] / commits, 2) for method in ("HEAD", "GET", "PUT", "POST")},
+        "per_commit": {
+            method: round(total[method] / commits, 2) for method in ("HEAD", "GET", "PUT", "POST")
+        },
         "commits_only": dict(by_commits),
         "upkeep_at_the_end": dict(last),
     }
@@ -198,24 +218,39 @@ def bulk(root: Path, server: S3Server, proxy: CountingProxy, count: int) -> dict
     rng = random.Random(count)
     lines = jsonl(
         [
-            {"topic": "clicks", "partition": number % PARTITIONS, "value": base64.b64encode(rng.randbytes(RECORD_BYTES)).decode()}
+            {
+                "topic": "clicks",
+                "partition": number % PARTITIONS,
+                "value": base64.b64encode(rng.randbytes(RECORD_BYTES)).decode(),
+            }
             for number in range(count)
         ]
     )
     raw = count * RECORD_BYTES
     found: dict[str, Any] = {"raw_bytes": raw}
-    for name, command, stdin in (("bulk_in", ("produce",), lines), ("bulk_archived", ("archive", "--all"), "")):
+    for name, command, stdin in (
+        ("bulk_in", ("produce",), lines),
+        ("bulk_archived", ("archive", "--all"), ""),
+    ):
         proxy.taken()
         run(deployment, *command, stdin=stdin)
         taken = proxy.taken()
-        found[name] = {**taken, "per_gib": {one: round(taken[one] * GIB / raw, 1) for one in (*KINDS, "requests")}}
-        found[name] |= {"in_by_raw": round(taken["bytes_in"] / raw, 3), "out_by_raw": round(taken["bytes_out"] / raw, 3)}
+        found[name] = {
+            **taken,
+            "per_gib": {one: round(taken[one] * GIB / raw, 1) for one in (*KINDS, "requests")},
+        }
+        found[name] |= {
+            "in_by_raw": round(taken["bytes_in"] / raw, 3),
+            "out_by_raw": round(taken["bytes_out"] / raw, 3),
+        }
     return found
 
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="few records and a short idle time")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -1,13 +1,16 @@
 """How fast records become columns when messages are wide, deep, or odd.
 
-Each case refines records from intake files to stored archives in this process, without Spark: everything of a refinement task (decoding,
-the byte-exact check, digests, bounds, Parquet, fsync). *Codec* is the part of it that turns values into columns, in the product's batches.
+Each case refines records from intake files to stored archives in this process, without Spark: everything of a
+refinement task (decoding, the byte-exact check, digests, bounds, Parquet, fsync). *Codec* is the part of it
+that turns values into columns, in the product's batches.
 
-- `plain`: clean cases against pyarrow and ptars alone, as in `bench.limit`: read the same intake files, decode, encode again and compare,
-  write one synced Parquet file at the same zstd level.
-- `odd`: cases against the clean case of the same message, in the same repetition: 1 means that being odd costs nothing.
+- `plain`: clean cases against pyarrow and ptars alone, as in `bench.limit`: read the same intake files,
+  decode, encode again and compare, write one synced Parquet file at the same zstd level.
+- `odd`: cases against the clean case of the same message, in the same repetition: 1 means that being odd
+  costs nothing.
 
-Repetitions are interleaved; figures are CPU seconds of this process with all its threads, ratios of one repetition.
+Repetitions are interleaved; figures are CPU seconds of this process with all its threads, ratios of one
+repetition.
 
     python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--output bench/results/schema.json]
 """
@@ -38,12 +41,23 @@ from archiver.schema.protobuf.descriptors import Source
 from bench.bare import DEFAULT, refine_files
 from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
 from bench.outcome import tell
-from bench.schema_messages import FLAT_LAST, FLAT_TEXT, NESTED_LAST, descriptor_set, file_of, handler, make_odd, make_values, odd_file
+from bench.schema_messages import (
+    FLAT_LAST,
+    FLAT_TEXT,
+    NESTED_LAST,
+    descriptor_set,
+    file_of,
+    handler,
+    make_odd,
+    make_values,
+    odd_file,
+)
 from bench.writer import spread
 
 BAD_EVERY = 100_000
 WANTED = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
-"""Of the plain ratio (as in `bench.limit`), of one bad record in 100,000, and of a topic where every record has unknown fields."""
+"""Of the plain ratio (as in `bench.limit`), of one bad record in 100,000, and of a topic where every record
+has unknown fields."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
 
 
@@ -80,8 +94,18 @@ def cases() -> dict[str, Case]:
         "unknown_between": Case(flat, of(flat, FLAT_TEXT), values(flat), "flat", "unknown"),
         "unknown_nested": Case(order, of(order, NESTED_LAST), values(order), "nested", "unknown"),
         "nanoseconds": Case(flat, of(flat), values(flat, nanoseconds=True), "flat"),
-        "groups": Case("odd.Grouped", odd["odd.Grouped"], lambda count, seed: make_odd("odd.Grouped", count, seed), share=10),
-        "json": Case("odd.Jsonish", odd["odd.Jsonish"], lambda count, seed: make_odd("odd.Jsonish", count, seed), share=10),
+        "groups": Case(
+            "odd.Grouped",
+            odd["odd.Grouped"],
+            lambda count, seed: make_odd("odd.Grouped", count, seed),
+            share=10,
+        ),
+        "json": Case(
+            "odd.Jsonish",
+            odd["odd.Jsonish"],
+            lambda count, seed: make_odd("odd.Jsonish", count, seed),
+            share=10,
+        ),
     }
 
 
@@ -104,7 +128,9 @@ class Contender:
         self.case, self.records = case, records
         self._folder = folder / name
         self._folder.mkdir()
-        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(records, self._folder, case.make)
+        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(
+            records, self._folder, case.make
+        )
         self._schema: TopicSchema = decide("orders", (), None, case.source).schema
         self._values: Any = case.make(records, 0)
         self._step = max(1, min(_DECODE_ROWS, records * _DECODE_BYTES // self._values.nbytes))
@@ -120,7 +146,12 @@ class Contender:
         topics = {self._topic_id: RefineTopic(self._topic_id, "orders", self._schema, "day")}
         bundles = bundle(plans, 1, 1 << 40, 64)
         job = RefineJob(
-            CLUSTER, StorePlace(f"file://{self._objects.root}"), self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL)
+            CLUSTER,
+            StorePlace(f"file://{self._objects.root}"),
+            self._epoch,
+            topics,
+            bundles,
+            RefineOptions(zstd_level=ZSTD_LEVEL),
         )
         results = [result for descriptor in job.descriptors() for result in run_bundle(descriptor)]
         spent = time.process_time() - start
@@ -163,8 +194,12 @@ class Contender:
 
 def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
     """The result document."""
-    contenders = {name: Contender(name, case, max(100, records // case.share), folder) for name, case in cases().items()}
-    spent: dict[str, dict[str, list[float]]] = {name: {"refine": [], "codec": [], "plain": []} for name in contenders}
+    contenders = {
+        name: Contender(name, case, max(100, records // case.share), folder) for name, case in cases().items()
+    }
+    spent: dict[str, dict[str, list[float]]] = {
+        name: {"refine": [], "codec": [], "plain": []} for name in contenders
+    }
     for repetition in range(-1 if repetitions > 1 else 0, repetitions):
         for name, contender in contenders.items():
             found = {"refine": contender.refine(), "codec": contender.encode(), "plain": contender.plain()}
@@ -173,7 +208,8 @@ def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
                     if seconds is not None:
                         spent[name][what].append(seconds)
     return {
-        "what": "refinement without Spark, and its codec; CPU seconds: clean messages against pyarrow and ptars, odd ones against clean",
+        "what": "refinement without Spark, and its codec; CPU seconds: clean messages against pyarrow and "
+        "ptars, odd ones against clean",
         "records": records,
         "bad_every": BAD_EVERY,
         "repetitions": repetitions,
@@ -181,11 +217,16 @@ def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
         "wanted_at_least": WANTED,
         "load_average": os.getloadavg(),
         "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "protobuf")}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("pyarrow", "ptars", "protobuf")},
+        },
     }
 
 
-def _figures(name: str, contenders: dict[str, Contender], spent: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+def _figures(
+    name: str, contenders: dict[str, Contender], spent: dict[str, dict[str, list[float]]]
+) -> dict[str, Any]:
     one, mine = contenders[name], spent[name]
     result: dict[str, Any] = {
         "records": one.records,
@@ -196,17 +237,23 @@ def _figures(name: str, contenders: dict[str, Contender], spent: dict[str, dict[
         "codec_records_per_cpu_second": spread([one.records / seconds for seconds in mine["codec"]]),
     }
     if mine["plain"]:
-        result["ratio_to_plain"] = spread([theirs / ours for theirs, ours in zip(mine["plain"], mine["refine"], strict=True)])
+        result["ratio_to_plain"] = spread(
+            [theirs / ours for theirs, ours in zip(mine["plain"], mine["refine"], strict=True)]
+        )
     if one.case.clean is not None:
         clean = spent[one.case.clean]
         for what, title in (("refine", "ratio_to_clean"), ("codec", "codec_ratio_to_clean")):
-            result[title] = spread([theirs / ours for theirs, ours in zip(clean[what], mine[what], strict=True)])
+            result[title] = spread(
+                [theirs / ours for theirs, ours in zip(clean[what], mine[what], strict=True)]
+            )
     return result
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="the smallest size, to see that it runs")

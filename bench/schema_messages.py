@@ -1,4 +1,6 @@
-"""The messages of the schema bench: flat ones of 40 and 8 columns, one of three levels, one with a group and JSON, and their values."""
+"""The messages of the schema bench: flat ones of 40 and 8 columns, one of three levels, one with a group and
+JSON, and their values.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto
     state = file.enum_type.add(name="State")
     for number, name in enumerate(("STATE_UNKNOWN", "STATE_NEW", "STATE_PAID", "STATE_SHIPPED")):
         state.value.add(name=name, number=number)
-    flat = [(f"{name}_{number}", kind, _type_name(kind), False) for number, (name, kind) in enumerate(_FLAT, 1)]
+    flat = [
+        (f"{name}_{number}", kind, _type_name(kind), False) for number, (name, kind) in enumerate(_FLAT, 1)
+    ]
     text, number, amount = _F.TYPE_STRING, _F.TYPE_INT64, _F.TYPE_DOUBLE
     messages: dict[str, list[tuple[str, Any, str | None, bool]]] = {
         "flat": flat,
@@ -54,10 +58,17 @@ def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto
             ("flag", _F.TYPE_BOOL, None, False),
             ("name", text, None, False),
         ],
-        "product": [("name", text, None, False), ("maker", text, None, False), ("price", amount, None, False)],
+        "product": [
+            ("name", text, None, False),
+            ("maker", text, None, False),
+            ("price", amount, None, False),
+        ],
         "address": [("city", text, None, False), ("street", text, None, False), ("zip", text, None, False)],
         "customer": [("name", text, None, False), ("address", _F.TYPE_MESSAGE, ".bench.address", False)],
-        "line": [("product", _F.TYPE_MESSAGE, ".bench.product", False), ("count", _F.TYPE_INT32, None, False)],
+        "line": [
+            ("product", _F.TYPE_MESSAGE, ".bench.product", False),
+            ("count", _F.TYPE_INT32, None, False),
+        ],
         "order": [
             ("id", number, None, False),
             ("customer", _F.TYPE_MESSAGE, ".bench.customer", False),
@@ -80,12 +91,18 @@ def odd_file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name="odd.proto", package="odd", syntax="proto2")
     file.dependency.append("google/protobuf/struct.proto")
     grouped = file.message_type.add(name="Grouped")
-    grouped.nested_type.add(name="Part").field.add(name="text", number=1, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    grouped.nested_type.add(name="Part").field.add(
+        name="text", number=1, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL
+    )
     jsonish = file.message_type.add(name="Jsonish")
     for message in (grouped, jsonish):
         message.field.add(name="id", number=1, type=_F.TYPE_INT64, label=_F.LABEL_OPTIONAL)
-    grouped.field.add(name="part", number=2, type=_F.TYPE_GROUP, label=_F.LABEL_OPTIONAL, type_name=".odd.Grouped.Part")
-    jsonish.field.add(name="details", number=2, type=_F.TYPE_MESSAGE, label=_F.LABEL_OPTIONAL, type_name=_STRUCT)
+    grouped.field.add(
+        name="part", number=2, type=_F.TYPE_GROUP, label=_F.LABEL_OPTIONAL, type_name=".odd.Grouped.Part"
+    )
+    jsonish.field.add(
+        name="details", number=2, type=_F.TYPE_MESSAGE, label=_F.LABEL_OPTIONAL, type_name=_STRUCT
+    )
     return file
 
 
@@ -108,7 +125,9 @@ def make_values(message: str, count: int, seed: int, nanoseconds: bool = False) 
     rng = np.random.default_rng(seed)
     plain = handler(message, nanoseconds)
     arrays = [_random(field.type, field.name, count, rng) for field in plain.schema()]
-    values: pa.Array[Any] = plain.record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=plain.schema())).cast(pa.binary())
+    values: pa.Array[Any] = plain.record_batch_to_array(
+        pa.RecordBatch.from_arrays(arrays, schema=plain.schema())
+    ).cast(pa.binary())
     return values
 
 
@@ -152,10 +171,14 @@ def _random(kind: Any, name: str, count: int, rng: np.random.Generator) -> pa.Ar
     found: Any
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        found = pa.StructArray.from_arrays([_random(field.type, field.name, count, rng) for field in fields], fields=fields)
+        found = pa.StructArray.from_arrays(
+            [_random(field.type, field.name, count, rng) for field in fields], fields=fields
+        )
     elif pa.types.is_list(kind):
         offsets: Any = np.concatenate(([0], np.cumsum(rng.integers(1, 4, count)))).astype(np.int32)
-        found = pa.ListArray.from_arrays(offsets, _random(kind.value_type, name, int(offsets[-1]), rng), type=kind)
+        found = pa.ListArray.from_arrays(
+            offsets, _random(kind.value_type, name, int(offsets[-1]), rng), type=kind
+        )
     elif pa.types.is_string(kind):
         chosen: Any = pa.array(rng.integers(0, 5000, count))
         found = pa.array([f"{name}-{number:05}" for number in range(5000)]).take(chosen)

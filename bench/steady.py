@@ -1,7 +1,8 @@
-"""Senders in processes of their own, at a steady rate: what they send does not wait for whoever measures, and costs the daemon no CPU.
+"""Senders in processes of their own, at a steady rate: what they send does not wait for whoever measures, and
+costs the daemon no CPU.
 
-Owns the pace. Records are handed over when their time has come, whatever became of those before. Times are of the clock that all processes
-of the machine share.
+Owns the pace. Records are handed over when their time has come, whatever became of those before. Times are of
+the clock that all processes of the machine share.
 """
 
 from __future__ import annotations
@@ -75,8 +76,12 @@ def _tell(work: Callable[..., Any], arguments: tuple[Any, ...], stop: Stop, tell
     tell.send(work(*arguments, stop, lambda: tell.send("ready")))
 
 
-def send_batches(config: Path, topic: str, rate: int, batches_per_s: int, stop: Stop, ready: Callable[[], None]) -> list[Batch]:
-    """Orders with keys, so many records a second in so many batches, through `Writer.send_batch`; all batches in order."""
+def send_batches(
+    config: Path, topic: str, rate: int, batches_per_s: int, stop: Stop, ready: Callable[[], None]
+) -> list[Batch]:
+    """Orders with keys, so many records a second in so many batches, through `Writer.send_batch`; all batches
+    in order.
+    """
     records = rate // batches_per_s
     keys = pa.array([b"customer-%06d" % (n * 7919 % MADE) for n in range(MADE)], pa.binary())
     made = pa.table({"key": keys, "value": make_values(MADE, 7)})
@@ -105,8 +110,12 @@ def _ends(found: BatchAcknowledgement) -> dict[int, int]:
     return {int(one): int(found.offsets[partitions == one].max()) + 1 for one in np.unique(partitions)}
 
 
-def send_singly(config: Path, topics: list[str], partitions: int, stop: Stop, ready: Callable[[], None]) -> dict[str, float]:
-    """A record to each partition of each topic once a second, evenly over it, through `Writer.send`; how many, and the seconds it took."""
+def send_singly(
+    config: Path, topics: list[str], partitions: int, stop: Stop, ready: Callable[[], None]
+) -> dict[str, float]:
+    """A record to each partition of each topic once a second, evenly over it, through `Writer.send`; how
+    many, and the seconds it took.
+    """
     values = make_values(1000, 7).to_pylist()
     places = [(topic, partition) for partition in range(partitions) for topic in topics]
     with Writer(config) as writer:

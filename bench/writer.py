@@ -1,9 +1,10 @@
 """How fast the vectorised batch path of the intake writer is, per core, into local files.
 
-Measured: CPU seconds of the whole process (all threads) and wall seconds from the first `send_batch` to the last acknowledgement, fsync
-included, for records of about 150 raw bytes with distinct 12-byte keys, a header on every fourth record and 16 partitions. Compared
-with: pyarrow alone writing the same rows, unsorted and without places, as zstd-1 Parquet into a local file (synced), at the same
-row-group size. Repetitions are interleaved; the ratio is of the CPU seconds in the same repetition.
+Measured: CPU seconds of the whole process (all threads) and wall seconds from the first `send_batch` to the
+last acknowledgement, fsync included, for records of about 150 raw bytes with distinct 12-byte keys, a header
+on every fourth record and 16 partitions. Compared with: pyarrow alone writing the same rows, unsorted and
+without places, as zstd-1 Parquet into a local file (synced), at the same row-group size. Repetitions are
+interleaved; the ratio is of the CPU seconds in the same repetition.
 
     python -m bench.writer [--records 1000000] [--repetitions 5] [--output bench/results/writer.json]
 """
@@ -41,12 +42,21 @@ WANTED_MB_PER_CORE_SECOND = 150
 def make_records(count: int, seed: int = 7) -> pa.RecordBatch:
     """Records that compress about as orders do: half of each value repeats, half does not."""
     random = np.random.default_rng(seed)
-    keys = pa.array([b"order-%06x" % number for number in random.integers(0, 1 << 24, count).tolist()], pa.binary())
+    keys = pa.array(
+        [b"order-%06x" % number for number in random.integers(0, 1 << 24, count).tolist()], pa.binary()
+    )
     noise = random.bytes(count * 64)
-    fixed = [b"customer=%05d;state=shipped;currency=EUR;warehouse=%03d;note=none" % (n, n % 300) for n in range(2000)]
-    values = pa.array([noise[64 * n : 64 * n + 64] + fixed[n * 7919 % 2000] for n in range(count)], pa.binary())
+    fixed = [
+        b"customer=%05d;state=shipped;currency=EUR;warehouse=%03d;note=none" % (n, n % 300)
+        for n in range(2000)
+    ]
+    values = pa.array(
+        [noise[64 * n : 64 * n + 64] + fixed[n * 7919 % 2000] for n in range(count)], pa.binary()
+    )
     headers = [[{"key": "trace", "value": b"0123456789abcdef"}] if n % 4 == 0 else [] for n in range(count)]
-    times = pa.array(1_700_000_000_000_000 + np.arange(count) * 50, pa.int64()).cast(RECORD_SCHEMA.field("event_timestamp").type)
+    times = pa.array(1_700_000_000_000_000 + np.arange(count) * 50, pa.int64()).cast(
+        RECORD_SCHEMA.field("event_timestamp").type
+    )
     arrays = [keys, values, pa.array(headers, RECORD_SCHEMA.field("headers").type), times]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
@@ -56,7 +66,9 @@ def run_writer(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
     logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
     sequencer = Sequencer(logs.log("intake"), SystemIds(), SystemClock(), LogSettings())
     sequencer.declare_topic("orders", PARTITIONS)
-    with IntakeWriter(LocalObjectStore(folder / "data"), sequencer, IntakeSettings(), SystemClock(), SystemIds()) as writer:
+    with IntakeWriter(
+        LocalObjectStore(folder / "data"), sequencer, IntakeSettings(), SystemClock(), SystemIds()
+    ) as writer:
         wall, cpu = time.perf_counter(), time.process_time()
         acknowledged = writer.send_batch("orders", records).result(60)
         spent = time.process_time() - cpu, time.perf_counter() - wall
@@ -67,7 +79,12 @@ def run_writer(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
 
 def run_plain(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
     """CPU and wall seconds of pyarrow alone."""
-    rows_per_group = max(1, records.num_rows * IntakeSettings().row_group_bytes // int(normalise_batch(records, 1 << 30).raw_bytes.sum()))
+    rows_per_group = max(
+        1,
+        records.num_rows
+        * IntakeSettings().row_group_bytes
+        // int(normalise_batch(records, 1 << 30).raw_bytes.sum()),
+    )
     wall, cpu = time.perf_counter(), time.process_time()
     with (folder / "plain.parquet").open("wb") as file:
         pq.write_table(
@@ -86,7 +103,11 @@ def run_plain(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
 
 def spread(numbers: list[float]) -> dict[str, float]:
     """Lowest, middle and highest."""
-    return {"min": round(min(numbers), 3), "median": round(statistics.median(numbers), 3), "max": round(max(numbers), 3)}
+    return {
+        "min": round(min(numbers), 3),
+        "median": round(statistics.median(numbers), 3),
+        "max": round(max(numbers), 3),
+    }
 
 
 def measure(count: int, repetitions: int) -> dict[str, Any]:
@@ -114,7 +135,9 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
         "writer_mb_per_core_second": spread(writer_cpu),
         "writer_mb_per_wall_second": spread(writer_wall),
         "plain_pyarrow_mb_per_core_second": spread(plain_cpu),
-        "ratio_writer_to_plain": spread([ours / alone for ours, alone in zip(writer_cpu, plain_cpu, strict=True)]),
+        "ratio_writer_to_plain": spread(
+            [ours / alone for ours, alone in zip(writer_cpu, plain_cpu, strict=True)]
+        ),
         "wanted_mb_per_core_second": WANTED_MB_PER_CORE_SECOND,
         "reached": statistics.median(writer_cpu) >= WANTED_MB_PER_CORE_SECOND,
         "versions": {"python": platform.python_version(), "pyarrow": pa.__version__, "numpy": np.__version__},

@@ -1,7 +1,9 @@
-"""The image's health check: does something answer at /healthz where the configuration says that the daemon listens?
+"""The image's health check: does something answer at /healthz where the configuration says that the daemon
+listens?
 
-Over TLS if the port speaks it, with the port's own certificate where clients must show one. Asks this machine and sends nothing secret, so
-it does not look who answers. Reads of the configuration no more than that, and loads nothing of the archiver: it runs every few seconds.
+Over TLS if the port speaks it, with the port's own certificate where clients must show one. Asks this machine
+and sends nothing secret, so it does not look who answers. Reads of the configuration no more than that, and
+loads nothing of the archiver: it runs every few seconds.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 ArrowArray: TypeAlias = Any
-"""A `pyarrow.Array`; its published types lack half of its methods, so checking against them would forbid correct code."""
+"""A `pyarrow.Array`; its published types lack half of its methods, so checking against them would forbid
+correct code."""
 
 _arrow: Any = pa
 

@@ -1,13 +1,15 @@
 """The bytes of an intake file, and the statement of what is inside that stands in its log entry.
 
-Frozen format 1: one Parquet file, zstd level 1, every page with its checksum, rows sorted by topic, partition and arrival. A *segment* is
-the run of rows of one topic partition; a row group closes at the first segment boundary at which it holds `row_group_bytes` raw bytes, so
-a segment never leaves its row group. Rows of one partition are several segments where an idempotent producer's batch begins or ends. The
-columns of producers and transactions are null where there is none. The footer's key `archiver.intake_format` says `1`, and
-`archiver.log_index` up to which entry of the intake log its writer had read before the file was stored: the log once was that long.
-Neither an Arrow schema nor page indexes are written: the footer stays small.
+Frozen format 1: one Parquet file, zstd level 1, every page with its checksum, rows sorted by topic, partition
+and arrival. A *segment* is the run of rows of one topic partition; a row group closes at the first segment
+boundary at which it holds `row_group_bytes` raw bytes, so a segment never leaves its row group. Rows of one
+partition are several segments where an idempotent producer's batch begins or ends. The columns of producers
+and transactions are null where there is none. The footer's key `archiver.intake_format` says `1`, and
+`archiver.log_index` up to which entry of the intake log its writer had read before the file was stored: the
+log once was that long. Neither an Arrow schema nor page indexes are written: the footer stays small.
 
-Pure but for the Parquet codec. Promises that the same rows give a file with the same records; never looks at a clock.
+Pure but for the Parquet codec. Promises that the same rows give a file with the same records; never looks at
+a clock.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ FORMAT_KEY = "archiver.intake_format"
 FORMAT = "1"
 LOG_INDEX_KEY = "archiver.log_index"
 INTAKE_ZSTD_LEVEL = -1
-"""Measured on half random, half repeating values: a fifth faster than level 1 for 3 % more bytes. Not part of the format."""
+"""Measured on half random, half repeating values: a fifth faster than level 1 for 3 % more bytes. Not part of
+the format."""
 FOOTER_TAIL_BYTES = 8
 """After the footer: its length (4 bytes, little-endian) and the magic `PAR1`."""
 
@@ -47,8 +50,8 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("transactional", pa.bool_()),
 ]
 INTAKE_SCHEMA = pa.schema(_FIELDS)
-"""`batch`: rows since the first record of the producer's batch, so that its first offset is `offset - batch`; `UNKNOWN_BATCH` where an
-upstream hides it."""
+"""`batch`: rows since the first record of the producer's batch, so that its first offset is `offset - batch`;
+`UNKNOWN_BATCH` where an upstream hides it."""
 UNKNOWN_BATCH = -1
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence", "transactional")
@@ -100,12 +103,16 @@ class IntakeFileBytes:
 def write_intake_file(
     rows: pa.Table, segments: Sequence[SegmentRows], row_group_bytes: int, log_index: int | None = None
 ) -> IntakeFileBytes:
-    """Write `rows` (columns of `INTAKE_SCHEMA`, sorted) whose runs are `segments`, in order and without a gap.
+    """Write `rows` (columns of `INTAKE_SCHEMA`, sorted) whose runs are `segments`, in order and without a
+    gap.
 
     `log_index` is the index of the next entry of the intake log as its writer knows it; None leaves it out.
     """
     if sum(segment.rows for segment in segments) != rows.num_rows or not segments:
-        raise ValueError(f"{len(segments)} segments with {sum(s.rows for s in segments)} rows do not cover a table of {rows.num_rows} rows")
+        raise ValueError(
+            f"{len(segments)} segments with {sum(s.rows for s in segments)} rows do not cover a table "
+            f"of {rows.num_rows} rows"
+        )
     placed: list[PlacedSegment] = []
     sink = pa.BufferOutputStream()
     with _parquet_writer(sink, stamped=any(segment.stamp is not None for segment in segments)) as writer:
@@ -170,7 +177,9 @@ def _row_groups(segments: Sequence[SegmentRows], row_group_bytes: int) -> list[l
 
 
 def footer_length(tail: bytes) -> int | None:
-    """Bytes of the footer with its length and magic, read from the last `FOOTER_TAIL_BYTES` of a file; None if they are no such tail."""
+    """Bytes of the footer with its length and magic, read from the last `FOOTER_TAIL_BYTES` of a file; None
+    if they are no such tail.
+    """
     if len(tail) != FOOTER_TAIL_BYTES or tail[4:] != b"PAR1":
         return None
     return int.from_bytes(tail[:4], "little") + FOOTER_TAIL_BYTES

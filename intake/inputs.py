@@ -1,8 +1,8 @@
 """What `produce` can read: record JSON lines, Parquet, and values with their lengths before them.
 
-Every reader is lazy and yields records in input order; an error (`InvalidInput`) names the line, row or record, and what came before it has
-been yielded. Whether topic and partition exist, and whether the record is too large, is the writer's business. Nothing is guessed: what
-cannot be understood is refused.
+Every reader is lazy and yields records in input order; an error (`InvalidInput`) names the line, row or
+record, and what came before it has been yielded. Whether topic and partition exist, and whether the record is
+too large, is the writer's business. Nothing is guessed: what cannot be understood is refused.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ InputFormat = Literal["jsonl", "parquet", "delimited"]
 
 @dataclass(slots=True)
 class Place:
-    """How far an input is read. A reader that is given one begins there, and moves it behind each record before it yields it; when it has
-    ended, the place is the end of the input.
+    """How far an input is read. A reader that is given one begins there, and moves it behind each record
+    before it yields it; when it has ended, the place is the end of the input.
     """
 
     position: int = 0
@@ -39,7 +39,9 @@ class Place:
 
 
 def _is_headers(found: pa.DataType) -> bool:
-    if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(found.value_type):
+    if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(
+        found.value_type
+    ):
         return False
     fields = {field.name: field.type for field in found.value_type}
     if sorted(fields) != ["key", "value"]:
@@ -51,11 +53,20 @@ def _is_headers(found: pa.DataType) -> bool:
 _VARINT_BYTES_MAX = 5
 _NO_LIMIT = 2**63
 _FRAME_BYTES = 64 * 1024
-"""What a message may take besides the record's own bytes: tags, lengths, the topic. A header's are less than it counts in the record."""
+"""What a message may take besides the record's own bytes: tags, lengths, the topic. A header's are less than
+it counts in the record."""
 _PARQUET_TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
-    "topic": ("string", lambda found: pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_dictionary(found)),
+    "topic": (
+        "string",
+        lambda found: (
+            pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_dictionary(found)
+        ),
+    ),
     "partition": ("an integer", pa.types.is_integer),
-    "timestamp": ("a timestamp with a time zone", lambda found: pa.types.is_timestamp(found) and found.tz is not None),
+    "timestamp": (
+        "a timestamp with a time zone",
+        lambda found: pa.types.is_timestamp(found) and found.tz is not None,
+    ),
     "key": ("binary", lambda found: pa.types.is_binary(found) or pa.types.is_large_binary(found)),
     "value": ("binary", lambda found: pa.types.is_binary(found) or pa.types.is_large_binary(found)),
     "headers": ("a list of struct<key: string, value: binary>", _is_headers),
@@ -63,12 +74,18 @@ _PARQUET_TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
 
 
 def read_inputs(
-    source: BinaryIO, form: InputFormat, topic: str | None, text: bool, record_bytes_max: int, place: Place | None = None
+    source: BinaryIO,
+    form: InputFormat,
+    topic: str | None,
+    text: bool,
+    record_bytes_max: int,
+    place: Place | None = None,
 ) -> Iterator[Input]:
     """The records of `source` in the given format; `source` must be seekable for Parquet.
 
-    `topic` is that of `--topic`, `text` that of `--text` (which has a meaning for JSON lines alone). `record_bytes_max` bounds how much of
-    a single record is held in memory. `place` (default: the beginning) is where `source` stands; a Parquet file finds it by itself.
+    `topic` is that of `--topic`, `text` that of `--text` (which has a meaning for JSON lines alone).
+    `record_bytes_max` bounds how much of a single record is held in memory. `place` (default: the beginning)
+    is where `source` stands; a Parquet file finds it by itself.
     """
     place = place or Place()
     if form == "jsonl":
@@ -82,15 +99,21 @@ def read_inputs(
     return read_delimited(source, topic, record_bytes_max, place)
 
 
-def read_jsonl(source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int, place: Place) -> Iterator[Input]:
+def read_jsonl(
+    source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int, place: Place
+) -> Iterator[Input]:
     """Record JSON, one per line; empty lines are skipped, but counted."""
-    line_bytes_max = 64 * 1024 + 8 * record_bytes_max  # base64 or escapes of the largest record, and its field names
+    line_bytes_max = (
+        64 * 1024 + 8 * record_bytes_max
+    )  # base64 or escapes of the largest record, and its field names
     while line := source.readline(line_bytes_max + 1):
         place.number += 1
         place.position += len(line)
         where = f"line {place.number}"
         if len(line) > line_bytes_max:
-            raise InvalidInput(f"{where}: longer than {line_bytes_max} bytes, which is more than the largest record can take")
+            raise InvalidInput(
+                f"{where}: longer than {line_bytes_max} bytes, which is more than the largest record can take"
+            )
         try:
             decoded = line.decode("utf-8-sig" if place.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -100,7 +123,9 @@ def read_jsonl(source: BinaryIO, topic: str | None, text: bool, record_bytes_max
 
 
 def read_parquet(source: BinaryIO, topic: str | None, record_bytes_max: int, place: Place) -> Iterator[Input]:
-    """Rows of a Parquet file whose columns have the names of the JSON fields; headers are a list of struct<key, value>."""
+    """Rows of a Parquet file whose columns have the names of the JSON fields; headers are a list of
+    struct<key, value>.
+    """
     try:
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -117,8 +142,12 @@ def read_parquet(source: BinaryIO, topic: str | None, record_bytes_max: int, pla
         raise InvalidInput(f"row {place.position}: the Parquet file cannot be read on: {error}") from error
 
 
-def read_delimited(source: BinaryIO, topic: str, record_bytes_max: int, place: Place | None = None) -> Iterator[Input]:
-    """Values, each after its length as a varint (as Protobuf's delimited streams); no key, no headers, no time."""
+def read_delimited(
+    source: BinaryIO, topic: str, record_bytes_max: int, place: Place | None = None
+) -> Iterator[Input]:
+    """Values, each after its length as a varint (as Protobuf's delimited streams); no key, no headers, no
+    time.
+    """
     place = place or Place()
     while True:
         where = f"record {place.number} (byte {place.position})"
@@ -126,7 +155,10 @@ def read_delimited(source: BinaryIO, topic: str, record_bytes_max: int, place: P
         if length is None:
             return
         if length > record_bytes_max:
-            raise InvalidInput(f"{where}: a length of {length} bytes is more than intake.record_bytes_max = {record_bytes_max}")
+            raise InvalidInput(
+                f"{where}: a length of {length} bytes is more than intake.record_bytes_max = "
+                f"{record_bytes_max}"
+            )
         value = _read_all(source, length)
         if len(value) < length:
             raise InvalidInput(f"{where}: the input ends after {len(value)} of {length} bytes")
@@ -139,7 +171,9 @@ def read_messages(source: BinaryIO, topic: str, record_bytes_max: int) -> Iterat
     """`ProduceRecord` messages (archiver/proto/produce.proto), each after its length as a varint."""
     for framed in read_delimited(source, topic, record_bytes_max + _FRAME_BYTES):
         assert framed.record.value is not None, "delimited input has no nulls"
-        yield _checked(_input_of_message(framed.record.value, framed.where, topic, record_bytes_max // HEADER_COST_BYTES))
+        yield _checked(
+            _input_of_message(framed.record.value, framed.where, topic, record_bytes_max // HEADER_COST_BYTES)
+        )
 
 
 def _input_of_message(data: bytes, where: str, topic: str, headers_max: int) -> Input:
@@ -149,11 +183,17 @@ def _input_of_message(data: bytes, where: str, topic: str, headers_max: int) -> 
         raise InvalidInput(f"{where}: this is no archiver.v1.ProduceRecord: {error}") from error
     if len(message.headers) > headers_max:
         raise RecordRefused(
-            f"{where}: {len(message.headers)} headers are more than any record can have; a header counts {HEADER_COST_BYTES} bytes"
+            f"{where}: {len(message.headers)} headers are more than any record can have; a header "
+            f"counts {HEADER_COST_BYTES} bytes"
         )
     if any(len(UnknownFieldSet(part)) for part in (message, *message.headers)):
-        raise InvalidInput(f"{where}: this holds fields that archiver.v1.ProduceRecord does not have; is it another message type?")
-    headers = tuple((header.name, header.value if header.HasField("value") else None) for header in message.headers)
+        raise InvalidInput(
+            f"{where}: this holds fields that archiver.v1.ProduceRecord does not have; is it another "
+            "message type?"
+        )
+    headers = tuple(
+        (header.name, header.value if header.HasField("value") else None) for header in message.headers
+    )
     record = Record(
         key=message.key if message.HasField("key") else None,
         value=message.value if message.HasField("value") else None,
@@ -161,7 +201,12 @@ def _input_of_message(data: bytes, where: str, topic: str, headers_max: int) -> 
         timestamp_us=message.timestamp_us if message.HasField("timestamp_us") else None,
     )
     found = message.topic if message.HasField("topic") else None
-    return Input(resolve_topic(found, topic, where), message.partition if message.HasField("partition") else None, record, where)
+    return Input(
+        resolve_topic(found, topic, where),
+        message.partition if message.HasField("partition") else None,
+        record,
+        where,
+    )
 
 
 def _checked(item: Input) -> Input:
@@ -175,16 +220,23 @@ def _checked(item: Input) -> Input:
 def _check_columns(schema: pa.Schema) -> None:
     for field in schema:
         if field.name == "offset":
-            raise InvalidInput("column 'offset' is given by the intake log; leave it out (only a mirrored topic brings its own)")
+            raise InvalidInput(
+                "column 'offset' is given by the intake log; leave it out (only a mirrored topic "
+                "brings its own)"
+            )
         if field.name == "sequence":
             raise InvalidInput(f"column 'sequence' {SEQUENCE_ADVICE}")
         if field.name not in _PARQUET_TYPES:
-            raise InvalidInput(f"unknown column {excerpt(field.name)!r}; the columns are {', '.join(INPUT_FIELDS)}")
+            raise InvalidInput(
+                f"unknown column {excerpt(field.name)!r}; the columns are {', '.join(INPUT_FIELDS)}"
+            )
         if schema.names.count(field.name) > 1:
             raise InvalidInput(f"column {field.name!r} is there twice")
         wanted, fits = _PARQUET_TYPES[field.name]
         if not fits(field.type):
-            raise InvalidInput(f"column {field.name!r} is of type {excerpt(str(field.type))}; it must be {wanted}")
+            raise InvalidInput(
+                f"column {field.name!r} is of type {excerpt(str(field.type))}; it must be {wanted}"
+            )
     if "value" not in schema.names:
         raise InvalidInput("column 'value' is missing; it may be null in every row, but it must be there")
 
@@ -223,7 +275,9 @@ def _read_varint(source: BinaryIO, where: str) -> tuple[int | None, int]:
         length |= (byte[0] & 0x7F) << (7 * count)
         if byte[0] < 0x80:
             return length, count + 1
-    raise InvalidInput(f"{where}: a length takes more than {_VARINT_BYTES_MAX} bytes; is this really delimited input?")
+    raise InvalidInput(
+        f"{where}: a length takes more than {_VARINT_BYTES_MAX} bytes; is this really delimited input?"
+    )
 
 
 def _read_all(source: BinaryIO, length: int) -> bytes:

@@ -1,8 +1,9 @@
 """The rows of a Parquet file in batches of a bounded size, whatever its encodings make of little.
 
-A few hundred bytes may stand for gigabytes: repeated values, long runs, pages that compress well. So each row group is judged by the
-headers of its pages (`intake.parquet_pages`) before anything is decoded; what would take too much is refused. Promises that what is
-decoded at a time stays within `PAGES_BYTES_MAX` for the pages and about twice that for the rows.
+A few hundred bytes may stand for gigabytes: repeated values, long runs, pages that compress well. So each row
+group is judged by the headers of its pages (`intake.parquet_pages`) before anything is decoded; what would
+take too much is refused. Promises that what is decoded at a time stays within `PAGES_BYTES_MAX` for the pages
+and about twice that for the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from intake.parquet_pages import Pages, read_pages
 from intake.records import HEADER_COST_BYTES
 
 PAGES_BYTES_MAX: Final = 256 << 20
-"""Of the largest page and the dictionary of each column of a row group together; more where two of the largest records need it."""
+"""Of the largest page and the dictionary of each column of a row group together; more where two of the
+largest records need it."""
 _DICTIONARY_VALUES_MAX: Final = 4 << 20
 _PAGE_VALUES_MAX: Final = 16 << 20
 _ROWS_PER_BATCH: Final = 8192
@@ -34,16 +36,20 @@ _STREAM_BYTES: Final = 1 << 20
 """A column is read in pieces of this size, not as a whole."""
 _NUMBER_BYTES: Final = 8
 _VALUE_BYTES_MAX: Final = 64 << 20
-"""Of a dictionary's values, which are put in their places by a reader that does not look at their size; more if records may be larger."""
+"""Of a dictionary's values, which are put in their places by a reader that does not look at their size; more
+if records may be larger."""
 
 Counts = npt.NDArray[np.int64]
 
 
-def batches_from(source: BinaryIO, file: pq.ParquetFile, row: int, record_bytes_max: int) -> Iterator[pa.RecordBatch]:
+def batches_from(
+    source: BinaryIO, file: pq.ParquetFile, row: int, record_bytes_max: int
+) -> Iterator[pa.RecordBatch]:
     """The rows from `row` on; `file` is what `source` holds.
 
-    Raises `InvalidInput` for a row group that takes too much, behind the row groups before it. `RecordRefused` for a row above
-    `record_bytes_max`, behind the rows before it; not each of them is found here.
+    Raises `InvalidInput` for a row group that takes too much, behind the row groups before it.
+    `RecordRefused` for a row above `record_bytes_max`, behind the rows before it; not each of them is found
+    here.
     """
     passed = 0
     for number in range(file.metadata.num_row_groups):
@@ -53,7 +59,9 @@ def batches_from(source: BinaryIO, file: pq.ParquetFile, row: int, record_bytes_
             continue
         found = _judged(source, file, number, record_bytes_max)
         by_reference = [path for path, pages in found.items() if _is_repeated(path) and _is_large(pages)]
-        reader = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=by_reference, buffer_size=_STREAM_BYTES)
+        reader = pq.ParquetFile(
+            source, metadata=file.metadata, read_dictionary=by_reference, buffer_size=_STREAM_BYTES
+        )
         at = before
         for batch in reader.iter_batches(batch_size=_batch_rows(found), row_groups=[number]):
             rest = batch.slice(min(max(0, row - at), batch.num_rows))
@@ -61,14 +69,19 @@ def batches_from(source: BinaryIO, file: pq.ParquetFile, row: int, record_bytes_
             yield from _portions(rest, at - rest.num_rows, record_bytes_max)
 
 
-def _judged(source: BinaryIO, file: pq.ParquetFile, number: int, record_bytes_max: int) -> Mapping[str, Pages]:
+def _judged(
+    source: BinaryIO, file: pq.ParquetFile, number: int, record_bytes_max: int
+) -> Mapping[str, Pages]:
     """The pages of each column of a row group, which may be read."""
     group, limit = file.metadata.row_group(number), max(PAGES_BYTES_MAX, 2 * record_bytes_max)
     found: dict[str, Pages] = {}
     total = 0
     for index in range(group.num_columns):
         column = group.column(index)
-        where, repeated = f"row group {number}, column {column.path_in_schema}", _is_repeated(column.path_in_schema)
+        where, repeated = (
+            f"row group {number}, column {column.path_in_schema}",
+            _is_repeated(column.path_in_schema),
+        )
         try:
             pages = found[column.path_in_schema] = read_pages(source, column, limit)
         except InvalidInput as error:
@@ -76,14 +89,21 @@ def _judged(source: BinaryIO, file: pq.ParquetFile, number: int, record_bytes_ma
         if column.physical_type == "BYTE_ARRAY":
             _check_texts(pages, repeated, max(record_bytes_max, _VALUE_BYTES_MAX), where)
         if max(pages.page_values, column.num_values if repeated else 0) > _PAGE_VALUES_MAX:
-            raise InvalidInput(f"{where}: more than {_PAGE_VALUES_MAX} values in one page, or headers in one row group; write smaller ones")
-        # A column that is wanted as a dictionary collects what its pages bring, and a single row may have all headers.
-        collected = repeated or pa.types.is_dictionary(file.schema_arrow.field(column.path_in_schema.partition(".")[0]).type)
+            raise InvalidInput(
+                f"{where}: more than {_PAGE_VALUES_MAX} values in one page, or headers in one row "
+                "group; write smaller ones"
+            )
+        # A column that is wanted as a dictionary collects what its pages bring, and a single row may have all
+        # headers.
+        collected = repeated or pa.types.is_dictionary(
+            file.schema_arrow.field(column.path_in_schema.partition(".")[0]).type
+        )
         total += pages.dictionary_bytes + max(pages.page_bytes, pages.plain_bytes if collected else 0)
         if total > limit:
             raise InvalidInput(
                 f"{where}: its pages are too large to be read ({total} bytes decompressed, at most {limit}); "
-                "write the file with smaller pages, or smaller row groups, and large values without a dictionary"
+                "write the file with smaller pages, or smaller row groups, and large values without a "
+                "dictionary"
             )
     return found
 
@@ -92,16 +112,23 @@ def _check_texts(pages: Pages, repeated: bool, value_bytes_max: int, where: str)
     """Refuse strings of which nobody knows how large they become."""
     if not pages.foreseeable:
         raise InvalidInput(
-            f"{where}: how much its encoding stands for is not known before it is decoded; write it plainly or by dictionary"
+            f"{where}: how much its encoding stands for is not known before it is decoded; write it "
+            "plainly or by dictionary"
         )
     if pages.dictionary_values > _DICTIONARY_VALUES_MAX:
-        raise InvalidInput(f"{where}: a dictionary of {pages.dictionary_values} values, at most {_DICTIONARY_VALUES_MAX} can be read")
+        raise InvalidInput(
+            f"{where}: a dictionary of {pages.dictionary_values} values, at most "
+            f"{_DICTIONARY_VALUES_MAX} can be read"
+        )
     if pages.indexed_values and pages.longest_bytes > value_bytes_max:
         raise InvalidInput(
-            f"{where}: a value of {pages.longest_bytes} bytes in its dictionary is larger than any record, {value_bytes_max} at most"
+            f"{where}: a value of {pages.longest_bytes} bytes in its dictionary is larger than any "
+            f"record, {value_bytes_max} at most"
         )
     if repeated and _is_large(pages) and pages.plain_bytes > _HEADERS_BYTES_MAX:
-        raise InvalidInput(f"{where}: too many headers, some by dictionary and some not; write smaller row groups")
+        raise InvalidInput(
+            f"{where}: too many headers, some by dictionary and some not; write smaller row groups"
+        )
 
 
 def _is_repeated(path: str) -> bool:
@@ -123,7 +150,9 @@ def _batch_rows(found: Mapping[str, Pages]) -> int:
 
 
 def _portions(batch: pa.RecordBatch, row: int, record_bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The batch, whose first row is `row`, in parts of about `_BATCH_BYTES` as Python objects, up to the first record that is too large."""
+    """The batch, whose first row is `row`, in parts of about `_BATCH_BYTES` as Python objects, up to the
+    first record that is too large.
+    """
     names = batch.schema.names
     if "headers" not in names and batch.nbytes <= _BATCH_BYTES:
         yield batch
@@ -148,7 +177,8 @@ def _portions(batch: pa.RecordBatch, row: int, record_bytes_max: int) -> Iterato
         first = end
     if len(over):
         raise RecordRefused(
-            f"row {row + refused}: the record has {weights[refused]} bytes (each header counts {HEADER_COST_BYTES} besides), "
+            f"row {row + refused}: the record has {weights[refused]} bytes (each header counts "
+            f"{HEADER_COST_BYTES} besides), "
             f"more than intake.record_bytes_max = {record_bytes_max}; make it smaller or raise the limit"
         )
 
@@ -157,7 +187,12 @@ def _headers(column: Any) -> tuple[Counts, Counts]:
     """Per row: how many headers, and the bytes of their names and values."""
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     values = column.flatten()
-    reached = np.concatenate([[0], np.cumsum(_lengths(pc.struct_field(values, "key")) + _lengths(pc.struct_field(values, "value")))])
+    reached = np.concatenate(
+        [
+            [0],
+            np.cumsum(_lengths(pc.struct_field(values, "key")) + _lengths(pc.struct_field(values, "value"))),
+        ]
+    )
     ends = np.cumsum(counts)
     return counts, reached[ends] - reached[ends - counts]
 

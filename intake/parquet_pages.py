@@ -1,7 +1,8 @@
-"""What the pages of a Parquet file say of themselves, read from their headers: nothing is decoded, a dictionary at most decompressed.
+"""What the pages of a Parquet file say of themselves, read from their headers: nothing is decoded, a
+dictionary at most decompressed.
 
-A footer may say anything about sizes; what a reader allocates follows the page headers. Must never hold more than one header and one
-dictionary page of a size its caller allows.
+A footer may say anything about sizes; what a reader allocates follows the page headers. Must never hold more
+than one header and one dictionary page of a size its caller allows.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Pages:
     longest_bytes: int = 0
     """No value of the dictionary is longer."""
     page_bytes: int = 0
-    """Of the largest page, compressed or decompressed, whichever is more; of the dictionary, compressed alone."""
+    """Of the largest page, compressed or decompressed, whichever is more; of the dictionary, compressed
+    alone."""
     plain_bytes: int = 0
     """Decompressed, of all data pages that bring values themselves."""
     page_values: int = 0
@@ -68,14 +70,24 @@ class Pages:
 
     @property
     def foreseeable(self) -> bool:
-        """Whether no value takes more than its page or its dictionary has: where values share what they begin with, it may."""
+        """Whether no value takes more than its page or its dictionary has: where values share what they begin
+        with, it may.
+        """
         return self.encodings <= {_PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY}
 
 
-def read_pages(source: BinaryIO | pa.NativeFile, column: pq.ColumnChunkMetaData, dictionary_bytes_max: int) -> Pages:
-    """Walk the pages of a column; raises `InvalidInput` if that is impossible. A dictionary above the limit is not decompressed."""
+def read_pages(
+    source: BinaryIO | pa.NativeFile, column: pq.ColumnChunkMetaData, dictionary_bytes_max: int
+) -> Pages:
+    """Walk the pages of a column; raises `InvalidInput` if that is impossible. A dictionary above the limit
+    is not decompressed.
+    """
     position = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < position:
+    if (
+        column.has_dictionary_page
+        and column.dictionary_page_offset is not None
+        and 0 < column.dictionary_page_offset < position
+    ):
         position = column.dictionary_page_offset
     end = position + column.total_compressed_size
     pages, seen = Pages(), 0
@@ -96,20 +108,27 @@ def read_pages(source: BinaryIO | pa.NativeFile, column: pq.ColumnChunkMetaData,
                 raise InvalidInput("a dictionary has fewer bytes than values")
             pages.longest_bytes = size
             if column.physical_type == "BYTE_ARRAY" and max(size, stored) <= dictionary_bytes_max:
-                pages.longest_bytes = _longest(source, position - stored, stored, size, pages.dictionary_values, column.compression)
+                pages.longest_bytes = _longest(
+                    source, position - stored, stored, size, pages.dictionary_values, column.compression
+                )
             continue
         pages.page_bytes = max(pages.page_bytes, size, stored)
         if kind in (_DATA, _DATA_V2):
             detail = header.get(5 if kind == _DATA else 8)
-            pages.values = seen = seen + _add(pages, size, _number(detail, 1), _number(detail, 2 if kind == _DATA else 4))
+            pages.values = seen = seen + _add(
+                pages, size, _number(detail, 1), _number(detail, 2 if kind == _DATA else 4)
+            )
     return pages
 
 
-def check_pages(source: BinaryIO | pa.NativeFile, metadata: pq.FileMetaData, group: int, columns: Collection[str]) -> dict[str, Pages]:
-    """The pages of some top-level columns of a row group, once they are what the footer says: only then may they be decompressed.
+def check_pages(
+    source: BinaryIO | pa.NativeFile, metadata: pq.FileMetaData, group: int, columns: Collection[str]
+) -> dict[str, Pages]:
+    """The pages of some top-level columns of a row group, once they are what the footer says: only then may
+    they be decompressed.
 
-    For files of our own, whose footers are known to be whole: a page header has no checksum, and the reader allocates what it says. Raises
-    `InvalidInput` that names row group and column. Reads the headers alone.
+    For files of our own, whose footers are known to be whole: a page header has no checksum, and the reader
+    allocates what it says. Raises `InvalidInput` that names row group and column. Reads the headers alone.
     """
     found: dict[str, Pages] = {}
     for place in range(metadata.row_group(group).num_columns):
@@ -125,7 +144,10 @@ def check_pages(source: BinaryIO | pa.NativeFile, metadata: pq.FileMetaData, gro
         said = pages.bytes, pages.stored_bytes, pages.values
         written = column.total_uncompressed_size, column.total_compressed_size, column.num_values
         if said != written:
-            raise InvalidInput(f"{where}: its page headers say {said} (bytes, bytes compressed, values), the footer says {written}")
+            raise InvalidInput(
+                f"{where}: its page headers say {said} (bytes, bytes compressed, values), the footer "
+                f"says {written}"
+            )
     return found
 
 
@@ -138,7 +160,8 @@ def checked_batches(
     *,
     use_threads: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a file of our own, each row group once its page headers are what the footer says. `columns` are paths; None: all.
+    """Batches of a file of our own, each row group once its page headers are what the footer says. `columns`
+    are paths; None: all.
 
     Raises `ArrowInvalid` for other headers, as Parquet does for damage.
     """
@@ -149,7 +172,9 @@ def checked_batches(
         except InvalidInput as error:
             raise pa.ArrowInvalid(str(error)) from error
         chosen = None if columns is None else list(columns)
-        yield from file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=chosen, use_threads=use_threads)
+        yield from file.iter_batches(
+            batch_size=batch_rows, row_groups=[group], columns=chosen, use_threads=use_threads
+        )
 
 
 def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
@@ -166,7 +191,9 @@ def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
     return values
 
 
-def _longest(source: BinaryIO | pa.NativeFile, position: int, stored: int, size: int, values: int, compression: str) -> int:
+def _longest(
+    source: BinaryIO | pa.NativeFile, position: int, stored: int, size: int, values: int, compression: str
+) -> int:
     """Bytes of the longest value of a dictionary page; of the whole page if nobody can tell."""
     if compression != "UNCOMPRESSED" and compression not in _CODECS:
         return size

@@ -1,7 +1,8 @@
 """Sends records through an intake writer and tells, in input order, what became of each.
 
-Promises one acknowledgement per record that was read, whatever happens in between, and that what was read but could not be handed over is
-`failed`. What may be under way at a time is bounded by the writer's queue and by `outstanding_max`.
+Promises one acknowledgement per record that was read, whatever happens in between, and that what was read but
+could not be handed over is `failed`. What may be under way at a time is bounded by the writer's queue and by
+`outstanding_max`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from dataclasses import dataclass
 from queue import Queue
 from typing import Literal, Protocol
 
-from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
+from archiver.runtime.errors import (
+    ArchiverError,
+    Halt,
+    InvalidInput,
+    OutcomeUnknown,
+    ProducerFenced,
+    RetryLater,
+    TransactionFailed,
+)
 from intake.record_json import Input
 from intake.records import Record
 from intake.write.acknowledgements import Outcome, PendingRecord
@@ -44,7 +53,13 @@ class Sent:
         """The acknowledgement line of `produce --output json`."""
         if self.outcome == "ok":
             return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
-        return {"topic": self.topic, "partition": self.partition, "offset": None, "outcome": self.outcome, "error": self.error}
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": None,
+            "outcome": self.outcome,
+            "error": self.error,
+        }
 
 
 class Sends(Protocol):
@@ -62,7 +77,9 @@ class SendsAndCloses(Sends, Protocol):
 
 
 class Sending:
-    """One run over an input. A thread of its own tells the outcomes, so that whoever waits for one before sending more is answered."""
+    """One run over an input. A thread of its own tells the outcomes, so that whoever waits for one before
+    sending more is answered.
+    """
 
     def __init__(
         self,
@@ -72,7 +89,8 @@ class Sending:
         outstanding_max: int = 100_000,
         through: Sends | None = None,
     ) -> None:
-        """`tell` is called from that thread, once per record in input order; `timeout_s` bounds the wait for an outcome after the end.
+        """`tell` is called from that thread, once per record in input order; `timeout_s` bounds the wait for
+        an outcome after the end.
 
         Records go `through` a producer over the writer if there is one. The writer is closed at the end.
         """
@@ -89,10 +107,12 @@ class Sending:
         self._telling_failed: BaseException | None = None
 
     def run(self, inputs: Iterable[Input], finish: Callable[[str | None], None] = lambda _: None) -> None:
-        """Send every record, call `finish`, close the writer, and tell the outcome of each, also if the input ends in an error or the run
-        is interrupted. `finish` is told why not the whole input was handed over, or None if it was, without an error or a refused record.
+        """Send every record, call `finish`, close the writer, and tell the outcome of each, also if the input
+        ends in an error or the run is interrupted. `finish` is told why not the whole input was handed over,
+        or None if it was, without an error or a refused record.
 
-        Raises what reading the input, `finish` or `tell` raises, and `RetryLater` if the writer has no room for long or does not finish.
+        Raises what reading the input, `finish` or `tell` raises, and `RetryLater` if the writer has no room
+        for long or does not finish.
         """
         teller = threading.Thread(target=self._tell_all, name="acknowledgements", daemon=True)
         teller.start()
@@ -129,10 +149,14 @@ class Sending:
             self._waiting.put(pending)
         except InvalidInput as error:
             self._broken = self._broken or f"{item.where} was refused: {error}"
-            self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True))
+            self._waiting.put(
+                Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True)
+            )
         except RetryLater as error:
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
-            raise RetryLater(f"stopped at {item.where}, which was not sent, nor anything behind it: {error}") from error
+            raise RetryLater(
+                f"stopped at {item.where}, which was not sent, nor anything behind it: {error}"
+            ) from error
         except Halt as error:
             self._broken = self._broken or f"{item.where} was not sent: {error}"
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
@@ -142,7 +166,8 @@ class Sending:
         while (item := self._waiting.get()) is not None:
             told = item if isinstance(item, Sent) else self._outcome(item)
             if self._telling_failed is not None:
-                continue  # Nobody listens any more; the queue is still emptied, so that sending comes to its end.
+                # Nobody listens any more; the queue is still emptied, so that sending comes to its end.
+                continue
             try:
                 self._tell(told)
             except BaseException as error:  # noqa: BLE001 - handed to the thread that runs, whatever it is
@@ -177,20 +202,32 @@ class EndedTransaction:
 
 
 class WholeInput:
-    """The producer of one run, if it has one, and its transaction: committed if the whole input is stored, else aborted."""
+    """The producer of one run, if it has one, and its transaction: committed if the whole input is stored,
+    else aborted.
+    """
 
-    def __init__(self, writer: IntakeWriter, transactional_id: str | None, idempotent: bool, transaction_timeout_s: float) -> None:
+    def __init__(
+        self,
+        writer: IntakeWriter,
+        transactional_id: str | None,
+        idempotent: bool,
+        transaction_timeout_s: float,
+    ) -> None:
         """Opens what is asked for, and begins. Raises as `Producer.open`."""
         self.ended: EndedTransaction | None = None
         """What became of the transaction, once it was ended."""
         self.producer: Producer | None = None
         if transactional_id is not None or idempotent:
-            self.producer = Producer.open(writer, transactional_id, transaction_timeout_s=transaction_timeout_s)
+            self.producer = Producer.open(
+                writer, transactional_id, transaction_timeout_s=transaction_timeout_s
+            )
         if transactional_id is not None and self.producer is not None:
             self.producer.begin()
 
     def end(self, broken: str | None) -> None:
-        """Commit, or abort if the input is `broken`. Raises `ProducerFenced`, or `OutcomeUnknown` if nobody can tell."""
+        """Commit, or abort if the input is `broken`. Raises `ProducerFenced`, or `OutcomeUnknown` if nobody
+        can tell.
+        """
         producer = self.producer
         if producer is None or producer.transactional_id is None:
             return
@@ -217,7 +254,9 @@ class WholeInput:
 
 
 def settled(end: Callable[[], None]) -> None:
-    """Commit or abort, again if the outcome is unknown or nothing was decided. What became unknown once stays so until it is settled."""
+    """Commit or abort, again if the outcome is unknown or nothing was decided. What became unknown once stays
+    so until it is settled.
+    """
     doubt: OutcomeUnknown | None = None
     undecided: RetryLater | None = None
     for _ in range(MARKER_ATTEMPTS_MAX):

@@ -1,11 +1,13 @@
 """Idempotent producers: which batches of theirs are in the log, and where.
 
-Pure; part of the intake fold, so every reader of the log comes to the same answer. The rules are Kafka's: a producer has an id and an
-epoch, and numbers its records per topic partition from 0 in each epoch. The last five batches of a producer and partition are remembered;
-one that comes again gets the offsets it was given the first time. What Kafka has no word for: a repetition may be cut in other places than
-the original was, so it is found by its range of sequence numbers and not by its first and last.
+Pure; part of the intake fold, so every reader of the log comes to the same answer. The rules are Kafka's: a
+producer has an id and an epoch, and numbers its records per topic partition from 0 in each epoch. The last
+five batches of a producer and partition are remembered; one that comes again gets the offsets it was given
+the first time. What Kafka has no word for: a repetition may be cut in other places than the original was, so
+it is found by its range of sequence numbers and not by its first and last.
 
-A refused batch changes nothing. Must never look at a clock: producers are forgotten by an entry of the log that says so.
+A refused batch changes nothing. Must never look at a clock: producers are forgotten by an entry of the log
+that says so.
 """
 
 from __future__ import annotations
@@ -23,13 +25,24 @@ EPOCH_MAX = 32_767
 """As a 16-bit number with sign; a producer that has used it up gets a new id."""
 BATCHES_REMEMBERED = 5
 
-Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wrong_kind", "barrier", "deleted", "position", "mirrored"]
+Refusal = Literal[
+    "fenced",
+    "unknown_producer",
+    "out_of_order",
+    "forgotten",
+    "wrong_kind",
+    "barrier",
+    "deleted",
+    "position",
+    "mirrored",
+]
 """Why a segment or a marker does not count.
 
-`fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is forgotten. `out_of_order`: its
-sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody knows the offsets any more, but which is in the log.
-`wrong_kind`: a transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been deleted.
-`deleted`: its topic was deleted. `position`: an item of a source does not stand where the entry begins (`intake.log.source_positions`).
+`fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is
+forgotten. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody
+knows the offsets any more, but which is in the log. `wrong_kind`: a transactional batch of a producer without
+transactions, or the reverse. `barrier`: its file may have been deleted. `deleted`: its topic was deleted.
+`position`: an item of a source does not stand where the entry begins (`intake.log.source_positions`).
 `mirrored`: it states no offset, and its topic has those of an upstream.
 """
 
@@ -136,7 +149,11 @@ class Producers:
 
     def forget(self, idle_since_us: int, busy: frozenset[int]) -> None:
         """Forget the producers last heard of before that, but for those in `busy`."""
-        for producer in [one for one in self._by_id.values() if one.last_used_us < idle_since_us and one.producer_id not in busy]:
+        for producer in [
+            one
+            for one in self._by_id.values()
+            if one.last_used_us < idle_since_us and one.producer_id not in busy
+        ]:
             self._remove(producer)
 
     def forget_partitions(self, tps: Iterable[TopicPartition]) -> None:
@@ -152,7 +169,9 @@ class Producers:
             del self._by_name[producer.transactional_id]
 
     def next_sequence(self, tp: TopicPartition, producer_id: int, epoch: int) -> int | None:
-        """The sequence number that the producer's next new batch in that partition must have; None if this is not its epoch."""
+        """The sequence number that the producer's next new batch in that partition must have; None if this is
+        not its epoch.
+        """
         producer = self._by_id.get(producer_id)
         if producer is None or producer.epoch != epoch:
             return None

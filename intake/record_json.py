@@ -1,9 +1,10 @@
 """A record as a line of JSON, both ways: what `produce` reads and `consume` prints.
 
-Owns the exact form: `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`, to which `consume` adds
-`ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null is null. Times are RFC 3339 in UTC with six
-decimals. Choices of this version: on the way in `topic` and `value` must be there (null is a tombstone), a missing `key` or `timestamp` is
-null, missing headers are none; a partition may be written as 3.0; a time is any of RFC 3339 (`archiver.runtime.rfc3339`).
+Owns the exact form: `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`, to which
+`consume` adds `ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null
+is null. Times are RFC 3339 in UTC with six decimals. Choices of this version: on the way in `topic` and
+`value` must be there (null is a tombstone), a missing `key` or `timestamp` is null, missing headers are none;
+a partition may be written as 3.0; a time is any of RFC 3339 (`archiver.runtime.rfc3339`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from intake.records import Record
 INPUT_FIELDS = ("topic", "partition", "timestamp", "key", "value", "headers")
 
 SEQUENCE_ADVICE = (
-    "is given by the producer of the run (--idempotent); leave it out. What an earlier process sent is sent again, with its numbers, by a "
+    "is given by the producer of the run (--idempotent); leave it out. What an earlier process sent is "
+    "sent again, with its numbers, by a "
     "program: Writer.resume_producer"
 )
 
@@ -40,7 +42,8 @@ class Input:
 
 
 def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> Input:
-    """One line as a record. `topic` is that of `--topic`: it stands in where the line has none, and may not contradict it.
+    """One line as a record. `topic` is that of `--topic`: it stands in where the line has none, and may not
+    contradict it.
 
     Raises `InvalidInput`; the message begins with `where`.
     """
@@ -48,7 +51,9 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
         document = json.loads(line, object_pairs_hook=_fields_once)
     except json.JSONDecodeError as error:
         # Without the tail that counts lines of its own: `where` says which line it is.
-        raise InvalidInput(f"{where}: this is no JSON: {error.msg[:1].lower()}{error.msg[1:]}, at column {error.colno}") from error
+        raise InvalidInput(
+            f"{where}: this is no JSON: {error.msg[:1].lower()}{error.msg[1:]}, at column {error.colno}"
+        ) from error
     except ValueError as error:
         raise InvalidInput(f"{where}: this is no JSON: {error}") from error
     except RecursionError as error:
@@ -56,12 +61,17 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
     if not isinstance(document, dict):
         raise InvalidInput(f"{where}: a record is a JSON object, this is {_json_type(document)}")
     if "offset" in document:
-        raise InvalidInput(f"{where}: the field 'offset' is given by the intake log; leave it out (only a mirrored topic brings its own)")
+        raise InvalidInput(
+            f"{where}: the field 'offset' is given by the intake log; leave it out (only a mirrored "
+            "topic brings its own)"
+        )
     if "sequence" in document:
         raise InvalidInput(f"{where}: the field 'sequence' {SEQUENCE_ADVICE}")
     unknown = [name for name in document if name not in INPUT_FIELDS]
     if unknown:
-        raise InvalidInput(f"{where}: unknown field {excerpt(unknown[0])!r}; the fields are {', '.join(INPUT_FIELDS)}")
+        raise InvalidInput(
+            f"{where}: unknown field {excerpt(unknown[0])!r}; the fields are {', '.join(INPUT_FIELDS)}"
+        )
     if "value" not in document:
         raise InvalidInput(f"{where}: the field 'value' is missing; null makes a tombstone")
     return Input(
@@ -81,12 +91,17 @@ def resolve_topic(found: object, given: str | None, where: str) -> str:
     """The record's topic from its own field and the one given for the whole input; raises `InvalidInput`."""
     if found is None:
         if given is None:
-            raise InvalidInput(f"{where}: the field 'topic' is missing; add it, or name a topic for all records with --topic")
+            raise InvalidInput(
+                f"{where}: the field 'topic' is missing; add it, or name a topic for all records with --topic"
+            )
         return given
     if not isinstance(found, str):
         raise InvalidInput(f"{where}: 'topic' is {_json_type(found)}; it must be text")
     if given is not None and found != given:
-        raise InvalidInput(f"{where}: 'topic' is {excerpt(found)!r}, but the input as a whole is for {given!r}; leave one of them out")
+        raise InvalidInput(
+            f"{where}: 'topic' is {excerpt(found)!r}, but the input as a whole is for {given!r}; leave "
+            "one of them out"
+        )
     return found
 
 
@@ -104,7 +119,9 @@ def record_json(
     source: Literal["archive", "intake"],
     text: bool = False,
 ) -> str:
-    """One line for `consume`, without the line end; `InvalidInput` if `text` is asked for and the bytes are no UTF-8."""
+    """One line for `consume`, without the line end; `InvalidInput` if `text` is asked for and the bytes are
+    no UTF-8.
+    """
     where = f"{topic}:{partition}:{offset}"
     document = {
         "topic": topic,
@@ -113,7 +130,9 @@ def record_json(
         "timestamp": None if timestamp_us is None else format_time(timestamp_us),
         "key": _shown(key, "key", where, text),
         "value": _shown(value, "value", where, text),
-        "headers": [[name, _shown(content, f"header {excerpt(name)!r}", where, text)] for name, content in headers],
+        "headers": [
+            [name, _shown(content, f"header {excerpt(name)!r}", where, text)] for name, content in headers
+        ],
         "ingest_timestamp": format_time(ingest_us),
         "batch_start": batch_start,
         "from": source,
@@ -131,14 +150,24 @@ def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def whole_number(found: object) -> int | None:
-    """A whole number as JSON can write it, also with a fraction of zero (3.0) or an exponent; None for anything else."""
+    """A whole number as JSON can write it, also with a fraction of zero (3.0) or an exponent; None for
+    anything else.
+    """
     if isinstance(found, float) and found.is_integer():  # neither an infinity nor NaN
         return int(found)
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _json_type(found: object) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", int: "a number", float: "a number", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
     return names.get(type(found), type(found).__name__)
 
 
@@ -147,7 +176,9 @@ def _partition(found: object, where: str) -> int | None:
         return None
     number = whole_number(found)
     if number is None:
-        raise InvalidInput(f"{where}: 'partition' is {_json_type(found)}; it must be a whole number or left out")
+        raise InvalidInput(
+            f"{where}: 'partition' is {_json_type(found)}; it must be a whole number or left out"
+        )
     return number
 
 
@@ -155,7 +186,10 @@ def _bytes(found: object, what: str, where: str, text: bool) -> bytes | None:
     if found is None:
         return None
     if not isinstance(found, str):
-        raise InvalidInput(f"{where}: {what!r} is {_json_type(found)}; it must be {'text' if text else 'base64 text'} or null")
+        raise InvalidInput(
+            f"{where}: {what!r} is {_json_type(found)}; it must be {'text' if text else 'base64 text'} "
+            "or null"
+        )
     try:
         if text:
             return found.encode("utf-8")
@@ -164,7 +198,8 @@ def _bytes(found: object, what: str, where: str, text: bool) -> bytes | None:
         raise InvalidInput(f"{where}: {what!r} cannot be written as UTF-8: {error.reason}") from error
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(
-            f"{where}: {what!r} is no base64 ({error}); plain text is asked for by --text, or ?text=true over HTTP"
+            f"{where}: {what!r} is no base64 ({error}); plain text is asked for by --text, or "
+            "?text=true over HTTP"
         ) from error
     return decoded
 
@@ -173,14 +208,18 @@ def _headers(found: object, where: str, text: bool) -> tuple[tuple[str, bytes | 
     if found is None:
         return ()
     if not isinstance(found, list):
-        raise InvalidInput(f"{where}: 'headers' is {_json_type(found)}; it must be a list of [name, value] pairs")
+        raise InvalidInput(
+            f"{where}: 'headers' is {_json_type(found)}; it must be a list of [name, value] pairs"
+        )
     headers: list[tuple[str, bytes | None]] = []
     for position, pair in enumerate(found):
         if not isinstance(pair, list) or len(pair) != 2:
             raise InvalidInput(f"{where}: header {position} is not a pair [name, value]")
         name, value = pair
         if not isinstance(name, str):
-            raise InvalidInput(f"{where}: the name of header {position} is {_json_type(name)}; it must be text")
+            raise InvalidInput(
+                f"{where}: the name of header {position} is {_json_type(name)}; it must be text"
+            )
         headers.append((name, _bytes(value, f"header {excerpt(name)}", where, text)))
     return tuple(headers)
 
@@ -189,7 +228,10 @@ def _timestamp(found: object, where: str) -> int | None:
     if found is None:
         return None
     if not isinstance(found, str):
-        raise InvalidInput(f"{where}: 'timestamp' is {_json_type(found)}; it must be text like 2026-01-02T03:04:05.678901Z or null")
+        raise InvalidInput(
+            f"{where}: 'timestamp' is {_json_type(found)}; it must be text like "
+            "2026-01-02T03:04:05.678901Z or null"
+        )
     try:
         return parse_time(found)
     except ValueError as error:
@@ -204,4 +246,6 @@ def _shown(content: bytes | None, what: str, where: str, text: bool) -> str | No
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{where}: the {what} is no UTF-8 text; leave --text out to see it as base64") from error
+        raise InvalidInput(
+            f"{where}: the {what} is no UTF-8 text; leave --text out to see it as base64"
+        ) from error

@@ -1,11 +1,12 @@
 """Records as producers hand them over, one at a time or as Arrow batches.
 
-Owns the rules a record must keep: types, size, header names, the range of timestamps. Promises that what passes can be stored and read
-back unchanged. Never changes a byte of a key, a value or a header.
+Owns the rules a record must keep: types, size, header names, the range of timestamps. Promises that what
+passes can be stored and read back unchanged. Never changes a byte of a key, a value or a header.
 
-A record's *raw bytes* are the bytes of its key, its value and its header names and values; a null counts zero. Its *weight* is what it is
-measured by against `record_bytes_max` and the writer's queue: raw bytes and `HEADER_COST_BYTES` per header. Without that a record of
-millions of empty headers would weigh nothing and still fill the memory. What is stored and counted elsewhere is always raw bytes.
+A record's *raw bytes* are the bytes of its key, its value and its header names and values; a null counts
+zero. Its *weight* is what it is measured by against `record_bytes_max` and the writer's queue: raw bytes and
+`HEADER_COST_BYTES` per header. Without that a record of millions of empty headers would weigh nothing and
+still fill the memory. What is stored and counted elsewhere is always raw bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NormalBatch:
-    """An accepted batch: columns exactly as `RECORD_SCHEMA`, what each row holds and weighs, and the partitions it asks for."""
+    """An accepted batch: columns exactly as `RECORD_SCHEMA`, what each row holds and weighs, and the
+    partitions it asks for.
+    """
 
     columns: pa.RecordBatch
     raw_bytes: npt.NDArray[np.int64]
@@ -104,53 +107,81 @@ def validate(record: Record, record_bytes_max: int) -> int:
 
 def _validate_headers(headers: object) -> None:
     if not isinstance(headers, tuple):
-        raise RecordRefused(f"the headers are of type {type(headers).__name__}; they must be a tuple of (name, value) pairs")
+        raise RecordRefused(
+            f"the headers are of type {type(headers).__name__}; they must be a tuple of (name, value) pairs"
+        )
     for position, header in enumerate(headers):
         if not isinstance(header, tuple) or len(header) != 2:
             raise RecordRefused(f"header {position} is not a pair of name and value")
         name, value = header
         if not isinstance(name, str):
-            raise RecordRefused(f"the name of header {position} is of type {type(name).__name__}; it must be str")
+            raise RecordRefused(
+                f"the name of header {position} is of type {type(name).__name__}; it must be str"
+            )
         try:
             name.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RecordRefused(f"the name of header {position} ({excerpt(name)!r}) cannot be written as UTF-8: {error.reason}") from error
+            raise RecordRefused(
+                f"the name of header {position} ({excerpt(name)!r}) cannot be written as UTF-8: "
+                f"{error.reason}"
+            ) from error
         if value is not None and not isinstance(value, bytes):
-            raise RecordRefused(f"the value of header {excerpt(name)!r} is of type {type(value).__name__}; it must be bytes or None")
+            raise RecordRefused(
+                f"the value of header {excerpt(name)!r} is of type {type(value).__name__}; it must be "
+                "bytes or None"
+            )
 
 
 def _validate_timestamp(timestamp_us: object) -> None:
     if timestamp_us is None:
         return
     if not isinstance(timestamp_us, int) or isinstance(timestamp_us, bool):
-        raise RecordRefused(f"the timestamp is of type {type(timestamp_us).__name__}; it must be int microseconds since 1970 or None")
+        raise RecordRefused(
+            f"the timestamp is of type {type(timestamp_us).__name__}; it must be int microseconds "
+            "since 1970 or None"
+        )
     if not TIMESTAMP_MIN_US <= timestamp_us <= TIMESTAMP_MAX_US:
-        raise RecordRefused(f"the timestamp {timestamp_us} us is outside the years 1 to 9999; it is counted in microseconds since 1970")
+        raise RecordRefused(
+            f"the timestamp {timestamp_us} us is outside the years 1 to 9999; it is counted in "
+            "microseconds since 1970"
+        )
 
 
 def _too_large(raw_bytes: int, headers: int, record_bytes_max: int) -> str:
     what = f"{raw_bytes} bytes"
     if headers:
         weight = raw_bytes + HEADER_COST_BYTES * headers
-        what += f" and {headers} headers, which count {HEADER_COST_BYTES} bytes each besides, together {weight} bytes"
-    return f"the record has {what}, more than intake.record_bytes_max = {record_bytes_max}; make it smaller or raise the limit"
+        what += (
+            f" and {headers} headers, which count {HEADER_COST_BYTES} bytes each besides, together "
+            f"{weight} bytes"
+        )
+    return (
+        f"the record has {what}, more than intake.record_bytes_max = {record_bytes_max}; make it smaller "
+        "or raise the limit"
+    )
 
 
 def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch:
-    """Check a whole batch and bring it to `RECORD_SCHEMA`; raises `RecordRefused` that names the column or the row.
+    """Check a whole batch and bring it to `RECORD_SCHEMA`; raises `RecordRefused` that names the column or
+    the row.
 
-    `value` must be there; a missing `key`, `headers` or `event_timestamp` is null in every row. Large binary columns and timestamps of
-    another unit are cast where nothing is lost. Other columns are refused, so that a misspelt one is not dropped unseen.
+    `value` must be there; a missing `key`, `headers` or `event_timestamp` is null in every row. Large binary
+    columns and timestamps of another unit are cast where nothing is lost. Other columns are refused, so that
+    a misspelt one is not dropped unseen.
     """
     names = batch.schema.names
     known = [*RECORD_SCHEMA.names, "partition"]
     for name in names:
         if name not in known:
-            raise RecordRefused(f"the batch has a column {excerpt(name)!r}; the columns are {', '.join(known)}")
+            raise RecordRefused(
+                f"the batch has a column {excerpt(name)!r}; the columns are {', '.join(known)}"
+            )
         if names.count(name) > 1:
             raise RecordRefused(f"the batch has {names.count(name)} columns named {name!r}")
     if "value" not in names:
-        raise RecordRefused("the batch has no column 'value'; it may be null in every row, but it must be there")
+        raise RecordRefused(
+            "the batch has no column 'value'; it may be null in every row, but it must be there"
+        )
     key = _binary_column(batch, "key")
     value = _binary_column(batch, "value")
     headers = _headers_column(batch)
@@ -160,7 +191,9 @@ def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch
     weights = raw_bytes + HEADER_COST_BYTES * header_counts
     if len(weights) and int(weights.max()) > record_bytes_max:
         row = int((weights > record_bytes_max).argmax())
-        raise RecordRefused(f"row {row}: {_too_large(int(raw_bytes[row]), int(header_counts[row]), record_bytes_max)}")
+        raise RecordRefused(
+            f"row {row}: {_too_large(int(raw_bytes[row]), int(header_counts[row]), record_bytes_max)}"
+        )
     columns = pa.RecordBatch.from_arrays([key, value, headers, event_timestamp], schema=RECORD_SCHEMA)
     return NormalBatch(columns, raw_bytes, weights, _partition_column(batch))
 
@@ -193,7 +226,9 @@ def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
             column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
         pairs = column.flatten()
         if pairs.null_count:
-            raise RecordRefused("the column 'headers' holds a null header; a header is a pair of name and value")
+            raise RecordRefused(
+                "the column 'headers' holds a null header; a header is a pair of name and value"
+            )
         header_names, header_values = pairs.flatten()
         if header_names.null_count:
             raise RecordRefused("the column 'headers' holds a header without a name; names are UTF-8 text")
@@ -206,13 +241,19 @@ def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
 
 
 def _nullable_headers(found: pa.DataType) -> pa.DataType:
-    """The type to cast to before nulls are looked for; refuses what is no list of (key string, value binary)."""
+    """The type to cast to before nulls are looked for; refuses what is no list of (key string, value
+    binary).
+    """
     wanted = "list<struct<key: string, value: binary>>"
-    if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(found.value_type):
+    if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(
+        found.value_type
+    ):
         raise RecordRefused(f"the column 'headers' is of type {found}; it must be {wanted}")
     fields = {field.name: field.type for field in found.value_type}
     name_type, value_type = fields.get("key"), fields.get("value")
-    names_fit = name_type is not None and (pa.types.is_string(name_type) or pa.types.is_large_string(name_type))
+    names_fit = name_type is not None and (
+        pa.types.is_string(name_type) or pa.types.is_large_string(name_type)
+    )
     values_fit = value_type is not None and (
         pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type) or pa.types.is_null(value_type)
     )
@@ -226,7 +267,9 @@ def _timestamp_column(batch: pa.RecordBatch) -> ArrowArray:
         return pa.nulls(batch.num_rows, TIMESTAMP)
     column: ArrowArray = batch.column("event_timestamp")
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
-        raise RecordRefused(f"the column 'event_timestamp' is of type {column.type}; it must be a timestamp with a time zone")
+        raise RecordRefused(
+            f"the column 'event_timestamp' is of type {column.type}; it must be a timestamp with a time zone"
+        )
     try:
         column = column.cast(TIMESTAMP)
     except pa.ArrowInvalid as error:

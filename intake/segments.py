@@ -1,6 +1,8 @@
-"""Where records are: consecutive records of one topic partition inside one intake file, one by one or many as numbers.
+"""Where records are: consecutive records of one topic partition inside one intake file, one by one or many as
+numbers.
 
-Pure. An object for each takes four times the memory and, where there are half a million of them, seconds to make, to collect and to send.
+Pure. An object for each takes four times the memory and, where there are half a million of them, seconds to
+make, to collect and to send.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ BASE, END, LOG_INDEX, ROW_GROUP, FIRST_ROW, RAW_BYTES, ACCEPT_MAX_US, FLOOR_US =
 
 
 class Segments(Sequence[SegmentRef]):
-    """Segments of one topic partition, in offset order, as numbers: found in a shelf, cut into plans and sent to the tasks as they are.
+    """Segments of one topic partition, in offset order, as numbers: found in a shelf, cut into plans and sent
+    to the tasks as they are.
 
     Whoever needs one of them as an object takes it out like out of a list. Never changed.
     """
@@ -75,7 +78,9 @@ class Segments(Sequence[SegmentRef]):
     __slots__ = ("files", "numbers")
 
     def __init__(self, numbers: Numbers, files: Mapping[int, FileRef]) -> None:
-        """`files` has at least the files that `numbers` name, by their place in the log; many may share it."""
+        """`files` has at least the files that `numbers` name, by their place in the log; many may share
+        it.
+        """
         self.numbers = numbers
         self.files = files
 
@@ -98,7 +103,9 @@ class Segments(Sequence[SegmentRef]):
 
     @classmethod
     def sharing(cls, groups: Sequence[Segments]) -> list[Segments]:
-        """The same groups with one mapping that has just the files they name: what is sent elsewhere with all of them."""
+        """The same groups with one mapping that has just the files they name: what is sent elsewhere with all
+        of them.
+        """
         files: dict[int, FileRef] = {}
         for group in groups:
             files.update((index, group.files[index]) for index in group.indexes.difference(files))
@@ -158,7 +165,9 @@ class Segments(Sequence[SegmentRef]):
             same = np.array_equal(self.numbers, other.numbers)
             return same and all(self.files[index] == other.files[index] for index in self.indexes)
         if isinstance(other, Sequence):
-            return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+            return len(self) == len(other) and all(
+                mine == theirs for mine, theirs in zip(self, other, strict=True)
+            )
         return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
@@ -191,7 +200,9 @@ class HeldSegments(Sequence[SegmentRef]):
     def append(self, segment: SegmentRef) -> None:
         """One more; it begins where the last one ends, or behind that."""
         file, row_group, first_row, rows, base, raw_bytes, accept_max_us, floor_us = segment
-        self._numbers += _LINE.pack(base, base + rows, file.log_index, row_group, first_row, raw_bytes, accept_max_us, floor_us)
+        self._numbers += _LINE.pack(
+            base, base + rows, file.log_index, row_group, first_row, raw_bytes, accept_max_us, floor_us
+        )
         self._files.append(file)
 
     def parts(self, places: Iterable[tuple[int, int]]) -> HeldSegments:
@@ -236,7 +247,9 @@ class HeldSegments(Sequence[SegmentRef]):
             first, end, step = place.indices(len(self))
             assert step == 1, "they are taken one after the other"
             end = max(first, end)
-            return Segments(self.numbers(first, end), {file.log_index: file for file in self._files[first:end]})
+            return Segments(
+                self.numbers(first, end), {file.log_index: file for file in self._files[first:end]}
+            )
         at = range(len(self))[place]
         return _segment(_LINE.unpack(self._lines(at, at + 1)), {self._files[at].log_index: self._files[at]})
 
@@ -259,4 +272,6 @@ NONE = Segments.of(())
 
 def _segment(line: Iterable[int], files: Mapping[int, FileRef]) -> SegmentRef:
     base, end, log_index, row_group, first_row, raw_bytes, accept_max_us, floor_us = line
-    return SegmentRef(files[log_index], row_group, first_row, end - base, base, raw_bytes, accept_max_us, floor_us)
+    return SegmentRef(
+        files[log_index], row_group, first_row, end - base, base, raw_bytes, accept_max_us, floor_us
+    )

@@ -1,7 +1,7 @@
 """Builds the source archive and the wheel into a folder, by default dist/.
 
-Both are built from a copy of what belongs into them, so that a build leaves nothing in the tree and takes nothing along that an earlier one
-left there. Needs the packages of requirements/build.lock, and no network.
+Both are built from a copy of what belongs into them, so that a build leaves nothing in the tree and takes
+nothing along that an earlier one left there. Needs the packages of requirements/build.lock, and no network.
 """
 
 from __future__ import annotations
@@ -17,23 +17,34 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("archiver", "intake", "reconcile")
 FILES = ("LICENSE", "README.md", "pyproject.toml")
 # The folder is remembered, because setuptools replaces the arguments.
-_BUILD = "import sys; from setuptools import build_meta; made = sys.argv[1]; build_meta.build_sdist(made); build_meta.build_wheel(made)"
+_BUILD = (
+    "import sys; from setuptools import build_meta; made = sys.argv[1]; build_meta.build_sdist(made); "
+    "build_meta.build_wheel(made)"
+)
 
 
 def build(output: Path) -> list[Path]:
-    """Put both into `output`, made if missing; their paths. Raises `SystemExit` with what was printed if the build fails."""
+    """Put both into `output`, made if missing; their paths. Raises `SystemExit` with what was printed if the
+    build fails.
+    """
     output = output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="archiver-build-") as scratch:
         tree, made = Path(scratch) / "tree", Path(scratch) / "made"
         made.mkdir()
         for name in PACKAGES:
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
+            shutil.copytree(
+                ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]")
+            )
         for name in FILES:
             shutil.copy(ROOT / name, tree / name)
-        done = subprocess.run([sys.executable, "-c", _BUILD, str(made)], cwd=tree, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _BUILD, str(made)], cwd=tree, capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
-            raise SystemExit(f"{done.stdout}{done.stderr}\nerror: the build failed with exit code {done.returncode}")
+            raise SystemExit(
+                f"{done.stdout}{done.stderr}\nerror: the build failed with exit code {done.returncode}"
+            )
         for earlier in (*output.glob("stream_archiver-*.whl"), *output.glob("stream_archiver-*.tar.gz")):
             earlier.unlink()  # Whoever installs dist/stream_archiver-*.whl means this one.
         return [Path(shutil.move(path, output / path.name)) for path in sorted(made.iterdir())]

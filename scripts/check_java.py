@@ -18,7 +18,11 @@ def main() -> int:
     except JavaUnfit as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
-    note = "" if found.tested else f" (supported by Spark; this project's tests ran on {', '.join(map(str, TESTED))})"
+    note = (
+        ""
+        if found.tested
+        else f" (supported by Spark; this project's tests ran on {', '.join(map(str, TESTED))})"
+    )
     print(f"Java {found.major}: {found.executable}{note}")
     return 0
 

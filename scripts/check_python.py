@@ -1,4 +1,6 @@
-"""Says whether this Python can run the project; exit code 3 and what to do if not. Must itself run on any Python 3."""
+"""Says whether this Python can run the project; exit code 3 and what to do if not. Must itself run on any
+Python 3.
+"""
 
 import sys
 

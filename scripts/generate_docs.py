@@ -1,5 +1,6 @@
-"""Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of metrics,
-docs/openapi.json from the table of what the port answers to, and docs/performance.md from the results of benches.
+"""Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of
+metrics, docs/openapi.json from the table of what the port answers to, and docs/performance.md from the
+results of benches.
 
 With --check, says whether the committed pages are up to date.
 """
@@ -83,10 +84,17 @@ def _sections(group: type[Group], prefix: str, title: str) -> list[str]:
             rows.append(f"| `{name}` | {_kind(field.annotation, field)} | {_default(field)} | {text} |\n")
             continue
         key = f"{prefix}{name}{'[]' if get_origin(field.annotation) is tuple else ''}"
-        rows.append(f"| `{name}` | group{'s' if key.endswith(']') else ''}, see [{key}](#{_anchor(key)}) | {_default(field)} | {text} |\n")
+        rows.append(
+            f"| `{name}` | group{'s' if key.endswith(']') else ''}, see [{key}](#{_anchor(key)}) | "
+            f"{_default(field)} | {text} |\n"
+        )
         below.extend(_sections(inner, f"{key}.", f"`{key}`"))
     paragraphs = [_one_line(paragraph) for paragraph in (group.__doc__ or "").split("\n\n")]
-    head = f"\n## {title}\n\n" + "\n\n".join(paragraphs).strip() + "\n\n| key | value | default | meaning |\n|---|---|---|---|\n"
+    head = (
+        f"\n## {title}\n\n"
+        + "\n\n".join(paragraphs).strip()
+        + "\n\n| key | value | default | meaning |\n|---|---|---|---|\n"
+    )
     return [head + "".join(rows), *below]
 
 
@@ -102,7 +110,9 @@ def _anchor(key: str) -> str:
 def _group_in(annotation: Any) -> type[Group] | None:
     if isinstance(annotation, type):
         return annotation if issubclass(annotation, Group) else None
-    return next((found for argument in get_args(annotation) if (found := _group_in(argument)) is not None), None)
+    return next(
+        (found for argument in get_args(annotation) if (found := _group_in(argument)) is not None), None
+    )
 
 
 def _metadata(annotation: Any, field: FieldInfo) -> list[object]:
@@ -115,7 +125,9 @@ def _metadata(annotation: Any, field: FieldInfo) -> list[object]:
 
 def _kind(annotation: Any, field: FieldInfo) -> str:
     functions = [getattr(item, "func", None) for item in _metadata(annotation, field)]
-    bounds = _bounds(_metadata(annotation, field), duration=parse_duration in functions, size=parse_size in functions)
+    bounds = _bounds(
+        _metadata(annotation, field), duration=parse_duration in functions, size=parse_size in functions
+    )
     if parse_duration in functions:
         return f"duration{bounds}"
     if parse_retention in functions:
@@ -137,7 +149,14 @@ def _type_name(annotation: Any) -> str:
         return "keys and values"
     if origin is not None and hasattr(annotation, "__metadata__"):
         return _type_name(arguments[0])
-    names = {str: "text", int: "whole number", bool: "`true` or `false`", float: "number", Path: "path", SecretStr: "secret"}
+    names = {
+        str: "text",
+        int: "whole number",
+        bool: "`true` or `false`",
+        float: "number",
+        Path: "path",
+        SecretStr: "secret",
+    }
     return names.get(annotation, str(getattr(annotation, "__name__", annotation)))
 
 
@@ -145,7 +164,15 @@ def _bounds(metadata: list[object], *, duration: bool, size: bool) -> str:
     """The limits of a number, in words."""
 
     def shown(value: float) -> str:
-        return _seconds(value) if duration else _bytes(int(value)) if size else f"{value:g}" if value < 10**6 else str(value)
+        return (
+            _seconds(value)
+            if duration
+            else _bytes(int(value))
+            if size
+            else f"{value:g}"
+            if value < 10**6
+            else str(value)
+        )
 
     words = []
     for attribute, word in (("gt", "more than"), ("ge", "at least"), ("le", "at most")):
@@ -210,9 +237,16 @@ def main() -> int:
         for path, text in wanted.items():
             path.write_text(text, encoding="utf-8")
         return 0
-    stale = [str(path.relative_to(ROOT)) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     if stale:
-        print(f"error: {' and '.join(stale)} is not what the code and the results say; run make docs", file=sys.stderr)
+        print(
+            f"error: {' and '.join(stale)} is not what the code and the results say; run make docs",
+            file=sys.stderr,
+        )
         return 1
     print(f"{', '.join(str(path.relative_to(ROOT)) for path in wanted)} are up to date")
     return 0

@@ -16,7 +16,9 @@ BUILTIN = Path("archiver/registry/builtin_protos")
 
 
 def generate(target: Path) -> None:
-    """Write a `_pb2.py` and a `_pb2.pyi` for each .proto file, and the built-in descriptors, at the same place below `target`."""
+    """Write a `_pb2.py` and a `_pb2.pyi` for each .proto file, and the built-in descriptors, at the same
+    place below `target`.
+    """
     every = sorted(path.relative_to(ROOT) for path in (ROOT / "archiver").rglob("*.proto"))
     sources = [str(path) for path in every if not path.is_relative_to(BUILTIN)]
     _protoc(ROOT, ["-I.", f"--python_out={target}", f"--pyi_out={target}", *sources])
@@ -26,14 +28,18 @@ def generate(target: Path) -> None:
 
 
 def _protoc(folder: Path, arguments: list[str]) -> None:
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *arguments], cwd=folder, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", *arguments], cwd=folder, check=True, timeout=120
+    )
 
 
 def generated(folder: Path) -> dict[str, bytes]:
     """The generated files of a tree, by path."""
     found = [*sorted((folder / "archiver").rglob("*_pb2.py*")), folder / BUILTIN / "builtin.binpb"]
     return {
-        str(path.relative_to(folder)): path.read_bytes() for path in found if path.suffix in (".py", ".pyi", ".binpb") and path.exists()
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in found
+        if path.suffix in (".py", ".pyi", ".binpb") and path.exists()
     }
 
 
@@ -48,7 +54,9 @@ def main() -> int:
     found = generated(ROOT)
     differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
     if differing:
-        print(f"error: {', '.join(differing)}: not what the .proto files say; run make proto", file=sys.stderr)
+        print(
+            f"error: {', '.join(differing)}: not what the .proto files say; run make proto", file=sys.stderr
+        )
         return 1
     print(f"{len(wanted)} generated protobuf files are up to date")
     return 0

@@ -63,7 +63,16 @@ TEXTS = {
 }
 
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Where records are", ("archiver_lag_", "archiver_freshness_", "archiver_commit_age_", "archiver_topic_", "archiver_pending_")),
+    (
+        "Where records are",
+        (
+            "archiver_lag_",
+            "archiver_freshness_",
+            "archiver_commit_age_",
+            "archiver_topic_",
+            "archiver_pending_",
+        ),
+    ),
     ("", ("archiver_untold_", "archiver_held_", "archiver_folded_")),
     ("Archiving", ("archiver_archive_", "archiver_decode_", "archiver_commits_", "archiver_commit_")),
     ("Intake", ("archiver_intake_", "archiver_source_")),
@@ -75,7 +84,9 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 def page() -> str:
     """The whole page."""
     limits = MetricsSettings()
-    head = HEAD.replace("{series}", f"{series_max(limits.partitions_max, limits.topics_max, dependencies=3, sources=0):,}")
+    head = HEAD.replace(
+        "{series}", f"{series_max(limits.partitions_max, limits.topics_max, dependencies=3, sources=0):,}"
+    )
     return head + "".join(_sections()) + LABELS_HEAD + "".join(_label(label) for label in LABELS)
 
 
@@ -85,7 +96,9 @@ def _sections() -> list[str]:
     for title, prefixes in SECTIONS:
         here = [name for name in left if name.startswith(prefixes)]
         if title:
-            parts.append(f"\n## {title}\n\n| name | kind | labels | shown by | meaning |\n|---|---|---|---|---|\n")
+            parts.append(
+                f"\n## {title}\n\n| name | kind | labels | shown by | meaning |\n|---|---|---|---|---|\n"
+            )
         parts += [_row(name, left.pop(name)) for name in here]
     assert not left, left
     return parts
@@ -99,4 +112,6 @@ def _row(name: str, metric: Metric) -> str:
 
 def _label(label: str) -> str:
     values = LABELS[label]
-    return f"| `{label}` | {TEXTS[label] if values is None else ', '.join(f'`{value}`' for value in values)} |\n"
+    return (
+        f"| `{label}` | {TEXTS[label] if values is None else ', '.join(f'`{value}`' for value in values)} |\n"
+    )

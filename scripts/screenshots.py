@@ -1,6 +1,8 @@
-"""Pictures of the status page in a headless Chromium, for looking at it: its states, at two widths, light and dark.
+"""Pictures of the status page in a headless Chromium, for looking at it: its states, at two widths, light and
+dark.
 
-The values come from real applications on scratch folders. The pictures go to a folder that version control ignores; see `make screenshots`.
+The values come from real applications on scratch folders. The pictures go to a folder that version control
+ignores; see `make screenshots`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from tests.support.builders.status_scenes import SCENES, starting  # noqa: E402
 
 SIZES = {"wide": "1440,2600", "narrow": "500,2400"}
 """Chromium makes no window narrower than 500; the narrow page is put into a frame of 390."""
-FRAME = '<!doctype html><body style="margin:0;background:#888"><iframe src="{name}" style="border:0;width:390px;height:2400px"></iframe>'
+FRAME = (
+    '<!doctype html><body style="margin:0;background:#888"><iframe src="{name}" '
+    'style="border:0;width:390px;height:2400px"></iframe>'
+)
 CHROMIUM = [
     "--headless",
     "--no-sandbox",
@@ -48,7 +53,9 @@ def pages(scratch: Path) -> Iterator[tuple[str, str]]:
 
 def picture(browser: str, source: Path, target: Path, size: str, dark: bool) -> None:
     """One picture; raises `CalledProcessError` if the browser fails."""
-    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
+    scheme = (
+        ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
+    )
     with tempfile.TemporaryDirectory(prefix="chromium-") as profile:
         command = [
             browser,

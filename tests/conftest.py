@@ -1,4 +1,5 @@
-"""What holds for all tests: the order in which files go to the processes that share a run, and that no test sees the secrets of another."""
+"""What holds for all tests: the order in which files go to the processes that share a run, and that no test
+sees the secrets of another."""
 
 from __future__ import annotations
 
@@ -16,25 +17,38 @@ settings.register_profile("here", deadline=None)  # how long an example takes is
 settings.load_profile("here")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # So a shell starts what it runs in the background, and what tests start would inherit it: no interrupt would ever arrive there.
+    # So a shell starts what it runs in the background, and what tests start would inherit it: no interrupt
+    # would ever arrive there.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DAY_S = 86_400
 BEFORE_MIDNIGHT_S = 60
 LONGEST = (
     *("tests/system/test_soak.py", "tests/system/test_serve_spark_lost.py", "tests/system/test_installed.py"),
-    *("tests/fault/sweep/test_sweep.py", "tests/fault/sweep/test_sweep_spark.py", "tests/integration/test_foreign_spark_tools.py"),
-    *("tests/integration/test_queries.py", "tests/system/test_backup_drills.py", "tests/system/test_benches.py"),
+    *(
+        "tests/fault/sweep/test_sweep.py",
+        "tests/fault/sweep/test_sweep_spark.py",
+        "tests/integration/test_foreign_spark_tools.py",
+    ),
+    *(
+        "tests/integration/test_queries.py",
+        "tests/system/test_backup_drills.py",
+        "tests/system/test_benches.py",
+    ),
     *("tests/integration/test_spark_connect.py", "tests/integration/test_spark_cluster.py"),
     *("tests/system/test_bucket_two_daemons.py", "tests/system/test_mirror_two_daemons.py"),
-    *(f"tests/simulation/publish/test_publish_{number}_quarter.py" for number in ("first", "second", "third", "fourth")),
+    *(
+        f"tests/simulation/publish/test_publish_{number}_quarter.py"
+        for number in ("first", "second", "third", "fourth")
+    ),
 )
 """Minutes each: begun last, one of them would run alone at the end."""
 
 
 @pytest.fixture(autouse=True)
 def secrets_of_its_own() -> Iterator[None]:
-    """What a test tells this process to hide is not hidden in the texts of the tests behind it; one may have the secret `x`."""
+    """What a test tells this process to hide is not hidden in the texts of the tests behind it; one may have
+    the secret `x`."""
     before = redaction._process
     redaction._process = Redactor(before._secrets)
     yield

@@ -1,7 +1,8 @@
 """The composition root: from settings to an application.
 
-The one place that knows which adapter stands behind which Protocol. Nothing is connected, or even imported, before it is asked for: a
-command that only reads starts no Spark and loads no catalog. Close the application after use.
+The one place that knows which adapter stands behind which Protocol. Nothing is connected, or even imported,
+before it is asked for: a command that only reads starts no Spark and loads no catalog. Close the application
+after use.
 """
 
 from __future__ import annotations
@@ -83,9 +84,10 @@ class Application(Upkeep):
         lasting: bool = False,
         holding: bool = True,
     ) -> None:
-        """With `lasting`, for a daemon: the leadership is kept from turn to turn until it is resigned, that the log is the newest is
-        proven once, and no catalog is made anew in place of one that is absent. Without `holding`, others lead between two turns: for
-        a daemon that leaves archiving, or cleaning, to another. `settings` may be replaced: see `adopt`.
+        """With `lasting`, for a daemon: the leadership is kept from turn to turn until it is resigned, that
+        the log is the newest is proven once, and no catalog is made anew in place of one that is absent.
+        Without `holding`, others lead between two turns: for a daemon that leaves archiving, or cleaning, to
+        another. `settings` may be replaced: see `adopt`.
         """
         self.settings = settings
         self._lasting = lasting
@@ -106,15 +108,20 @@ class Application(Upkeep):
             self._logs.close()
             raise
         self.lease: Lease = self._logs.lease(LEADER, self._owner)
-        self.catalogs = ConfiguredCatalogs(lambda: self.settings, self._ids, self._knows_tables_of if lasting else None)
+        self.catalogs = ConfiguredCatalogs(
+            lambda: self.settings, self._ids, self._knows_tables_of if lasting else None
+        )
         self._log_checked = False
 
     def _identity(self, objects: ObjectStore) -> ClusterIdentity:
-        """Of the data folder, which gets one only while the logs are empty: a folder that vanished is not to be replaced by a new one."""
+        """Of the data folder, which gets one only while the logs are empty: a folder that vanished is not to
+        be replaced by a new one.
+        """
         new = read_cluster(objects) is None
         if new and self.intake_log.tail() + self.control_log.tail() > 0:
             raise ConfigInvalid(
-                f"the metadata store holds records of a data folder, but {self.settings.data.uri} has no identity (cluster.json); "
+                f"the metadata store holds records of a data folder, but {self.settings.data.uri} has "
+                "no identity (cluster.json); "
                 "bring that folder back or correct data.uri"
             )
         if new:
@@ -156,13 +163,17 @@ class Application(Upkeep):
     @cached_property
     def sequencer(self) -> Sequencer:
         """The way into the intake log."""
-        return Sequencer(self.intake_log, self._ids, self._clock, self.settings.log, CheckpointStore(self.objects))
+        return Sequencer(
+            self.intake_log, self._ids, self._clock, self.settings.log, CheckpointStore(self.objects)
+        )
 
     @cached_property
     def checkpointer(self) -> Checkpointer:
         """Makes checkpoints of the intake log and trims it."""
         lease = self._logs.lease(CHECKPOINT, self._owner)
-        return Checkpointer(self.intake_log, CheckpointStore(self.objects), self.sequencer, self.settings.log, lease)
+        return Checkpointer(
+            self.intake_log, CheckpointStore(self.objects), self.sequencer, self.settings.log, lease
+        )
 
     def intake(self) -> Backlog:
         """What the intake log says, read to its tail, shelves included."""
@@ -177,13 +188,21 @@ class Application(Upkeep):
     @cached_property
     def _accept_clock(self) -> AcceptClock:
         """This process's view of the time, distrusted when it runs ahead."""
-        return AcceptClock(self._clock, self.settings.intake.clock_skew_max, self.settings.intake.clock_settle)
+        return AcceptClock(
+            self._clock, self.settings.intake.clock_skew_max, self.settings.intake.clock_settle
+        )
 
     def end_overdue(self) -> None:
-        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with that."""
+        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with
+        that.
+        """
         now_us = self._accept_clock.written_us(self.sequencer.fold.newest_us)
         for ended in self.sequencer.end_overdue(now_us):
-            _log.warning("transaction %s of producer %d was open for too long and is aborted", ended.transactional_id, ended.producer_id)
+            _log.warning(
+                "transaction %s of producer %d was open for too long and is aborted",
+                ended.transactional_id,
+                ended.producer_id,
+            )
 
     @cached_property
     def leader(self) -> Leader:
@@ -206,7 +225,9 @@ class Application(Upkeep):
 
     @cached_property
     def _reader(self) -> Leader:
-        """Reads the control log beside a daemon's rounds, which change the fold of the leader while others look."""
+        """Reads the control log beside a daemon's rounds, which change the fold of the leader while others
+        look.
+        """
         return self._new_leader() if self._lasting else self.leader
 
     def ledger(self) -> LedgerFold:
@@ -229,7 +250,10 @@ class Application(Upkeep):
         """A column layout that the ledger records; raises `NotFound`."""
         entry = self.ledger().topic(topic_id).schemas.get(version)
         if entry is None:
-            raise NotFound(f"the ledger has no schema version {version} of topic id {topic_id}; the control log is older than the archives")
+            raise NotFound(
+                f"the ledger has no schema version {version} of topic id {topic_id}; the control log "
+                "is older than the archives"
+            )
         return TopicSchema.from_entry(entry)
 
     @cached_property
@@ -246,11 +270,17 @@ class Application(Upkeep):
     def _knows_tables_of(self, catalog: str) -> bool:
         """Whether the ledger has met a table of that catalog."""
         topics, ledger = self.intake().topics_by_name, self.ledger()
-        names = (topic.name for topic in self.settings.topics if topic.archive.catalog == catalog and topic.name in topics)
+        names = (
+            topic.name
+            for topic in self.settings.topics
+            if topic.archive.catalog == catalog and topic.name in topics
+        )
         return any(ledger.topic(topics[name].topic_id).table_uuid is not None for name in names)
 
     def table(self, topic: str) -> TableView | None:
-        """The topic's table as the catalog has it; None if it does not exist (yet) or the topic goes to no table."""
+        """The topic's table as the catalog has it; None if it does not exist (yet) or the topic goes to no
+        table.
+        """
         settings = self.settings.topic(topic)
         if settings is None or settings.archive.catalog is None or settings.archive.table is None:
             return None
@@ -263,7 +293,9 @@ class Application(Upkeep):
     # what is done with them
 
     def _ready_to_append(self) -> None:
-        """Refuse to go on with a log that lost entries; raises `Halt`, or `ConfigInvalid` if it is another data folder's."""
+        """Refuse to go on with a log that lost entries; raises `Halt`, or `ConfigInvalid` if it is another
+        data folder's.
+        """
         if not (self._lasting and self._log_checked):
             check_guarantees(self.objects)
             self._check_log_is_newest()
@@ -271,7 +303,9 @@ class Application(Upkeep):
         self.sequencer.bind_cluster(self.cluster.cluster_id)
 
     def _check_log_is_newest(self) -> None:
-        check_log_is_newest(self.objects, self.intake_log, self.control_log, self.sequencer.refresh, self._clock.now_us())
+        check_log_is_newest(
+            self.objects, self.intake_log, self.control_log, self.sequencer.refresh, self._clock.now_us()
+        )
 
     def declare_topic(self, topic: TopicSettings) -> TopicState:
         """Make a configured topic exist, also if one of that name was deleted: then it is a new topic.
@@ -284,15 +318,20 @@ class Application(Upkeep):
         return self.sequencer.declare_topic(topic.name, topic.partitions, again=True)
 
     def check_deletable(self, topic: TopicState) -> None:
-        """Raise `ConfigInvalid` while the topic is in the configuration: whoever reads that would go on with it."""
+        """Raise `ConfigInvalid` while the topic is in the configuration: whoever reads that would go on with
+        it.
+        """
         if self.settings.topic(topic.name) is not None:
             raise ConfigInvalid(
-                f"topic {topic.name} is in the configuration; take its entry (`- name: {topic.name}`) out of topics first, here and "
+                f"topic {topic.name} is in the configuration; take its entry (`- name: {topic.name}`) "
+                "out of topics first, here and "
                 "wherever else this cluster is served from, then delete it"
             )
 
     def delete_topic(self, topic: TopicState) -> None:
-        """Delete a topic from the intake log; its archives and its table stay. Raises as `check_deletable`."""
+        """Delete a topic from the intake log; its archives and its table stay. Raises as
+        `check_deletable`.
+        """
         self.check_deletable(topic)
         self._ready_to_append()
         self.sequencer.delete_topic(topic.topic_id)
@@ -306,12 +345,16 @@ class Application(Upkeep):
         self._declare_topics(self.settings)
         _ = self._checkpoints  # from here on they are made beside the writer
         self.edge.begin(everything=self._lasting)
-        return IntakeWriter(self.objects, self.sequencer, self.settings.intake, self._clock, self._ids, self.edge)
+        return IntakeWriter(
+            self.objects, self.sequencer, self.settings.intake, self._clock, self._ids, self.edge
+        )
 
     @cached_property
     def edge(self) -> EdgeSchemas:
         """Judges records where they enter, by the newest schemas."""
-        fetch = EdgeFetch(self.fetch_schema, self.sequencer, self._new_leader(), self.settings.intake.elements_max)
+        fetch = EdgeFetch(
+            self.fetch_schema, self.sequencer, self._new_leader(), self.settings.intake.elements_max
+        )
         made = EdgeSchemas(fetch, self.settings.schema_registry.refresh, self._clock)
         made.adopt(edge_rules(self.settings))
         return made
@@ -326,13 +369,21 @@ class Application(Upkeep):
                 _log.warning("%s", error)
 
     def partitions_known(self) -> dict[str, int]:
-        """The partitions of every topic in the intake log, by name; not of mirrored ones. Raises what reading the log raises."""
-        return {name: topic.partitions for name, topic in self.intake().fold.topics_by_name.items() if not topic.mirrored}
+        """The partitions of every topic in the intake log, by name; not of mirrored ones. Raises what reading
+        the log raises.
+        """
+        return {
+            name: topic.partitions
+            for name, topic in self.intake().fold.topics_by_name.items()
+            if not topic.mirrored
+        }
 
     def adopt(self, settings: Settings) -> None:
-        """Go on with other settings of archiving, topics, cleaning; what else differs must not be looked at (`archiver.daemon.reload`).
+        """Go on with other settings of archiving, topics, cleaning; what else differs must not be looked at
+        (`archiver.daemon.reload`).
 
-        Declares the topics that do not exist yet. Raises what appending to the intake log raises; then the settings are as before.
+        Declares the topics that do not exist yet. Raises what appending to the intake log raises; then the
+        settings are as before.
         """
         self._declare_topics(settings)
         self.settings = settings
@@ -341,12 +392,16 @@ class Application(Upkeep):
             self.edge.adopt(edge_rules(settings))
 
     def declare_missing(self) -> None:
-        """Declare the configured topics that do not exist, for example because the reload that brought them met an error half-way.
+        """Declare the configured topics that do not exist, for example because the reload that brought them
+        met an error half-way.
 
         Raises what appending to the intake log raises. A topic that was deleted stays so.
         """
         fold = self.intake().fold
-        if any(topic.name not in fold.topics_by_name and fold.deleted_named(topic.name) is None for topic in self.settings.topics):
+        if any(
+            topic.name not in fold.topics_by_name and fold.deleted_named(topic.name) is None
+            for topic in self.settings.topics
+        ):
             self._declare_topics(self.settings)
 
     def stream(self) -> RecordStream:
@@ -357,7 +412,9 @@ class Application(Upkeep):
             self.intake(),
             self.schema,
             cluster_id=self.cluster.cluster_id,
-            given_up=lambda topic_id, partition: GivenUp.of(ledger.topic(topic_id), partition, ledger.condemned),
+            given_up=lambda topic_id, partition: GivenUp.of(
+                ledger.topic(topic_id), partition, ledger.condemned
+            ),
             starts=lambda topic_id, partition: ledger.topic(topic_id).start(partition),
             passed=lambda topic_id, partition: ledger.topic(topic_id).passed.ranges(partition),
         )
@@ -376,8 +433,14 @@ class Application(Upkeep):
     def _spark_rows(self) -> RowReader:
         from reconcile.audit.spark.reader import SparkRows
 
-        timeout_s, turn, place = self.settings.spark.job_timeout, self._spark_turns.turn, StorePlace.of(self.settings.data)
-        return SparkRows(self._sessions.session, turn, timeout_s, self._sessions.answering, place, self.cluster.cluster_id)
+        timeout_s, turn, place = (
+            self.settings.spark.job_timeout,
+            self._spark_turns.turn,
+            StorePlace.of(self.settings.data),
+        )
+        return SparkRows(
+            self._sessions.session, turn, timeout_s, self._sessions.answering, place, self.cluster.cluster_id
+        )
 
     @property
     def spark_runs(self) -> bool:
@@ -385,17 +448,23 @@ class Application(Upkeep):
         return "_sessions" in self.__dict__ and self._sessions.runs
 
     def ask_spark(self) -> None:
-        """One round trip to the JVM of this process, if it is there; waits as long as it takes. Raises `RetryLater` if it is lost."""
+        """One round trip to the JVM of this process, if it is there; waits as long as it takes. Raises
+        `RetryLater` if it is lost.
+        """
         if "_sessions" in self.__dict__:
             self._sessions.ask()
 
     def abandon_spark(self) -> None:
-        """End the JVM whatever it does: a round under way fails, and the next one repeats what it had not written."""
+        """End the JVM whatever it does: a round under way fails, and the next one repeats what it had not
+        written.
+        """
         if "_sessions" in self.__dict__:
             self._sessions.abandon()
 
     def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
-        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`. Makes checkpoints first if any are due."""
+        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`. Makes
+        checkpoints first if any are due.
+        """
         from archiver.refine.spark_job import SparkRefiner
 
         self._ready_to_append()
@@ -408,10 +477,15 @@ class Application(Upkeep):
                 sequencer=self.sequencer,
                 leadership=self.leadership,
                 setup=self._topic_setup(),
-                publisher=Publisher(self.cluster.name, self.leader, self._clock, self._ids, self.settings.events),
+                publisher=Publisher(
+                    self.cluster.name, self.leader, self._clock, self._ids, self.settings.events
+                ),
                 committer=lambda tables: Committer(tables, self.leader, self._commit_limits(), self._clock),
                 refine=self._spark_turns.taking(
-                    SparkRefiner(self._sessions.session, self.settings.spark.job_timeout, self._sessions.answering).refine, "refinement"
+                    SparkRefiner(
+                        self._sessions.session, self.settings.spark.job_timeout, self._sessions.answering
+                    ).refine,
+                    "refinement",
                 ),
                 options=self._refine_options(),
                 cores=self._sessions.cores,
@@ -429,21 +503,44 @@ class Application(Upkeep):
         return listing.run(self.intake(), self.ledger(), scope, records_max)
 
     def replaying(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReplayRun:
-        """Decoding again what could not be decoded; `progress` takes a line at a time. Raises as `writer`, a dry run nothing."""
+        """Decoding again what could not be decoded; `progress` takes a line at a time. Raises as `writer`, a
+        dry run nothing.
+        """
         if not dry_run:
             self._ready_to_append()
         return ReplayRun(
             ReplayParts(
-                self.settings, self.cluster, self.objects, self.sequencer, self.leadership, self.tables, self.fetch_schema,
-                self._commit_limits(), self._refine_options(), self._clock, self._ids, progress,
+                self.settings,
+                self.cluster,
+                self.objects,
+                self.sequencer,
+                self.leadership,
+                self.tables,
+                self.fetch_schema,
+                self._commit_limits(),
+                self._refine_options(),
+                self._clock,
+                self._ids,
+                progress,
             )
-        )  # fmt: skip
+        )
 
     def explain(self, topic: str, partition: int, offset: int, stuck: str | None = None) -> Explanation:
-        """Where one record is; `stuck`: why a daemon halted the topic. Raises `NotFound` for an unknown topic or partition."""
+        """Where one record is; `stuck`: why a daemon halted the topic. Raises `NotFound` for an unknown topic
+        or partition.
+        """
         ledger, state = self.ledger(), self.topic(topic)
         cluster_id = self.cluster.cluster_id
-        tracer = Tracer(self.settings, cluster_id, self.objects, self.intake_log, self.tables, self._lines, self._clock, stuck)
+        tracer = Tracer(
+            self.settings,
+            cluster_id,
+            self.objects,
+            self.intake_log,
+            self.tables,
+            self._lines,
+            self._clock,
+            stuck,
+        )
         return explain(tracer.facts(ledger, self.intake(), state, partition, offset))
 
     def query_tables(self, names: Collection[str]) -> tuple[list[QueryTable], dict[str, Trouble]]:
@@ -457,7 +554,15 @@ class Application(Upkeep):
         return query_tables(self.settings.topics, names, self.tables, of_topic, self.fetch_schema, copies)
 
     def _topic_setup(self) -> TopicSetup:
-        return TopicSetup(self.cluster, self.objects, self.leader, self.tables, self.fetch_schema, self._commit_limits(), self._clock)
+        return TopicSetup(
+            self.cluster,
+            self.objects,
+            self.leader,
+            self.tables,
+            self.fetch_schema,
+            self._commit_limits(),
+            self._clock,
+        )
 
     def _commit_limits(self) -> CommitLimits:
         archive = self.settings.archive
@@ -484,8 +589,8 @@ class Application(Upkeep):
 def open_application(settings: Settings, environ: Mapping[str, str]) -> Application:
     """An application for these settings.
 
-    Raises `ConfigInvalid` if the data folder is another cluster's, or if only one of the variable `ARCHIVER_FAILPOINTS` and the setting
-    `testing.failpoints` asks for failpoints.
+    Raises `ConfigInvalid` if the data folder is another cluster's, or if only one of the variable
+    `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints` asks for failpoints.
     """
     setup_logging(logging.WARNING)
     arm_failpoints(settings, environ)
@@ -496,7 +601,13 @@ def arm_failpoints(settings: Settings, environ: Mapping[str, str]) -> None:
     """Arm what the environment names, if the settings agree; refuse if only one of them asks."""
     named = failpoints.VARIABLE in environ
     if named and not settings.testing.failpoints:
-        raise ConfigInvalid(f"{failpoints.VARIABLE} is set, but testing.failpoints is not true; unset the variable (it is for tests only)")
+        raise ConfigInvalid(
+            f"{failpoints.VARIABLE} is set, but testing.failpoints is not true; unset the variable (it "
+            "is for tests only)"
+        )
     if settings.testing.failpoints and not named:
-        raise ConfigInvalid(f"testing.failpoints is true, but {failpoints.VARIABLE} is not set; take the key out (it is for tests only)")
+        raise ConfigInvalid(
+            f"testing.failpoints is true, but {failpoints.VARIABLE} is not set; take the key out (it "
+            "is for tests only)"
+        )
     failpoints.arm(environ.get(failpoints.VARIABLE, ""))

@@ -1,8 +1,8 @@
-"""The part of the composition root that looks after what is archived: reconciling, cleaning, audit, what pins intake,
-the publishing of events.
+"""The part of the composition root that looks after what is archived: reconciling, cleaning, audit, what pins
+intake, the publishing of events.
 
-Owns how these are put together; `archiver.app.application` owns what they are put together from, and says when it is opened and closed.
-Must never be used alone: `Application` is the one class made of it.
+Owns how these are put together; `archiver.app.application` owns what they are put together from, and says
+when it is opened and closed. Must never be used alone: `Application` is the one class made of it.
 """
 
 from __future__ import annotations
@@ -134,13 +134,24 @@ class Upkeep(ABC):
 
     def _new_leader(self) -> Leader:
         """A view of the control log of its own."""
-        return Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log, LedgerCheckpoints(self.objects))
+        return Leader(
+            self.control_log,
+            self._ids,
+            self._clock,
+            self._owner,
+            self.settings.log,
+            LedgerCheckpoints(self.objects),
+        )
 
     @cached_property
     def ledger_checkpointer(self) -> LedgerCheckpointer:
-        """Makes checkpoints of the control log and trims it, up to what the publisher of events has still to read."""
+        """Makes checkpoints of the control log and trims it, up to what the publisher of events has still to
+        read.
+        """
         checkpoints = LedgerCheckpoints(self.objects)
-        return LedgerCheckpointer(self.control_log, checkpoints, self.leader, self.settings.log, self.unpublished_from)
+        return LedgerCheckpointer(
+            self.control_log, checkpoints, self.leader, self.settings.log, self.unpublished_from
+        )
 
     def _own_reader(self) -> Callable[[], LedgerFold]:
         """Reads the control log to its tail when called, into a fold that nobody else moves on."""
@@ -153,25 +164,37 @@ class Upkeep(ABC):
 
         return ledger
 
-    def audit(self, scope: Scope | None, *, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> dict[str, object]:
-        """The document of `archiver audit`; raises `NotFound` for an unknown topic or partition. `progress` takes lines of a `deep` one."""
+    def audit(
+        self, scope: Scope | None, *, deep: bool = False, progress: Callable[[str], None] = lambda _: None
+    ) -> dict[str, object]:
+        """The document of `archiver audit`; raises `NotFound` for an unknown topic or partition. `progress`
+        takes lines of a `deep` one.
+        """
         rows = RowProof(self.objects, self.cluster.cluster_id, self._spark_rows(), progress) if deep else None
-        check = Audit(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics, self._clock, rows)
+        check = Audit(
+            self.objects, self.cluster.cluster_id, self.tables, self.settings.topics, self._clock, rows
+        )
         document = check.run(self._own_reader(), self.intake, scope)
         return document if scope is not None else {**document, "undecoded": self.undecoded_counts()}
 
     def undecoded_counts(self) -> list[dict[str, object]]:
-        """How many keys and values of each table could not be decoded, by manifests. Tables without a schema, and those that cannot be
-        read now, are left out. Raises what reading the logs raises.
+        """How many keys and values of each table could not be decoded, by manifests. Tables without a schema,
+        and those that cannot be read now, are left out. Raises what reading the logs raises.
         """
         intake, ledger, found = self.intake(), self.ledger(), list[dict[str, object]]()
         for topic in self.settings.topics:
             state = intake.fold.topics_by_name.get(topic.name)
-            if state is None or topic.archive.kind != "iceberg" or (topic.key is None and topic.value is None):
+            if (
+                state is None
+                or topic.archive.kind != "iceberg"
+                or (topic.key is None and topic.value is None)
+            ):
                 continue
             try:
                 known = ledger.topic(state.topic_id)
-                tables, view = topic_table(topic, state, known, self.cluster.cluster_id, self.objects, self.tables)
+                tables, view = topic_table(
+                    topic, state, known, self.cluster.cluster_id, self.objects, self.tables
+                )
                 count = 0 if view is None or view.snapshot_id is None else undecoded_count(tables, view)
             except ArchiverError:
                 continue  # the audit says what is wrong with it
@@ -194,7 +217,9 @@ class Upkeep(ABC):
         )
 
     def cleaning(self, progress: Callable[[str], None], *, dry_run: bool = False) -> CleanRun:
-        """The vacuum; `progress` takes a line at a time. Raises as `writer`: with a log that lost entries, live files look like strays."""
+        """The vacuum; `progress` takes a line at a time. Raises as `writer`: with a log that lost entries,
+        live files look like strays.
+        """
         self._log_checked = False
         if dry_run:
             self._check_log_is_newest()
@@ -209,7 +234,10 @@ class Upkeep(ABC):
                 leadership=self.leadership,
                 lines=self._lines.read,
                 ledger=self._own_reader(),
-                superseded=lambda: [*superseded(self.objects), *LedgerCheckpoints(self.objects).superseded(self.control_log)],
+                superseded=lambda: [
+                    *superseded(self.objects),
+                    *LedgerCheckpoints(self.objects).superseded(self.control_log),
+                ],
                 replaced=ReplacedArchives(self.tables, self.settings.topics).keys,
                 compact=self._compact(progress),
                 folders=self._folders(),
@@ -221,7 +249,9 @@ class Upkeep(ABC):
 
     def _compact(self, progress: Callable[[str], None]) -> Callable[[bool], list[TopicCompaction]]:
         """Merges small archives as a part of cleaning."""
-        rewriting = RewriteParts(self.objects, self.leader, self._commit_limits(), self._clock, self._ids, progress)
+        rewriting = RewriteParts(
+            self.objects, self.leader, self._commit_limits(), self._clock, self._ids, progress
+        )
         compaction = Compaction(
             CompactParts(
                 rewriting=rewriting,
@@ -238,8 +268,8 @@ class Upkeep(ABC):
         return lambda dry_run: compaction.run(dry_run=dry_run)
 
     def reconciling(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReconcileRun:
-        """The reconciler; `progress` takes a line at a time. Raises as `cleaning`: with a log that lost entries, whatever came after them
-        looks foreign.
+        """The reconciler; `progress` takes a line at a time. Raises as `cleaning`: with a log that lost
+        entries, whatever came after them looks foreign.
         """
         if dry_run:
             self._check_log_is_newest()
@@ -279,8 +309,9 @@ class Upkeep(ABC):
         return ReconcileRun(RunParts(looker, repairer, ledger, self.intake, self._clock))
 
     def rebuild(self, topic: str | None, progress: Callable[[str], None]) -> RebuildReport:
-        """Make tables anew that the catalog has lost: with the ledger, or, where both logs are empty, from the bucket alone. Raises
-        `LeaseHeld` beside a daemon, and as `cleaning`: an older ledger counts other archives.
+        """Make tables anew that the catalog has lost: with the ledger, or, where both logs are empty, from
+        the bucket alone. Raises `LeaseHeld` beside a daemon, and as `cleaning`: an older ledger counts other
+        archives.
         """
         alone = self.intake_log.tail() == 0 and self.control_log.tail() == 0
         if not alone:
@@ -300,18 +331,26 @@ class Upkeep(ABC):
         )
         return BucketRebuild(parts).run(topic) if alone else LedgerRebuild(parts, self.intake()).run(topic)
 
-    def publisher(self, settings: ControlTopicSettings, connect: Callable[[], Destination], stopping: Callable[[], bool]) -> EventPublisher:
-        """Publishes the control events to the topic that `connect` connects to. Close it before the application."""
+    def publisher(
+        self, settings: ControlTopicSettings, connect: Callable[[], Destination], stopping: Callable[[], bool]
+    ) -> EventPublisher:
+        """Publishes the control events to the topic that `connect` connects to. Close it before the
+        application.
+        """
         lease, checkpoints = self._logs.lease(PUBLISH, self._owner), LedgerCheckpoints(self.objects)
         logs = self.control_log, checkpoints, self._positions()
         return EventPublisher(settings, self.cluster.cluster_id, *logs, lease, connect, stopping)
 
     def unpublished_from(self) -> int | None:
-        """The first entry of the control log that the publisher needs; None if nothing is published. Raises what log and store raise."""
+        """The first entry of the control log that the publisher needs; None if nothing is published. Raises
+        what log and store raise.
+        """
         if self.settings.events.kafka is None:
             return None
         position = self._positions().newest()
-        return 0 if position is None else needed_for(position.mark.next_index, LedgerCheckpoints(self.objects))
+        return (
+            0 if position is None else needed_for(position.mark.next_index, LedgerCheckpoints(self.objects))
+        )
 
     def _positions(self) -> Positions:
         return Positions(self._published_log, self._owner, self.settings.log, self._clock, self._ids)
@@ -321,15 +360,24 @@ class Upkeep(ABC):
         return self._logs.log(LOG)
 
     def _settled(self, topic: str, progress: Callable[[str], None]) -> str | None:
-        """A round of archiving for one topic that plans nothing: the table is looked at, and what waits is committed."""
+        """A round of archiving for one topic that plans nothing: the table is looked at, and what waits is
+        committed.
+        """
         report = self.archiving(progress).run((topic, frozenset())).of(topic)
         return report.why or report.state if report.state in ("halted", "deferred") else None
 
     def _uploads(self) -> list[StrayObject]:
-        """What processes that died left of files on their way: in the folder for them, or as uploads in parts of a bucket."""
+        """What processes that died left of files on their way: in the folder for them, or as uploads in parts
+        of a bucket.
+        """
         folder = spool_folder(self.settings.data.uri)
         if folder is None:
-            return stray_uploads(self.objects, self._clock.now_us(), self.settings.cleanup.orphan_age, self.settings.cleanup.deletes_max)
+            return stray_uploads(
+                self.objects,
+                self._clock.now_us(),
+                self.settings.cleanup.orphan_age,
+                self.settings.cleanup.deletes_max,
+            )
         why = "the process that wrote it is gone, and its upload never came to its end"
         return [StrayObject(str(path), size, why) for path, size in abandoned_files(folder)]
 

@@ -1,9 +1,10 @@
 """The one writer of tables: the loop of protocol rules C1 to C6.
 
-Load the table, judge the evidence (C1), choose what may be offered (C3), prepare, read the log's tail (C4), swap (C5). Applied: verify and
-report. Conflict or unknown: from the start, because only the table knows what became of it (C6). Promises that a row is never in the table
-twice, whoever else commits, and that nothing is deleted or killed because an outcome was unknown. The caller writes what comes back into
-the ledger before it calls again.
+Load the table, judge the evidence (C1), choose what may be offered (C3), prepare, read the log's tail (C4),
+swap (C5). Applied: verify and report. Conflict or unknown: from the start, because only the table knows what
+became of it (C6). Promises that a row is never in the table twice, whoever else commits, and that nothing is
+deleted or killed because an outcome was unknown. The caller writes what comes back into the ledger before it
+calls again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.retire import below_start
 from archiver.catalog.specs import left_by_us
 from archiver.catalog.swap import swap
-from archiver.catalog.table_layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, missing_bounds, stream_fields
+from archiver.catalog.table_layout import (
+    COMMIT_ID,
+    PARTITION_BY,
+    RANGES,
+    RETIRED,
+    VALID_THROUGH,
+    WATERMARKS,
+    missing_bounds,
+    stream_fields,
+)
 from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Tables, TableView, shown
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import PendingFile, TopicLedger
@@ -76,15 +86,22 @@ class CommitOutcome:
     news: bool = True
     """The ledger does not know it yet."""
 
-    def to_proto(self, commit_id: uuid.UUID, topic_id: TopicId, event: pb.Event | None = None) -> pb.TableCommitted:
-        """The body of the ledger entry, to be split where it is too large; without an event it is what a leader saw."""
+    def to_proto(
+        self, commit_id: uuid.UUID, topic_id: TopicId, event: pb.Event | None = None
+    ) -> pb.TableCommitted:
+        """The body of the ledger entry, to be split where it is too large; without an event it is what a
+        leader saw.
+        """
         body = pb.TableCommitted(
             commit_id=commit_id.bytes,
             topic_id=bytes.fromhex(topic_id),
             table_uuid=self.table_uuid.bytes,
             snapshot_id=self.snapshot_id or 0,
             sequence_number=self.sequence_number,
-            watermarks=[pb.PartitionOffset(partition=partition, offset=offset) for partition, offset in sorted(self.watermarks.items())],
+            watermarks=[
+                pb.PartitionOffset(partition=partition, offset=offset)
+                for partition, offset in sorted(self.watermarks.items())
+            ],
             committed=self.committed,
             killed=[pb.TableCommitted.Killed(key=key, why=why) for key, why in self.killed],
             valid_through_us=self.valid_through_us,
@@ -117,10 +134,11 @@ class Committer:
         """That the newest `commit` has made."""
 
     def settle(self, target: TableTarget, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """Look at the table without offering anything (rule T1): what the ledger must learn, None if it knows all.
+        """Look at the table without offering anything (rule T1): what the ledger must learn, None if it knows
+        all.
 
-        Offsets are compared modulo `gaps` (rule C2). Raises `TopicHalted` if somebody must act first, `RetryLater` if the catalog cannot
-        be asked.
+        Offsets are compared modulo `gaps` (rule C2). Raises `TopicHalted` if somebody must act first,
+        `RetryLater` if the catalog cannot be asked.
         """
         ledger = self._leader.fold.topic(target.topic_id)
         look = self._look(target, ledger, gaps)
@@ -130,18 +148,27 @@ class Committer:
         return outcome if outcome.news else None
 
     def sound(self, target: TableTarget, gaps: Gaps = no_gaps) -> TableView | None:
-        """The table as it is now, if its evidence and the ledger tell one story; None if there is none yet. Raises as `settle`."""
+        """The table as it is now, if its evidence and the ledger tell one story; None if there is none yet.
+        Raises as `settle`.
+        """
         look = self._look(target, self._leader.fold.topic(target.topic_id), gaps)
         return None if look is None else look.view
 
     def commit(
-        self, target: TableTarget, commit_id: uuid.UUID, valid_through_us: int = 0, fence: bool = False, gaps: Gaps = no_gaps
+        self,
+        target: TableTarget,
+        commit_id: uuid.UUID,
+        valid_through_us: int = 0,
+        fence: bool = False,
+        gaps: Gaps = no_gaps,
     ) -> CommitOutcome | None:
-        """Bring the topic's pending archives into the table with one snapshot; None if there is no table and nothing pending.
+        """Bring the topic's pending archives into the table with one snapshot; None if there is no table and
+        nothing pending.
 
-        `valid_through_us` is what the table may claim if all of them get in. `fence` commits even if there is nothing to add (rule D2).
-        Offsets are compared modulo `gaps` (rule C2). Raises `Deposed`; `TopicHalted` if somebody must act; `RetryLater` if nothing was
-        committed within the bounds; `OutcomeUnknown` if the last request may still land. In each case the files stay pending and a later
+        `valid_through_us` is what the table may claim if all of them get in. `fence` commits even if there is
+        nothing to add (rule D2). Offsets are compared modulo `gaps` (rule C2). Raises `Deposed`;
+        `TopicHalted` if somebody must act; `RetryLater` if nothing was committed within the bounds;
+        `OutcomeUnknown` if the last request may still land. In each case the files stay pending and a later
         call goes on.
         """
 
@@ -153,16 +180,22 @@ class Committer:
         return self._repeat(target, gaps, prepare, valid_through_us)
 
     def retire(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """Take the files that lie wholly below the ledger's starts out of the table, with one snapshot of operation `delete`; their objects
-        stay. If there are none, the outcome of a look; None if there is no table.
+        """Take the files that lie wholly below the ledger's starts out of the table, with one snapshot of
+        operation `delete`; their objects stay. If there are none, the outcome of a look; None if there is no
+        table.
 
-        Nothing is offered meanwhile, and the evidence of all partitions is carried forward. Raises as `commit`.
+        Nothing is offered meanwhile, and the evidence of all partitions is carried forward. Raises as
+        `commit`.
         """
 
         def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
             view = look.view
             fields = stream_fields(view.schema_json)
-            live = self._tables.live_files(view, nulls_of=(fields.partition, fields.offset)) if view.snapshot_id is not None else ()
+            live = (
+                self._tables.live_files(view, nulls_of=(fields.partition, fields.offset))
+                if view.snapshot_id is not None
+                else ()
+            )
             paths = list(below_start(live, ledger.starts, fields)) if ledger.starts else []
             if not paths:
                 return None
@@ -171,18 +204,23 @@ class Committer:
             told = recorded(view, old, ledger, look.known.watermarks)
 
             def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
-                evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, look.known.watermarks)
+                evidence = Evidence(
+                    snapshot_id, sequence_number, self._leader.epoch, commit_id, look.known.watermarks
+                )
                 return {**stamp, **told, WATERMARKS: evidence.to_json()}
 
             try:
-                return self._tables.prepare_removal(view, paths, properties, {**stamp, RETIRED: str(len(paths))}, old)
+                return self._tables.prepare_removal(
+                    view, paths, properties, {**stamp, RETIRED: str(len(paths))}, old
+                )
             except Halt as error:
                 raise TopicHalted(target.topic, str(error)) from error
 
         return self._repeat(target, gaps, prepare, 0, offering=False)
 
     def fence(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """Commit a snapshot of this epoch that changes nothing (rule D2): no request that was under way before can land after it.
+        """Commit a snapshot of this epoch that changes nothing (rule D2): no request that was under way
+        before can land after it.
 
         What is due stays pending. None if there is no table. Raises as `commit`.
         """
@@ -193,8 +231,8 @@ class Committer:
         return self._repeat(target, gaps, prepare, 0, offering=False)
 
     def forget(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """As `fence`, with a snapshot that forgets all ancestors that queries may not be reading any more, if there are any: the files of
-        an idle table that retention has taken out would else be named for ever.
+        """As `fence`, with a snapshot that forgets all ancestors that queries may not be reading any more, if
+        there are any: the files of an idle table that retention has taken out would else be named for ever.
         """
 
         def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
@@ -204,7 +242,9 @@ class Committer:
         return self._repeat(target, gaps, prepare, 0, offering=False)
 
     def _unread(self, view: TableView, ledger: TopicLedger) -> tuple[int, ...]:
-        """Snapshots that are kept for `snapshots_max` alone. With retention that cannot be: what they name cannot be deleted."""
+        """Snapshots that are kept for `snapshots_max` alone. With retention that cannot be: what they name
+        cannot be deleted.
+        """
         return expired(view, ledger.pending, 1, self._limits.snapshots_age_s, self._clock.now_us())
 
     def _repeat(
@@ -216,8 +256,8 @@ class Committer:
         *,
         offering: bool = True,
     ) -> CommitOutcome | None:
-        """The loop: what `prepare` makes of a look is swapped in; None of it ends the loop. Without `offering`, what a look finds to be
-        due stays pending.
+        """The loop: what `prepare` makes of a look is swapped in; None of it ends the loop. Without
+        `offering`, what a look finds to be due stays pending.
         """
         deadline = self._clock.monotonic_s() + self._limits.timeout_s
         open_request: Prepared | None = None
@@ -255,30 +295,41 @@ class Committer:
         limits = f"{counted(self._limits.attempts_max, 'attempt')} or {self._limits.timeout_s:g} s"
         message = f"table {shown(target.identifier)}: not committed after {limits}"
         if open_request is not None:
-            raise OutcomeUnknown(f"{message}; the last request may still land ({why}); the next run will look")
+            raise OutcomeUnknown(
+                f"{message}; the last request may still land ({why}); the next run will look"
+            )
         raise (CatalogAway if away else RetryLater)(f"{message} ({why}); the next run goes on")
 
-    def _look(self, target: TableTarget, ledger: TopicLedger, gaps: Gaps, *, offering: bool = True) -> _Look | None:
+    def _look(
+        self, target: TableTarget, ledger: TopicLedger, gaps: Gaps, *, offering: bool = True
+    ) -> _Look | None:
         view = load_table(self._tables, target, ledger.table_uuid)
         if view is None:
             return None
         known = judge(view, target.partitions, lambda: self._tables.live_files(view), ledger.starts, gaps)
         if isinstance(known, Doubted):
-            self._leader.check()  # as below: retention's starts may be a newer leader's, and this one has not heard of them
+            # as below: retention's starts may be a newer leader's, and this one has not heard of them
+            self._leader.check()
             raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {known.why}")
         paths, aside = self._came(view, ledger)
         revived = revived_keys(ledger, paths)
         why = contradiction(view, known, ledger, revived, gaps)
         if why is not None:
-            self._leader.check()  # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is wrong
+            # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is
+            # wrong
+            self._leader.check()
             raise TopicHalted(target.topic, f"table {shown(target.identifier)} {why}")
-        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view), ledger.starts, gaps, aside)
+        choice = choose(
+            ledger.pending, known.watermarks, paths, complete_since(view), ledger.starts, gaps, aside
+        )
         if not offering:
             choice = replace(choice, offered=(), reached=known.watermarks)
         return _Look(view, known, choice, revived)
 
     def _came(self, view: TableView, ledger: TopicLedger) -> tuple[frozenset[str], frozenset[str]]:
-        """Paths that came since the ledger knows, in the lineage and outside of it: those of pending and of killed files are among them."""
+        """Paths that came since the ledger knows, in the lineage and outside of it: those of pending and of
+        killed files are among them.
+        """
         tokens = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
         since = [*tokens, seen_up_to(view, ledger)] if ledger.killed else tokens
         newer = bool(since) and min(since) < view.sequence_number
@@ -317,16 +368,31 @@ class Committer:
         """A snapshot with what is offered; it forgets the snapshots `old`, or those beyond the limits."""
         choice, view, limits = look.choice, look.view, self._limits
         if old is None:
-            old = expired(view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us())
+            old = expired(
+                view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us()
+            )
         told = recorded(view, old, ledger, look.known.watermarks)
         valid_through = 0 if choice.killed else valid_through_us
-        stamp = {COMMIT_ID: str(commit_id)} | ({VALID_THROUGH: iso_time(valid_through)} if valid_through else {})
-        # Somebody changed the spec, and the configuration followed: from here on it is ours, and a later change of it is.
-        taken_over = {PARTITION_BY: target.granularity} if left_by_us(view) != target.granularity == view.granularity else {}
+        stamp = {COMMIT_ID: str(commit_id)} | (
+            {VALID_THROUGH: iso_time(valid_through)} if valid_through else {}
+        )
+        # Somebody changed the spec, and the configuration followed: from here on it is ours, and a later
+        # change of it is.
+        taken_over = (
+            {PARTITION_BY: target.granularity}
+            if left_by_us(view) != target.granularity == view.granularity
+            else {}
+        )
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
-            return {**stamp, **taken_over, **told, **missing_bounds(view.properties), WATERMARKS: evidence.to_json()}
+            return {
+                **stamp,
+                **taken_over,
+                **told,
+                **missing_bounds(view.properties),
+                WATERMARKS: evidence.to_json(),
+            }
 
         try:
             return self._tables.prepare(
@@ -341,7 +407,9 @@ class Committer:
             raise TopicHalted(target.topic, str(error)) from error
 
     def _verify(self, target: TableTarget, ledger: TopicLedger, prepared: Prepared) -> TableView | None:
-        """The table after an applied swap if our snapshot is in its lineage, else None: then the table is looked at anew."""
+        """The table after an applied swap if our snapshot is in its lineage, else None: then the table is
+        looked at anew.
+        """
         try:
             view = load_table(self._tables, target, ledger.table_uuid)
         except RetryLater:
@@ -369,12 +437,15 @@ def ranges_text(offered: tuple[PendingFile, ...]) -> str:
 
 def _must_be_idle(target: TableTarget, ledger: TopicLedger) -> None:
     if ledger.pending:
-        raise TopicHalted(target.topic, f"archives are written but table {shown(target.identifier)} does not exist; look at the catalog")
+        raise TopicHalted(
+            target.topic,
+            f"archives are written but table {shown(target.identifier)} does not exist; look at the catalog",
+        )
 
 
 def _dead(request: Prepared, view: TableView) -> bool:
-    """Rule C6: a request of unknown outcome can land only while the base it asserted stands. A base that somebody rolled back from may
-    become current again; a sequence number never comes back.
+    """Rule C6: a request of unknown outcome can land only while the base it asserted stands. A base that
+    somebody rolled back from may become current again; a sequence number never comes back.
     """
     return view.sequence_number != request.base_sequence_number
 
@@ -403,4 +474,7 @@ def _findings(known: Known) -> tuple[str, ...]:
 
 
 def _finding(snapshot: SnapshotView) -> str:
-    return f"snapshot {snapshot.snapshot_id} ({snapshot.operation or 'no operation named'}) is not the archiver's"
+    return (
+        f"snapshot {snapshot.snapshot_id} ({snapshot.operation or 'no operation named'}) is not the "
+        "archiver's"
+    )

@@ -1,7 +1,8 @@
 """Which pending archives a table may be offered (protocol rule C3).
 
-Pure. Each pending file gets exactly one of three verdicts: committed (its path is in the lineage), offered (it goes on exactly at the
-watermark, and it certainly was never in the table), or killed. Must never call a file "covered, so done", and never leave one pending.
+Pure. Each pending file gets exactly one of three verdicts: committed (its path is in the lineage), offered
+(it goes on exactly at the watermark, and it certainly was never in the table), or killed. Must never call a
+file "covered, so done", and never leave one pending.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ class Choice:
     killed: tuple[tuple[PendingFile, str], ...]
     """With the reason. Ranges of gaps are never killed: the ledger forgets them by itself."""
     reached: tuple[int, ...]
-    """Per partition: the watermark once the offered files are committed (those without any are carried forward, rule C5)."""
+    """Per partition: the watermark once the offered files are committed (those without any are carried
+    forward, rule C5)."""
 
 
 def unbroken_since(view: TableView) -> int:
-    """The lowest sequence number from which on every commit is a retained ancestor of the current snapshot."""
+    """The lowest sequence number from which on every commit is a retained ancestor of the current
+    snapshot.
+    """
     have = {item.sequence_number for item in view.lineage()}
     at = view.sequence_number
     while at in have:
@@ -39,7 +43,8 @@ def unbroken_since(view: TableView) -> int:
 
 
 def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
-    """Whether every commit after a file's T3 token is retained, as an ancestor of the current snapshot or beside it (a branch's, say).
+    """Whether every commit after a file's T3 token is retained, as an ancestor of the current snapshot or
+    beside it (a branch's, say).
 
     Only then a path that none of them brought proves that the file was never in the table.
     """
@@ -61,7 +66,8 @@ def choose(
     gaps: Gaps = no_gaps,
     aside: Collection[str] = (),
 ) -> Choice:
-    """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose lineage holds `paths`.
+    """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose
+    lineage holds `paths`.
 
     `aside` are paths that retained snapshots outside of the lineage brought.
     """
@@ -104,7 +110,8 @@ def _objection(
         return f"starts at {archive.base}, but the table is complete up to {at[partition]}"
     if not archive.gap_only and not complete(item):  # there is no row that could be doubled
         return (
-            f"the table's history since sequence number {item.last_sequence_number} is not complete; it may have been in the table before"
+            f"the table's history since sequence number {item.last_sequence_number} is not complete; it "
+            "may have been in the table before"
         )
     if item.path in aside:
         return "a snapshot outside of the table's history holds it, and may become current again"

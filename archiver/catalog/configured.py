@@ -1,7 +1,8 @@
 """The catalogs of the configuration, each opened when it is first asked for.
 
-Promises one adapter per catalog and process, however many threads ask. A daemon is shown to more: it never makes the database of a SQLite
-catalog anew in place of one that is only absent, because an empty catalog looks as if every table had been dropped.
+Promises one adapter per catalog and process, however many threads ask. A daemon is shown to more: it never
+makes the database of a SQLite catalog anew in place of one that is only absent, because an empty catalog
+looks as if every table had been dropped.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ from archiver.runtime.ids import IdSource
 class ConfiguredCatalogs:
     """Hands out catalogs by their names. Close it. Safe for several threads."""
 
-    def __init__(self, settings: Callable[[], Settings], ids: IdSource, tables_known: Callable[[str], bool] | None = None) -> None:
-        """`tables_known`: whether the named catalog held tables before; None: nobody minds a catalog that is made anew."""
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        ids: IdSource,
+        tables_known: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`tables_known`: whether the named catalog held tables before; None: nobody minds a catalog that is
+        made anew.
+        """
         self._settings = settings
         self._ids = ids
         self._tables_known = tables_known
@@ -32,7 +40,9 @@ class ConfiguredCatalogs:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> Tables:
-        """The catalog of that name; raises `ConfigInvalid` if there is none, `RetryLater` while its place is absent."""
+        """The catalog of that name; raises `ConfigInvalid` if there is none, `RetryLater` while its place is
+        absent.
+        """
         with self._lock:
             if name not in self._opened:
                 settings = self._settings().catalog(name)
@@ -62,10 +72,11 @@ class ConfiguredCatalogs:
 
 
 def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
-    """What the catalog can make us ask, read and write: table metadata lies in the data folder and where `locations` says.
+    """What the catalog can make us ask, read and write: table metadata lies in the data folder and where
+    `locations` says.
 
-    A catalog that chooses the places of its tables (`location: catalog`) may use any bucket that its credentials open, and its `warehouse`,
-    but no local folder that the configuration does not name.
+    A catalog that chooses the places of its tables (`location: catalog`) may use any bucket that its
+    credentials open, and its `warehouse`, but no local folder that the configuration does not name.
     """
     chooses = settings.location == "catalog"
     warehouse = settings.properties().get("warehouse", "")
@@ -77,7 +88,9 @@ def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
 
 
 def _as_in_metadata(data_uri: str) -> str:
-    """The data folder as table metadata spells it: paths of objects are not percent-encoded there, `data.uri` is."""
+    """The data folder as table metadata spells it: paths of objects are not percent-encoded there, `data.uri`
+    is.
+    """
     parts = urlsplit(data_uri)
     return f"file://{unquote(parts.path)}" if parts.scheme == "file" else data_uri
 
@@ -90,11 +103,16 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def check_catalog_place(name: str, uri: str, tables_known: bool) -> None:
-    """Raise `RetryLater` while the database of a SQLite catalog is absent and must not be made; `tables_known`: it held tables before."""
+    """Raise `RetryLater` while the database of a SQLite catalog is absent and must not be made;
+    `tables_known`: it held tables before.
+    """
     path = sqlite_file(uri)
     if path is None or path.exists():
         return
     if not path.parent.is_dir():
         raise RetryLater(f"catalog {name}: the folder {path.parent} does not exist: mount it, or make it")
     if tables_known:
-        raise RetryLater(f"catalog {name}: {path} does not exist, but the ledger knows tables of it: mount it, or bring it back")
+        raise RetryLater(
+            f"catalog {name}: {path} does not exist, but the ledger knows tables of it: mount it, or "
+            "bring it back"
+        )

@@ -1,7 +1,9 @@
-"""`archiver config check --connect`: what the configured catalogs are going to do to us, before the first write.
+"""`archiver config check --connect`: what the configured catalogs are going to do to us, before the first
+write.
 
-Reads only, unless a probe is asked for. Bounded: each request by the catalog's `request_timeout`, a probe by `archive.commit_timeout`
-besides, after which it asks nothing more. Never makes the database of a SQLite catalog without a probe.
+Reads only, unless a probe is asked for. Bounded: each request by the catalog's `request_timeout`, a probe by
+`archive.commit_timeout` besides, after which it asks nothing more. Never makes the database of a SQLite
+catalog without a probe.
 """
 
 from __future__ import annotations
@@ -66,7 +68,11 @@ class _Check:
 
         file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
         if file is not None and not file.exists() and not probe:
-            yield Finding("reachable", Verdict.NOTE, f"{file} is not there yet; it is made when the first topic is archived")
+            yield Finding(
+                "reachable",
+                Verdict.NOTE,
+                f"{file} is not there yet; it is made when the first topic is archived",
+            )
             return
         try:
             tables = self._catalogs.get(self._group.name)
@@ -95,4 +101,6 @@ class _Check:
                 objects.delete(info.key)
 
         within_s = self._settings.archive.commit_timeout
-        yield from Probe(tables, self._identifiers[0][:-1], name, objects.uri(prefix), sweep, self._clock, within_s).run()
+        yield from Probe(
+            tables, self._identifiers[0][:-1], name, objects.uri(prefix), sweep, self._clock, within_s
+        ).run()

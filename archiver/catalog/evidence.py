@@ -1,11 +1,13 @@
 """How far a table is complete, judged from the table alone (protocol rule C1).
 
-Pure. Evidence is one table property, `archiver.watermarks`, set in the same atomic commit as the snapshot it names. It counts if that
-snapshot is in the lineage (the current snapshot and its retained parents), or is named there as a parent that has expired. If the lineage
-reaches below it without meeting it, somebody rolled the table back. If expiry cut the lineage further above it, the bounds of the live
-files have to agree. Must never believe the newest own snapshot in the metadata's list: after a rollback it is no ancestor any more.
+Pure. Evidence is one table property, `archiver.watermarks`, set in the same atomic commit as the snapshot it
+names. It counts if that snapshot is in the lineage (the current snapshot and its retained parents), or is
+named there as a parent that has expired. If the lineage reaches below it without meeting it, somebody rolled
+the table back. If expiry cut the lineage further above it, the bounds of the live files have to agree. Must
+never believe the newest own snapshot in the metadata's list: after a rollback it is no ancestor any more.
 
-The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per partition]}`.
+The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per
+partition]}`.
 """
 
 from __future__ import annotations
@@ -74,14 +76,19 @@ class Evidence:
         try:
             document = json.loads(text)
             if document["v"] != VERSION:
-                raise Corrupted(f"table property {WATERMARKS} has version {document['v']!r}; this version of the archiver knows {VERSION}")
+                raise Corrupted(
+                    f"table property {WATERMARKS} has version {document['v']!r}; this version of the "
+                    f"archiver knows {VERSION}"
+                )
             offsets = tuple(document["offsets"])
             numbers = (document["snapshot"], document["sequence"], document["epoch"], *offsets)
             if any(type(number) is not int or number < 0 for number in numbers):
                 raise ValueError("not a whole number")
             return cls(numbers[0], numbers[1], numbers[2], uuid.UUID(document["commit"]), offsets)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupted(f"table property {WATERMARKS} cannot be understood ({error}): {excerpt(text)!r}") from error
+            raise Corrupted(
+                f"table property {WATERMARKS} cannot be understood ({error}): {excerpt(text)!r}"
+            ) from error
 
     def offset(self, partition: int) -> int:
         """The partition's watermark; 0 for one that is younger than the commit."""
@@ -108,8 +115,8 @@ class Doubted:
 
     why: str
     unconfirmed: bool = False
-    """Its history was expired above our newest commit, and the files do not say what that said: it was rolled back before, or rows were
-    removed, and nothing tells which."""
+    """Its history was expired above our newest commit, and the files do not say what that said: it was rolled
+    back before, or rows were removed, and nothing tells which."""
 
 
 def read_evidence(properties: Mapping[str, str]) -> Evidence | None:
@@ -127,9 +134,9 @@ def judge(
 ) -> Known | Doubted:
     """The table's watermark, or why there is none.
 
-    `live_files` is called only where bounds are needed. `starts` are retention's heads per partition: rows below are gone on purpose.
-    Bounds know nothing of gaps behind the last record, so they are compared by `gaps` (rule C2); a watermark that rests on bounds alone
-    ends at the last record.
+    `live_files` is called only where bounds are needed. `starts` are retention's heads per partition: rows
+    below are gone on purpose. Bounds know nothing of gaps behind the last record, so they are compared by
+    `gaps` (rule C2); a watermark that rests on bounds alone ends at the last record.
     """
     starts = starts or {}
     lineage = view.lineage()
@@ -139,7 +146,9 @@ def judge(
         return Doubted(f"{error}; restore the property, or name another table")
     if evidence is None:
         return _without_evidence(lineage, partitions, live_files, starts)
-    vector = tuple(max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions))
+    vector = tuple(
+        max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions)
+    )
     position = next((at for at, item in enumerate(lineage) if item.snapshot_id == evidence.snapshot_id), None)
     if position is not None:
         return Known(vector, evidence, lineage[:position])
@@ -147,17 +156,21 @@ def judge(
         return Known(vector, evidence, lineage)
     if not lineage:
         return Doubted(
-            f"it has no current snapshot, but snapshot {evidence.snapshot_id} of ours was committed: it was rolled back or emptied"
+            f"it has no current snapshot, but snapshot {evidence.snapshot_id} of ours was committed: "
+            "it was rolled back or emptied"
         )
     if lineage[-1].sequence_number <= evidence.sequence_number:
         return Doubted(
-            f"its history up to snapshot {lineage[0].snapshot_id} (sequence number {lineage[0].sequence_number}) does not contain our "
-            f"snapshot {evidence.snapshot_id} (sequence number {evidence.sequence_number}): it was rolled back; roll it forward again"
+            f"its history up to snapshot {lineage[0].snapshot_id} (sequence number "
+            f"{lineage[0].sequence_number}) does not contain our "
+            f"snapshot {evidence.snapshot_id} (sequence number {evidence.sequence_number}): it was "
+            "rolled back; roll it forward again"
         )
     why = _disagreement(list(live_files()), evidence, partitions, starts, gaps)
     if why is not None:
         return Doubted(
-            f"the history between our snapshot {evidence.snapshot_id} and the current one was expired, and the files do not confirm our "
+            f"the history between our snapshot {evidence.snapshot_id} and the current one was expired, "
+            "and the files do not confirm our "
             f"commit: {why}; audit the table",
             unconfirmed=True,
         )
@@ -173,19 +186,28 @@ def _without_evidence(
     upper = [starts.get(partition, 0) for partition in range(partitions)]
     for item in live_files() if lineage else ():
         partition = item.partition_min
-        if partition is None or item.offset_max is None or partition != item.partition_max or not 0 <= partition < partitions:
+        if (
+            partition is None
+            or item.offset_max is None
+            or partition != item.partition_max
+            or not 0 <= partition < partitions
+        ):
             return Doubted(
-                f"it has no {WATERMARKS} property, and file {item.path} does not tell which offsets it holds; name another table"
+                f"it has no {WATERMARKS} property, and file {item.path} does not tell which offsets it "
+                "holds; name another table"
             )
         upper[partition] = max(upper[partition], item.offset_max + 1)
     return Known(tuple(upper), None, lineage, by_bounds=bool(lineage))
 
 
-def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, starts: Mapping[int, int], gaps: Gaps) -> str | None:
+def _disagreement(
+    files: list[LiveFile], evidence: Evidence, partitions: int, starts: Mapping[int, int], gaps: Gaps
+) -> str | None:
     """What in the live files contradicts the evidence; None if nothing does.
 
-    A file of one partition tells that partition's upper bound exactly. One that mixes partitions (compacted by somebody) tells only that
-    none of them reaches further; then the number of rows has to be right as well.
+    A file of one partition tells that partition's upper bound exactly. One that mixes partitions (compacted
+    by somebody) tells only that none of them reaches further; then the number of rows has to be right as
+    well.
     """
     upper: dict[int, int] = {}
     mixed = False
@@ -200,16 +222,28 @@ def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, st
             continue
         mixed = True
         if item.offset_max >= max(evidence.offset(partition) for partition in range(low, high + 1)):
-            return f"file {item.path} reaches offset {item.offset_max}, beyond our watermarks of partitions {low} to {high}"
+            return (
+                f"file {item.path} reaches offset {item.offset_max}, beyond our watermarks of partitions "
+                f"{low} to {high}"
+            )
     for partition in range(partitions):
         expected, start = evidence.offset(partition), starts.get(partition, 0)
         have = max(upper.get(partition, 0), start)
-        if have > max(expected, start) or (not mixed and not same_place(gaps, partition, have, max(expected, start))):
+        if have > max(expected, start) or (
+            not mixed and not same_place(gaps, partition, have, max(expected, start))
+        ):
             return f"partition {partition} ends at {have}, our watermark is {expected}"
     if mixed:
-        due = sum(records_between(gaps, partition, starts.get(partition, 0), evidence.offset(partition)) for partition in range(partitions))
-        # Below a start rows may be there still: of files that reach beyond it, and of those that no run has come to yet.
-        most = due + sum(records_between(gaps, partition, 0, min(start, evidence.offset(partition))) for partition, start in starts.items())
+        due = sum(
+            records_between(gaps, partition, starts.get(partition, 0), evidence.offset(partition))
+            for partition in range(partitions)
+        )
+        # Below a start rows may be there still: of files that reach beyond it, and of those that no run has
+        # come to yet.
+        most = due + sum(
+            records_between(gaps, partition, 0, min(start, evidence.offset(partition)))
+            for partition, start in starts.items()
+        )
         rows = sum(item.record_count for item in files)
         if not due <= rows <= most or any(item.has_deletes for item in files):
             return f"its files hold {counted(rows, 'row')} and perhaps deletes, our watermarks mean {due}" + (

@@ -1,13 +1,15 @@
-"""Brings a table to the columns that the ledger records, and to the partition spec of the configuration: the one place that asks a catalog
-to change either.
+"""Brings a table to the columns that the ledger records, and to the partition spec of the configuration: the
+one place that asks a catalog to change either.
 
-Order (docs/protocols/schema-evolution.md): a version is in the ledger before the catalog is asked for its columns, and the table is read
-again before anything is archived with it. Each try looks at the table from the start, because only the table knows what became of the last
-one. Promises that the catalog is asked only for what the table lacks, and that the schema it returns is recorded and is the table's: same
-ids, same types. Must never change what is not the archiver's, or take an unknown outcome for a failure.
+Order (docs/protocols/schema-evolution.md): a version is in the ledger before the catalog is asked for its
+columns, and the table is read again before anything is archived with it. Each try looks at the table from the
+start, because only the table knows what became of the last one. Promises that the catalog is asked only for
+what the table lacks, and that the schema it returns is recorded and is the table's: same ids, same types.
+Must never change what is not the archiver's, or take an unknown outcome for a failure.
 
-A partition spec stands in no entry of the ledger: every archive names its own in its key and in DATA_WRITTEN, and the table knows all that
-it ever had. So nothing that is written before, during or after a change depends on its outcome (decision 0031).
+A partition spec stands in no entry of the ledger: every archive names its own in its key and in DATA_WRITTEN,
+and the table knows all that it ever had. So nothing that is written before, during or after a change depends
+on its outcome (decision 0031).
 """
 
 from __future__ import annotations
@@ -43,13 +45,21 @@ class TableEvolution:
         self._clock = clock
 
     def bring(
-        self, target: TableTarget, view: TableView, schema: TopicSchema, history: Sequence[TopicSchema], written: int, record: Record
+        self,
+        target: TableTarget,
+        view: TableView,
+        schema: TopicSchema,
+        history: Sequence[TopicSchema],
+        written: int,
+        record: Record,
     ) -> TopicSchema:
-        """The schema that is recorded and that the table has: `schema`, or a later version where the catalog has other ids.
+        """The schema that is recorded and that the table has: `schema`, or a later version where the catalog
+        has other ids.
 
-        `view` is the table as it was just loaded; `history` the recorded versions; `written` the newest of them that archives were written
-        with (0: none). Raises `TopicHalted` if somebody must put the table right, `Deposed`, `RetryLater` if the catalog was not brought to
-        the schema within the bounds, `OutcomeUnknown` if the last request may still land. Whoever calls again goes on.
+        `view` is the table as it was just loaded; `history` the recorded versions; `written` the newest of
+        them that archives were written with (0: none). Raises `TopicHalted` if somebody must put the table
+        right, `Deposed`, `RetryLater` if the catalog was not brought to the schema within the bounds,
+        `OutcomeUnknown` if the last request may still land. Whoever calls again goes on.
         """
         recorded = list(history)
         answer = _NOT_ASKED
@@ -66,7 +76,8 @@ class TableEvolution:
         raise _given_up(target, f"schema version {schema.version}", self._limits, answer)
 
     def partition(self, target: TableTarget, view: TableView) -> TableView:
-        """The table, partitioned by the configuration's granularity from here on. What it holds keeps its partitions.
+        """The table, partitioned by the configuration's granularity from here on. What it holds keeps its
+        partitions.
 
         `view` is the table as it was just loaded, and found to be the topic's. Raises as `bring`.
         """
@@ -81,7 +92,9 @@ class TableEvolution:
         raise _given_up(target, f"partitions by {target.granularity}", self._limits, answer)
 
     def _looks(self, target: TableTarget, view: TableView) -> Iterator[tuple[TableView | RetryLater, bool]]:
-        """The table before each request and after the last one, and whether one more request is allowed; why it could not be loaded."""
+        """The table before each request and after the last one, and whether one more request is allowed; why
+        it could not be loaded.
+        """
         deadline = self._clock.monotonic_s() + self._limits.timeout_s
         yield view, self._limits.attempts_max > 0
         for attempt in range(1, self._limits.attempts_max + 1):
@@ -95,7 +108,9 @@ class TableEvolution:
             assert found is not None  # load_table halts where a table of a known uuid is gone
             yield found, attempt < self._limits.attempts_max
 
-    def _recorded(self, fit: Fit, schema: TopicSchema, recorded: list[TopicSchema], record: Record) -> TopicSchema:
+    def _recorded(
+        self, fit: Fit, schema: TopicSchema, recorded: list[TopicSchema], record: Record
+    ) -> TopicSchema:
         """The schema with the ids it has after the look, in the ledger."""
         in_ledger = bool(recorded) and recorded[-1].version == schema.version
         if in_ledger and fit.schema is schema:
@@ -106,7 +121,9 @@ class TableEvolution:
         return following
 
     def _ask(self, request: Callable[[], Evolved]) -> Evolved:
-        """Ask the catalog once, after a look that nobody leads instead (rule C4). A failpoint may lose the reply."""
+        """Ask the catalog once, after a look that nobody leads instead (rule C4). A failpoint may lose the
+        reply.
+        """
         self._leader.check()
         try:
             failpoints.reach("table.evolve.before")
@@ -117,16 +134,22 @@ class TableEvolution:
         return answer
 
 
-def _fit(target: TableTarget, view: TableView, schema: TopicSchema, recorded: Sequence[TopicSchema], written: int) -> Fit:
+def _fit(
+    target: TableTarget, view: TableView, schema: TopicSchema, recorded: Sequence[TopicSchema], written: int
+) -> Fit:
     try:
         return fit_table(schema, recorded, view.schema_json, view.last_column_id, written)
     except Halt as error:
         raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {error}") from error
 
 
-def _given_up(target: TableTarget, wanted: str, limits: CommitLimits, answer: Evolved) -> RetryLater | OutcomeUnknown:
+def _given_up(
+    target: TableTarget, wanted: str, limits: CommitLimits, answer: Evolved
+) -> RetryLater | OutcomeUnknown:
     message = (
-        f"table {shown(target.identifier)} was not brought to {wanted} after {counted(limits.attempts_max, 'attempt')} or "
-        f"{limits.timeout_s:g} s ({answer.why or 'the table does not show it'}); nothing is archived before it is, and the next run goes on"
+        f"table {shown(target.identifier)} was not brought to {wanted} after "
+        f"{counted(limits.attempts_max, 'attempt')} or "
+        f"{limits.timeout_s:g} s ({answer.why or 'the table does not show it'}); nothing is archived "
+        "before it is, and the next run goes on"
     )
     return OutcomeUnknown(message) if answer.outcome is SwapOutcome.UNKNOWN else RetryLater(message)

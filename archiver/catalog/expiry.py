@@ -13,15 +13,22 @@ from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.runtime.errors import Corrupted
 
 
-def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int, snapshots_age_s: float, now_us: int) -> tuple[int, ...]:
-    """Ids of ancestors to forget when one more snapshot is added: those beyond the newest `snapshots_max` and older than the age as well.
+def expired(
+    view: TableView, pending: Sequence[PendingFile], snapshots_max: int, snapshots_age_s: float, now_us: int
+) -> tuple[int, ...]:
+    """Ids of ancestors to forget when one more snapshot is added: those beyond the newest `snapshots_max` and
+    older than the age as well.
 
-    Kept in any case: the current snapshot, what a branch or tag points to, every ancestor newer than a pending file's T3 token (without
-    them the file could not be offered any more, rule C3), and a change of somebody else that may still be undone. Snapshots outside the
-    lineage belong to somebody else, but for changes that were kept when it was cut above them. The same commit must set what `recorded`
-    says of the ids.
+    Kept in any case: the current snapshot, what a branch or tag points to, every ancestor newer than a
+    pending file's T3 token (without them the file could not be offered any more, rule C3), and a change of
+    somebody else that may still be undone. Snapshots outside the lineage belong to somebody else, but for
+    changes that were kept when it was cut above them. The same commit must set what `recorded` says of the
+    ids.
     """
-    needed_above = min((item.last_sequence_number for item in pending if item.table_uuid == view.uuid), default=view.sequence_number)
+    needed_above = min(
+        (item.last_sequence_number for item in pending if item.table_uuid == view.uuid),
+        default=view.sequence_number,
+    )
     oldest_ms = (now_us - round(snapshots_age_s * 1e6)) // 1000
     old = [
         snapshot
@@ -33,16 +40,20 @@ def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int,
         and snapshot.sequence_number <= needed_above
     ]
     changes = {snapshot.snapshot_id for snapshot in old if change_of(snapshot) is not None}
-    if changes and not _can_tell(view):  # nor could it be told which of them are ancestors, were the lineage cut above them
+    if changes and not _can_tell(
+        view
+    ):  # nor could it be told which of them are ancestors, were the lineage cut above them
         oldest = min(snapshot.sequence_number for snapshot in old if snapshot.snapshot_id in changes)
         return tuple(snapshot.snapshot_id for snapshot in old if snapshot.sequence_number < oldest)
     kept = changes - _for_good(view, {snapshot.snapshot_id for snapshot in old}) if changes else changes
     return tuple(snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in kept)
 
 
-def recorded(view: TableView, gone: Collection[int], ledger: TopicLedger, watermarks: Sequence[int]) -> Mapping[str, str]:
-    """The table property that tells of the foreign changes among the snapshots `gone`, and no more of those that retention has passed
-    since; nothing if that is what it says already.
+def recorded(
+    view: TableView, gone: Collection[int], ledger: TopicLedger, watermarks: Sequence[int]
+) -> Mapping[str, str]:
+    """The table property that tells of the foreign changes among the snapshots `gone`, and no more of those
+    that retention has passed since; nothing if that is what it says already.
 
     `watermarks` are the table's, one per partition.
     """
@@ -59,9 +70,11 @@ def recorded(view: TableView, gone: Collection[int], ledger: TopicLedger, waterm
 
 
 def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
-    """The lineage, and behind it the changes of others that were kept when it was cut above them; newest first.
+    """The lineage, and behind it the changes of others that were kept when it was cut above them; newest
+    first.
 
-    One that is newer than the oldest of the lineage is no ancestor any more: the table was rolled back to before it.
+    One that is newer than the oldest of the lineage is no ancestor any more: the table was rolled back to
+    before it.
     """
     lineage = view.lineage()
     try:
@@ -75,9 +88,15 @@ def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
 
 
 def _cut_off(view: TableView, gone: Collection[int]) -> tuple[int, ...]:
-    """Ids of the changes of others in the chain that stay, and that the lineage reaches no more without the snapshots `gone`."""
-    reached = {item.snapshot_id for item in takewhile(lambda item: item.snapshot_id not in gone, view.lineage())}
-    left = (item for item in ancestry(view) if item.snapshot_id not in gone and item.snapshot_id not in reached)
+    """Ids of the changes of others in the chain that stay, and that the lineage reaches no more without the
+    snapshots `gone`.
+    """
+    reached = {
+        item.snapshot_id for item in takewhile(lambda item: item.snapshot_id not in gone, view.lineage())
+    }
+    left = (
+        item for item in ancestry(view) if item.snapshot_id not in gone and item.snapshot_id not in reached
+    )
     return tuple(sorted(item.snapshot_id for item in left if change_of(item) is not None))
 
 
@@ -91,7 +110,9 @@ def _can_tell(view: TableView) -> bool:
 
 
 def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
-    """Snapshots that every one that stays was made on: wherever somebody rolls the table back to, what they changed stays changed."""
+    """Snapshots that every one that stays was made on: wherever somebody rolls the table back to, what they
+    changed stays changed.
+    """
     parents = {snapshot.snapshot_id: snapshot.parent_id for snapshot in view.snapshots}
     for newer, older in pairwise(ancestry(view)):
         parents[newer.snapshot_id] = older.snapshot_id

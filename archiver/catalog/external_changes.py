@@ -1,14 +1,18 @@
-"""Snapshots of somebody else that changed the number of rows, and what a table keeps of those that are expired. Pure.
+"""Snapshots of somebody else that changed the number of rows, and what a table keeps of those that are
+expired. Pure.
 
-Owns the arithmetic on their summaries, by which the committer and the audit count alike, and the table property `archiver.expired-changes`.
-A commit of ours that expires such a snapshot sets the property, so each change is told once: by its snapshot while that is retained, by the
-property from then on. The property is JSON, bounded in size::
+Owns the arithmetic on their summaries, by which the committer and the audit count alike, and the table
+property `archiver.expired-changes`. A commit of ours that expires such a snapshot sets the property, so each
+change is told once: by its snapshot while that is retained, by the property from then on. The property is
+JSON, bounded in size::
 
-    {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]}, …],"kept":[…]}
+    {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]},
+    …],"kept":[…]}
 
-Oldest first; where there are more than `CHANGES_MAX`, or more than `OFFSETS_MAX` numbers in `below`, the two neighbours that lie closest
-together are added up to one: not the oldest again and again, whose sum retention would never pass.
-Promises that nothing is told of what retention has passed wholly, so that what a topic erases for years does not add up.
+Oldest first; where there are more than `CHANGES_MAX`, or more than `OFFSETS_MAX` numbers in `below`, the two
+neighbours that lie closest together are added up to one: not the oldest again and again, whose sum retention
+would never pass. Promises that nothing is told of what retention has passed wholly, so that what a topic
+erases for years does not add up.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ VERSION = 1
 CHANGES_MAX = 50
 """So many changes are kept apart."""
 OFFSETS_MAX = 4096
-"""So many numbers are kept in all `below` together, if they are of more than one change: about 40 KB of the table's metadata."""
+"""So many numbers are kept in all `below` together, if they are of more than one change: about 40 KB of the
+table's metadata."""
 SNAPSHOTS_MAX = 10
 """So many ids of what was added up to one change are kept, the newest."""
 
@@ -41,7 +46,9 @@ _ADDITIONS = ("append", "overwrite", "")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """By how much somebody else changed the number of rows, with one snapshot or with several that are expired."""
+    """By how much somebody else changed the number of rows, with one snapshot or with several that are
+    expired.
+    """
 
     rows: int = 0
     """Fewer than before in data files, where it removed any."""
@@ -50,8 +57,8 @@ class Change:
     added: int = 0
     """More than it took."""
     below: tuple[int, ...] | None = ()
-    """Per partition, where the table ended then: it took nothing, and brought nothing of the stream, from there on. None if that is not
-    known."""
+    """Per partition, where the table ended then: it took nothing, and brought nothing of the stream, from
+    there on. None if that is not known."""
     snapshots: tuple[int, ...] = ()
     """Ids, oldest first; of several only the newest."""
 
@@ -66,7 +73,9 @@ class Change:
         if self.below is not None and later.below is not None:
             below = tuple(map(max, zip_longest(self.below, later.below, fillvalue=0)))
         snapshots = (*self.snapshots, *later.snapshots)[-SNAPSHOTS_MAX:]
-        return Change(self.rows + later.rows, self.hidden + later.hidden, self.added + later.added, below, snapshots)
+        return Change(
+            self.rows + later.rows, self.hidden + later.hidden, self.added + later.added, below, snapshots
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +85,8 @@ class ExpiredChanges:
     changes: tuple[Change, ...] = ()
     """Oldest first."""
     kept: tuple[int, ...] = ()
-    """Ids of changes that our own commits kept when they cut the lineage above them, because something older was retained (a tag's
-    snapshot, say): ancestors, though nothing else tells it."""
+    """Ids of changes that our own commits kept when they cut the lineage above them, because something older
+    was retained (a tag's snapshot, say): ancestors, though nothing else tells it."""
 
     @property
     def ids(self) -> frozenset[int]:
@@ -87,7 +96,9 @@ class ExpiredChanges:
     def with_more(self, more: Iterable[Change], starts: Mapping[int, int]) -> ExpiredChanges:
         """With newer ones behind, without what retention has passed, and not larger than the bounds allow."""
         changes = list(unretired((*self.changes, *more), starts))
-        while len(changes) > 1 and (len(changes) > CHANGES_MAX or sum(len(one.below or ()) for one in changes) > OFFSETS_MAX):
+        while len(changes) > 1 and (
+            len(changes) > CHANGES_MAX or sum(len(one.below or ()) for one in changes) > OFFSETS_MAX
+        ):
             at = _closest(changes)
             changes[at : at + 2] = [changes[at].plus(changes[at + 1])]
         return replace(self, changes=tuple(changes))
@@ -114,21 +125,26 @@ class ExpiredChanges:
             document = json.loads(text)
             if document["v"] != VERSION:
                 version = document["v"]
-                raise Corrupted(f"table property {EXPIRED_CHANGES} has version {version!r}; this version of the archiver knows {VERSION}")
+                raise Corrupted(
+                    f"table property {EXPIRED_CHANGES} has version {version!r}; this version of the "
+                    f"archiver knows {VERSION}"
+                )
             kept = tuple(document.get("kept", ()))
             if any(type(number) is not int for number in kept):
                 raise ValueError("not a whole number")
             return cls(tuple(_change(one) for one in document["changes"]), kept)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Corrupted(f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {excerpt(text)!r}") from error
+            raise Corrupted(
+                f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {excerpt(text)!r}"
+            ) from error
 
 
 def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:
-    """The property once a repair has said that the table is complete up to `offsets`, below which it lacks `lacking` records; nothing if it
-    stays as it is.
+    """The property once a repair has said that the table is complete up to `offsets`, below which it lacks
+    `lacking` records; nothing if it stays as it is.
 
-    Rows that were removed at the ends come back by that. So many as are still missing, and no snapshot tells of, stay told, but never more
-    than were: what was lost otherwise is not to pass for removed.
+    Rows that were removed at the ends come back by that. So many as are still missing, and no snapshot tells
+    of, stay told, but never more than were: what was lost otherwise is not to pass for removed.
     """
     try:
         expired = read_expired(view.properties)
@@ -153,7 +169,9 @@ def rows_removed(view: TableView) -> int:
         told = read_expired(view.properties).changes
     except Corrupted:
         return 0
-    return max(sum(one.rows + one.hidden for one in (*told, *(change for _, change in foreign_changes(view)))), 0)
+    return max(
+        sum(one.rows + one.hidden for one in (*told, *(change for _, change in foreign_changes(view)))), 0
+    )
 
 
 def read_expired(properties: Mapping[str, str]) -> ExpiredChanges:
@@ -163,7 +181,9 @@ def read_expired(properties: Mapping[str, str]) -> ExpiredChanges:
 
 
 def change_of(snapshot: SnapshotView) -> Change | None:
-    """What a snapshot of somebody else changed, by its summary, without the place; None if it is ours or left the number of rows alone."""
+    """What a snapshot of somebody else changed, by its summary, without the place; None if it is ours or left
+    the number of rows alone.
+    """
     if COMMIT_ID in snapshot.summary:
         return None
     fewer, hidden = -added_records(snapshot.summary), hidden_records(snapshot.summary)
@@ -177,7 +197,9 @@ def change_of(snapshot: SnapshotView) -> Change | None:
 
 
 def is_foreign_removal(snapshot: SnapshotView) -> bool:
-    """Whether a snapshot is somebody else's and by its operation took rows away, or exchanged them, however many."""
+    """Whether a snapshot is somebody else's and by its operation took rows away, or exchanged them, however
+    many.
+    """
     return snapshot.operation in _REMOVALS and COMMIT_ID not in snapshot.summary
 
 
@@ -188,10 +210,11 @@ def foreign_changes(view: TableView) -> tuple[tuple[SnapshotView, Change], ...]:
 
 
 def rewritten_records(snapshot: SnapshotView) -> int:
-    """How many rows a snapshot of another writer wrote again, by its summary; 0 if it is ours, or declares that it changed no row.
+    """How many rows a snapshot of another writer wrote again, by its summary; 0 if it is ours, or declares
+    that it changed no row.
 
-    An overwrite takes rows and brings rows: an `UPDATE`, a `MERGE`, the rows that a copy-on-write `DELETE` keeps. Which of them it changed,
-    no summary says. A compaction (`replace`) declares that it changed none.
+    An overwrite takes rows and brings rows: an `UPDATE`, a `MERGE`, the rows that a copy-on-write `DELETE`
+    keeps. Which of them it changed, no summary says. A compaction (`replace`) declares that it changed none.
     """
     summary = snapshot.summary
     if COMMIT_ID in summary or snapshot.operation != "overwrite":
@@ -202,33 +225,46 @@ def rewritten_records(snapshot: SnapshotView) -> int:
     return added if _count(summary, "added-equality-deletes") else min(added, taken)
 
 
-def placed(change: Change, view: TableView, ledger: TopicLedger, watermarks: Sequence[int], sequence_number: int) -> Change:
-    """The change of a snapshot of that sequence number with `below`; `watermarks` are those that the table tells now, one per partition.
+def placed(
+    change: Change, view: TableView, ledger: TopicLedger, watermarks: Sequence[int], sequence_number: int
+) -> Change:
+    """The change of a snapshot of that sequence number with `below`; `watermarks` are those that the table
+    tells now, one per partition.
 
-    The ledger may have heard late of a commit from before the change, at a sequence number behind it. Unless what stands between the last
-    one it had heard of and the change is all somebody else's, what it heard of next counts as there already: too high does no harm.
+    The ledger may have heard late of a commit from before the change, at a sequence number behind it. Unless
+    what stands between the last one it had heard of and the change is all somebody else's, what it heard of
+    next counts as there already: too high does no harm.
     """
     past = ledger.past
     if sequence_number < past.exact_since:
-        return replace(change, below=tuple(max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks)))
+        return replace(
+            change,
+            below=tuple(max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks)),
+        )
     heard, following = past.told_around(sequence_number)
     others = {one.sequence_number for one in view.snapshots if COMMIT_ID not in one.summary}
     in_time = all(number in others for number in range(heard + 1, sequence_number))
     since = sequence_number if in_time or following is None else following
     ends = (max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks))
-    return replace(change, below=tuple(past.lowest(partition, end, since) for partition, end in enumerate(ends)))
+    return replace(
+        change, below=tuple(past.lowest(partition, end, since) for partition, end in enumerate(ends))
+    )
 
 
 def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Change, ...]:
-    """Without the oldest ones that explain nothing any more: all that they can have removed lies below retention's starts.
+    """Without the oldest ones that explain nothing any more: all that they can have removed lies below
+    retention's starts.
 
-    What was added goes with as much as was removed after it. If nothing was, it goes too: retention has taken it out with the others.
+    What was added goes with as much as was removed after it. If nothing was, it goes too: retention has taken
+    it out with the others.
     """
     if not any(starts.values()):
         return tuple(changes)
     passed = left = reached = 0
     for number, change in enumerate(changes, 1):
-        if change.below is None or any(place > starts.get(partition, 0) for partition, place in enumerate(change.below)):
+        if change.below is None or any(
+            place > starts.get(partition, 0) for partition, place in enumerate(change.below)
+        ):
             break
         left = max(left + change.added - change.rows - change.hidden, 0)
         passed, reached = number if not left else passed, number
@@ -236,7 +272,9 @@ def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Cha
 
 
 def _closest(changes: Sequence[Change]) -> int:
-    """The place of the first of the two neighbours between which the table grew least; those without a place are close to each other."""
+    """The place of the first of the two neighbours between which the table grew least; those without a place
+    are close to each other.
+    """
 
     def between(at: int) -> tuple[bool, int]:
         one, other = changes[at].below, changes[at + 1].below
@@ -253,7 +291,9 @@ def added_records(summary: Mapping[str, str]) -> int:
 
 
 def hidden_records(summary: Mapping[str, str]) -> int:
-    """How many more rows position-delete files hide than before. How many equality deletes hide, no summary says."""
+    """How many more rows position-delete files hide than before. How many equality deletes hide, no summary
+    says.
+    """
     return _count(summary, "added-position-deletes") - _count(summary, "removed-position-deletes")
 
 
@@ -266,7 +306,11 @@ def _change(document: Any) -> Change:
     """One change of the property; what it raises says that it is none."""
     below = document["below"]
     change = Change(
-        document["rows"], document["hidden"], document["added"], None if below is None else tuple(below), tuple(document["snapshots"])
+        document["rows"],
+        document["hidden"],
+        document["added"],
+        None if below is None else tuple(below),
+        tuple(document["snapshots"]),
     )
     numbers = (change.rows, change.hidden, change.added, *(change.below or ()), *change.snapshots)
     if any(type(number) is not int for number in numbers):

@@ -1,8 +1,9 @@
 """Is this the table we mean? Creating it, and recognising it afterwards.
 
-Owns the check that a table belongs to a topic: its properties name cluster and topic, its uuid is the one the ledger knows, its format,
-partitioning and location are ours. What does not fit halts the topic with what to do. Must never create a table a second time unasked: one
-that the ledger knew and the catalog does not is a matter for people.
+Owns the check that a table belongs to a topic: its properties name cluster and topic, its uuid is the one the
+ledger knows, its format, partitioning and location are ours. What does not fit halts the topic with what to
+do. Must never create a table a second time unasked: one that the ledger knew and the catalog does not is a
+matter for people.
 """
 
 from __future__ import annotations
@@ -41,10 +42,13 @@ class TableTarget:
     """Of the topic."""
     granularity: Granularity
     location: str
-    """Absolute URI of the table's folder, without a slash at the end. Of no meaning where the catalog places tables."""
+    """Absolute URI of the table's folder, without a slash at the end. Of no meaning where the catalog places
+    tables."""
 
 
-def target_of(settings: TopicSettings, topic_id: TopicId, partitions: int, cluster_id: str, objects: ObjectStore) -> TableTarget:
+def target_of(
+    settings: TopicSettings, topic_id: TopicId, partitions: int, cluster_id: str, objects: ObjectStore
+) -> TableTarget:
     """The table that a topic of kind iceberg is archived to, as the configuration has it."""
     return TableTarget(
         topic=settings.name,
@@ -60,7 +64,8 @@ def target_of(settings: TopicSettings, topic_id: TopicId, partitions: int, clust
 def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None) -> TableView | None:
     """The topic's table, None if there is none and the ledger never knew one.
 
-    `known_uuid` is the ledger's. Raises `TopicHalted` if the table is gone, another one, or not laid out as this version writes.
+    `known_uuid` is the ledger's. Raises `TopicHalted` if the table is gone, another one, or not laid out as
+    this version writes.
     """
     try:
         view = tables.load(target.identifier)
@@ -71,14 +76,19 @@ def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None
     elif known_uuid is not None:
         raise TopicHalted(
             target.topic,
-            f"table {shown(target.identifier)} (uuid {known_uuid}) is gone; it was dropped or renamed: rename it back or restore it, "
+            f"table {shown(target.identifier)} (uuid {known_uuid}) is gone; it was dropped or renamed: "
+            "rename it back or restore it, "
             f"or configure another table name for a new topic",
         )
     return view
 
 
-def ensure_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None, schema_json: str) -> TableView:
-    """As `load_table`, but creates the table if there is none. The catalog may have assigned other field ids: see the view's schema."""
+def ensure_table(
+    tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None, schema_json: str
+) -> TableView:
+    """As `load_table`, but creates the table if there is none. The catalog may have assigned other field ids:
+    see the view's schema.
+    """
     view = load_table(tables, target, known_uuid)
     if view is not None:
         return view
@@ -94,7 +104,10 @@ def ensure_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | No
     except KeyExists:
         view = tables.load(target.identifier)
         if view is None:
-            raise TopicHalted(target.topic, f"table {shown(target.identifier)} exists and cannot be loaded; look at the catalog") from None
+            raise TopicHalted(
+                target.topic,
+                f"table {shown(target.identifier)} exists and cannot be loaded; look at the catalog",
+            ) from None
     failpoints.reach("table.create.after")
     check_identity(view, target, known_uuid)
     return view
@@ -115,23 +128,35 @@ def _mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None
         return f"belongs to cluster {cluster}, not to {target.cluster_id}; configure another table"
     if topic != target.topic_id:
         return (
-            f"belongs to a topic with id {topic}, not to {target.topic_id} (a recreated topic needs a new table); configure another table"
+            f"belongs to a topic with id {topic}, not to {target.topic_id} (a recreated topic needs a new "
+            "table); configure another table"
         )
     if known_uuid is not None and view.uuid != known_uuid:
         return (
-            f"has uuid {view.uuid}, the ledger knows {known_uuid}: it was dropped and made anew; restore the old one, or configure another"
+            f"has uuid {view.uuid}, the ledger knows {known_uuid}: it was dropped and made anew; restore "
+            "the old one, or configure another"
         )
     if view.properties.get(LAYOUT_VERSION) != LAYOUT_VERSION_VALUE:
         have = view.properties.get(LAYOUT_VERSION)
-        return f"has layout version {have}, this version writes {LAYOUT_VERSION_VALUE}; use the version that fits"
+        return (
+            f"has layout version {have}, this version writes {LAYOUT_VERSION_VALUE}; use the version that "
+            "fits"
+        )
     if view.format_version != FORMAT_VERSION:
-        return f"has iceberg format version {view.format_version}, this version writes {FORMAT_VERSION}; use a version that can"
+        return (
+            f"has iceberg format version {view.format_version}, this version writes {FORMAT_VERSION}; use "
+            "a version that can"
+        )
     if view.granularity is None or view.granularity not in (target.granularity, left_by_us(view)):
         spec = view.granularity or "something else"
-        return f"is partitioned by {spec}, the configuration says {target.granularity}; restore the partition spec or the configuration"
+        return (
+            f"is partitioned by {spec}, the configuration says {target.granularity}; restore the partition "
+            "spec or the configuration"
+        )
     if not view.placed_by_catalog and view.location.rstrip("/") != target.location.rstrip("/"):
         return (
-            f"lies at {view.location}, it must lie at {target.location}; move it back, configure another table, or leave it to the catalog "
+            f"lies at {view.location}, it must lie at {target.location}; move it back, configure "
+            "another table, or leave it to the catalog "
             "where its tables lie (location: catalog)"
         )
     try:

@@ -1,6 +1,8 @@
-"""A catalog in memory: the twin of the pyiceberg adapter, with the same promises except durability. For tests and simulation.
+"""A catalog in memory: the twin of the pyiceberg adapter, with the same promises except durability. For tests
+and simulation.
 
-Also lets a test play the other hands on a table: somebody who compacts, appends, rolls back, expires, drops or renames.
+Also lets a test play the other hands on a table: somebody who compacts, appends, rolls back, expires, drops
+or renames.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from archiver.catalog.specs import spec_id_of
-from archiver.catalog.table_layout import FORMAT_VERSION, PARTITION_BY, PARTITION_FIELD_ID, bound_number, stream_fields
+from archiver.catalog.table_layout import (
+    FORMAT_VERSION,
+    PARTITION_BY,
+    PARTITION_FIELD_ID,
+    bound_number,
+    stream_fields,
+)
 from archiver.catalog.tables import (
     Evolved,
     Identifier,
@@ -96,13 +104,20 @@ class MemoryTables:
         return None if state is None else _view(identifier, state)
 
     def create(
-        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        granularity: Granularity,
+        properties: Mapping[str, str],
     ) -> TableView:
         """As the Protocol says; keeps the field ids it is given."""
         stream_fields(schema_json)
         kept = {key: value for key, value in properties.items() if key != "format-version"}
         last_column_id = max(ids_of(json.loads(schema_json)))
-        state = _State(new_uuid(self._ids), location.rstrip("/"), (granularity,), kept, last_column_id, (schema_json,))
+        state = _State(
+            new_uuid(self._ids), location.rstrip("/"), (granularity,), kept, last_column_id, (schema_json,)
+        )
         with self._lock:
             if identifier in self._tables:
                 raise KeyExists(shown(identifier))
@@ -140,10 +155,21 @@ class MemoryTables:
         kept = tuple(item for item in state.files() if item.data_file.path not in removed)
         brought = tuple(_File(item, snapshot_id, sequence) for item in added)
         snapshot = self._snapshot(state, snapshot_id, sequence, "replace", summary, (*kept, *brought))
-        return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, _Request(view.uuid, snapshot, {}, ()))
+        return Prepared(
+            view.identifier,
+            snapshot_id,
+            view.snapshot_id,
+            view.sequence_number,
+            _Request(view.uuid, snapshot, {}, ()),
+        )
 
     def prepare_removal(
-        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+        self,
+        view: TableView,
+        paths: Collection[str],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        expire: Sequence[int],
     ) -> Prepared:
         """As the Protocol says."""
         state = _state(view)
@@ -175,7 +201,10 @@ class MemoryTables:
         with self._lock:
             state = self._tables.get(view.identifier)
             if state is None or (state.uuid, state.schema_id, state.last_column_id) != wanted:
-                return Evolved(SwapOutcome.CONFLICT, "no such table" if state is None else f"the table is not {wanted} any more")
+                return Evolved(
+                    SwapOutcome.CONFLICT,
+                    "no such table" if state is None else f"the table is not {wanted} any more",
+                )
             self._tables[view.identifier] = _with_schema(state, schema_json)
         return Evolved(SwapOutcome.APPLIED)
 
@@ -183,13 +212,22 @@ class MemoryTables:
         """As the Protocol says; never unknown."""
         with self._lock:
             state = self._tables.get(view.identifier)
-            if state is None or (state.uuid, state.spec_id, len(state.specs)) != (view.uuid, view.spec_id, len(view.specs)):
-                return Evolved(SwapOutcome.CONFLICT, "no such table" if state is None else f"its spec is not {view.spec_id} any more")
+            if state is None or (state.uuid, state.spec_id, len(state.specs)) != (
+                view.uuid,
+                view.spec_id,
+                len(view.specs),
+            ):
+                return Evolved(
+                    SwapOutcome.CONFLICT,
+                    "no such table" if state is None else f"its spec is not {view.spec_id} any more",
+                )
             left = {**state.properties, PARTITION_BY: granularity}
             self._tables[view.identifier] = replace(_with_spec(state, granularity), properties=left)
         return Evolved(SwapOutcome.APPLIED)
 
-    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
+    def live_files(
+        self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()
+    ) -> Iterator[LiveFile]:
         """As the Protocol says."""
         fields = stream_fields(view.schema_json)
         state = _state(view)
@@ -207,12 +245,16 @@ class MemoryTables:
                 partition_max=bound_number(file.upper_bounds, fields.partition),
                 snapshot_id=item.snapshot_id,
                 sequence_number=item.sequence_number,
-                null_counts=tuple((key, count) for key, count in (file.null_value_counts or {}).items() if key in nulls_of),
+                null_counts=tuple(
+                    (key, count) for key, count in (file.null_value_counts or {}).items() if key in nulls_of
+                ),
             )
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
         """As the Protocol says."""
-        paths = (item.data_file.path for snapshot in _state(view).snapshots.values() for item in snapshot.files)
+        paths = (
+            item.data_file.path for snapshot in _state(view).snapshots.values() for item in snapshot.files
+        )
         return frozenset(path for path in paths if path.rpartition("/")[2] in names)
 
     def named_paths(self, view: TableView) -> Iterator[str]:
@@ -242,19 +284,35 @@ class MemoryTables:
         """As the Protocol says."""
         snapshots = _state(view).snapshots
         newer = (item.snapshot_id for item in view.aside() if item.sequence_number > since_sequence)
-        return frozenset(item.data_file.path for number in newer for item in snapshots[number].files if item.snapshot_id == number)
+        return frozenset(
+            item.data_file.path
+            for number in newer
+            for item in snapshots[number].files
+            if item.snapshot_id == number
+        )
 
     # what somebody else does
 
-    def replace_files(self, identifier: Identifier, remove: Sequence[str], add: Sequence[DataFile], operation: str = "replace") -> int:
-        """A foreign commit: compaction (`replace`), `append`, `delete` or `overwrite`; returns its snapshot's id."""
+    def replace_files(
+        self,
+        identifier: Identifier,
+        remove: Sequence[str],
+        add: Sequence[DataFile],
+        operation: str = "replace",
+    ) -> int:
+        """A foreign commit: compaction (`replace`), `append`, `delete` or `overwrite`; returns its snapshot's
+        id.
+        """
         with self._lock:
             state = self._known(identifier)
             snapshot_id, sequence = self._snapshot_id(), state.last_sequence + 1
             kept = tuple(item for item in state.files() if item.data_file.path not in remove)
             files = (*kept, *(_File(item, snapshot_id, sequence) for item in add))
             gone = sum(item.data_file.record_count for item in state.files() if item.data_file.path in remove)
-            counts = {"added-records": str(sum(item.record_count for item in add)), "deleted-records": str(gone)}
+            counts = {
+                "added-records": str(sum(item.record_count for item in add)),
+                "deleted-records": str(gone),
+            }
             snapshot = self._snapshot(state, snapshot_id, sequence, operation, counts, files)
             self._tables[identifier] = _applied(state, _Request(state.uuid, snapshot, {}, ()))
         return snapshot_id
@@ -276,12 +334,16 @@ class MemoryTables:
             self._tables[identifier] = replace(state, current=snapshot_id, version=state.version + 1)
 
     def commit_to_branch(self, identifier: Identifier) -> int:
-        """A commit that changes no file, to a branch that begins at the current snapshot; returns its snapshot's id."""
+        """A commit that changes no file, to a branch that begins at the current snapshot; returns its
+        snapshot's id.
+        """
         with self._lock:
             state = self._known(identifier)
             snapshot_id, sequence = self._snapshot_id(), state.last_sequence + 1
             snapshot = self._snapshot(state, snapshot_id, sequence, "append", {}, state.files())
-            self._tables[identifier] = replace(_applied(state, _Request(state.uuid, snapshot, {}, ())), current=state.current)
+            self._tables[identifier] = replace(
+                _applied(state, _Request(state.uuid, snapshot, {}, ())), current=state.current
+            )
         return snapshot_id
 
     def expire(self, identifier: Identifier, gone: Collection[int]) -> None:
@@ -310,9 +372,17 @@ class MemoryTables:
         return int.from_bytes(self._ids.random_bytes(8), "big") >> 1
 
     def _snapshot(
-        self, state: _State, snapshot_id: int, sequence: int, operation: str, summary: Mapping[str, str], files: tuple[_File, ...]
+        self,
+        state: _State,
+        snapshot_id: int,
+        sequence: int,
+        operation: str,
+        summary: Mapping[str, str],
+        files: tuple[_File, ...],
     ) -> _Snapshot:
-        view = SnapshotView(snapshot_id, state.current, sequence, self._clock.now_us() // 1000, operation, dict(summary))
+        view = SnapshotView(
+            snapshot_id, state.current, sequence, self._clock.now_us() // 1000, operation, dict(summary)
+        )
         return _Snapshot(view, files)
 
 
@@ -338,7 +408,10 @@ def _view(identifier: Identifier, state: _State) -> TableView:
         properties=dict(state.properties),
         snapshots=tuple(item.view for item in state.snapshots.values()),
         schemas=len(state.schemas),
-        specs=tuple(SpecView(number, granularity, PARTITION_FIELD_ID + number) for number, granularity in enumerate(state.specs)),
+        specs=tuple(
+            SpecView(number, granularity, PARTITION_FIELD_ID + number)
+            for number, granularity in enumerate(state.specs)
+        ),
         handle=state,
     )
 
@@ -350,7 +423,9 @@ def _with_schema(state: _State, schema_json: str) -> _State:
     schemas = state.schemas if text in known else (*state.schemas, schema_json)
     highest = max(state.last_column_id, *ids_of(json.loads(schema_json)))
     number = known.index(text) if text in known else len(known)
-    return replace(state, schemas=schemas, schema_id=number, last_column_id=highest, version=state.version + 1)
+    return replace(
+        state, schemas=schemas, schema_id=number, last_column_id=highest, version=state.version + 1
+    )
 
 
 def _with_spec(state: _State, granularity: Granularity) -> _State:
@@ -364,14 +439,19 @@ def _numbered(schema_json: str, schema_id: int) -> str:
 
 
 def _refusal(state: _State, request: _Request) -> str | None:
-    """Rule C5: uuid, base snapshot, and that the base's sequence number is still the last (not asked without a parent, as in pyiceberg)."""
+    """Rule C5: uuid, base snapshot, and that the base's sequence number is still the last (not asked without
+    a parent, as in pyiceberg).
+    """
     parent = request.snapshot.view.parent_id
     if state.uuid != request.uuid:
         return f"table uuid is {state.uuid}, {request.uuid} was asserted"
     if state.current != parent:
         return f"the current snapshot is {state.current}, {parent} was asserted"
     if parent is not None and request.snapshot.view.sequence_number <= state.last_sequence:
-        return f"sequence number {request.snapshot.view.sequence_number} is not above the last, {state.last_sequence}"
+        return (
+            f"sequence number {request.snapshot.view.sequence_number} is not above the last, "
+            f"{state.last_sequence}"
+        )
     missing = [snapshot_id for snapshot_id in request.expire if snapshot_id not in state.snapshots]
     return f"snapshot {missing[0]} is gone already" if missing else None
 
@@ -396,5 +476,7 @@ def _without(state: _State, gone: Sequence[int]) -> _State:
         if snapshot_id in gone:
             continue
         orphaned = snapshot.view.parent_id in gone
-        kept[snapshot_id] = replace(snapshot, view=replace(snapshot.view, parent_id=None)) if orphaned else snapshot
+        kept[snapshot_id] = (
+            replace(snapshot, view=replace(snapshot.view, parent_id=None)) if orphaned else snapshot
+        )
     return replace(state, snapshots=kept)

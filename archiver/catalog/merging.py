@@ -1,9 +1,10 @@
 """Which manifests of a table are merged with each other. Pure.
 
-A table that only grows would have one more manifest with every commit; a table whose manifests are all merged each time would write every
-entry that it ever had again and again. So small manifests are merged whenever the caller merges, and what has grown out of that only once
-so many have come together, and never more than three times `TARGET_BYTES` in one commit: an entry is written again a bounded number of
-times however long the table lives, and what a merge costs has a bound. Measured by `make bench-growth`.
+A table that only grows would have one more manifest with every commit; a table whose manifests are all merged
+each time would write every entry that it ever had again and again. So small manifests are merged whenever the
+caller merges, and what has grown out of that only once so many have come together, and never more than three
+times `TARGET_BYTES` in one commit: an entry is written again a bounded number of times however long the table
+lives, and what a merge costs has a bound. Measured by `make bench-growth`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class ManifestSize:
 
 
 def groups(manifests: Sequence[ManifestSize]) -> list[list[int]]:
-    """Positions in `manifests` (the newest first) that become one manifest each; each at most in one group, and none alone."""
+    """Positions in `manifests` (the newest first) that become one manifest each; each at most in one group,
+    and none alone.
+    """
     found: list[list[int]] = []
     for spec_id in sorted({item.spec_id for item in manifests}):
         mine = [position for position, item in enumerate(manifests) if item.spec_id == spec_id]

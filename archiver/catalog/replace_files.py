@@ -1,10 +1,13 @@
-"""Puts archives that were made anew, each of one or of several, in the place of the old ones: the second, and only other, writer of tables.
+"""Puts archives that were made anew, each of one or of several, in the place of the old ones: the second, and
+only other, writer of tables.
 
-The loop is the one of `commit.py` (protocol rules C1, C3 to C6): load, judge the evidence, choose, prepare, read the log's tail, swap; and
-from the start again, also after a swap that was applied, because only the table knows. For the rest of the protocol such a snapshot is what
-a compaction is: rows keep their coordinates, the evidence property stays with our newest commit, which is an ancestor, and watermarks do
-not move. Promises that old files leave and their successor comes in one snapshot, so that no snapshot has an offset twice or not at all,
-and that a path is offered only while it certainly was never in the table (rule P2). The caller writes what comes back into the ledger.
+The loop is the one of `commit.py` (protocol rules C1, C3 to C6): load, judge the evidence, choose, prepare,
+read the log's tail, swap; and from the start again, also after a swap that was applied, because only the
+table knows. For the rest of the protocol such a snapshot is what a compaction is: rows keep their
+coordinates, the evidence property stays with our newest commit, which is an ancestor, and watermarks do not
+move. Promises that old files leave and their successor comes in one snapshot, so that no snapshot has an
+offset twice or not at all, and that a path is offered only while it certainly was never in the table (rule
+P2). The caller writes what comes back into the ledger.
 """
 
 from __future__ import annotations
@@ -91,10 +94,14 @@ class Sight:
     has_deletes: bool = False
 
 
-def judge_rewrites(rewrites: Rewrites, exchanges: Mapping[str, Exchange], uri: Callable[[str], str], sight: Sight) -> Verdicts:
-    """One verdict for each rewrite that is under way, and the abandoned ones that are in the table all the same. Pure.
+def judge_rewrites(
+    rewrites: Rewrites, exchanges: Mapping[str, Exchange], uri: Callable[[str], str], sight: Sight
+) -> Verdicts:
+    """One verdict for each rewrite that is under way, and the abandoned ones that are in the table all the
+    same. Pure.
 
-    `exchanges` are those of this run by new key: what an earlier one left is not offered again, but made anew.
+    `exchanges` are those of this run by new key: what an earlier one left is not offered again, but made
+    anew.
     """
     replaced: list[str] = [key for key in rewrites.abandoned if uri(key) in sight.live]
     offered: list[Exchange] = []
@@ -139,8 +146,8 @@ class Exchanger:
         uri: Callable[[str], str],
         kind: str = "replay",
     ) -> None:
-        """`committer` judges the table; `uri` gives the path under which the table names an object key; `kind`, one of `TOLD_AS`, is what
-        the archives were made anew for.
+        """`committer` judges the table; `uri` gives the path under which the table names an object key;
+        `kind`, one of `TOLD_AS`, is what the archives were made anew for.
         """
         self._tables = tables
         self._committer = committer
@@ -150,12 +157,15 @@ class Exchanger:
         self._uri = uri
         self._kind = kind
 
-    def exchange(self, target: TableTarget, exchanges: Sequence[Exchange], commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> Exchanged | None:
-        """Bring the exchanges into the table with one snapshot, and say what became of earlier rewrites; None if there is nothing to say.
+    def exchange(
+        self, target: TableTarget, exchanges: Sequence[Exchange], commit_id: uuid.UUID, gaps: Gaps = no_gaps
+    ) -> Exchanged | None:
+        """Bring the exchanges into the table with one snapshot, and say what became of earlier rewrites; None
+        if there is nothing to say.
 
-        Every exchange must be under way in the ledger. Raises `Deposed`; `TopicHalted` if somebody must act; `RetryLater` if nothing was
-        exchanged within the bounds; `OutcomeUnknown` if the last request may still land. In each case they stay under way and a later run
-        looks.
+        Every exchange must be under way in the ledger. Raises `Deposed`; `TopicHalted` if somebody must act;
+        `RetryLater` if nothing was exchanged within the bounds; `OutcomeUnknown` if the last request may
+        still land. In each case they stay under way and a later run looks.
         """
         deadline = self._clock.monotonic_s() + self._limits.timeout_s
         by_key = {item.rewrite.archive.key: item for item in exchanges}
@@ -165,7 +175,9 @@ class Exchanger:
         for attempt in range(self._limits.attempts_max + 1):
             if attempt and not applied:
                 self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
-            late = attempt == self._limits.attempts_max or (attempt > 0 and self._clock.monotonic_s() > deadline)
+            late = attempt == self._limits.attempts_max or (
+                attempt > 0 and self._clock.monotonic_s() > deadline
+            )
             try:
                 view = self._committer.sound(target, gaps)
                 if view is None:
@@ -195,7 +207,9 @@ class Exchanger:
 
     def _verdicts(self, target: TableTarget, view: TableView, exchanges: Mapping[str, Exchange]) -> Verdicts:
         rewrites = self._leader.fold.topic(target.topic_id).rewrites
-        since = min((item.last_sequence_number for item in rewrites.under_way.values()), default=view.sequence_number)
+        since = min(
+            (item.last_sequence_number for item in rewrites.under_way.values()), default=view.sequence_number
+        )
         added = self._tables.data_paths(view, since) if since < view.sequence_number else frozenset[str]()
         wanted = {path for item in exchanges.values() for path in item.old_paths} | {
             self._uri(key) for key in (*rewrites.under_way, *rewrites.abandoned)
@@ -209,11 +223,15 @@ class Exchanger:
         sight = Sight(view.uuid, unbroken_since(view), added | live.keys(), live, view.spec_id, has_deletes)
         return judge_rewrites(rewrites, exchanges, self._uri, sight)
 
-    def _prepare(self, target: TableTarget, view: TableView, verdicts: Verdicts, commit_id: uuid.UUID) -> Prepared:
+    def _prepare(
+        self, target: TableTarget, view: TableView, verdicts: Verdicts, commit_id: uuid.UUID
+    ) -> Prepared:
         removed = {path for item in verdicts.offered for path in item.old_paths}
         added = [item.data_file for item in verdicts.offered]
         try:
-            return self._tables.prepare_exchange(view, removed, added, {COMMIT_ID: str(commit_id), TOLD_AS[self._kind]: str(len(added))})
+            return self._tables.prepare_exchange(
+                view, removed, added, {COMMIT_ID: str(commit_id), TOLD_AS[self._kind]: str(len(added))}
+            )
         except Halt as error:
             raise TopicHalted(target.topic, str(error)) from error
 
@@ -222,4 +240,9 @@ def _seen(view: TableView, verdicts: Verdicts, last: Prepared | None) -> Exchang
     if not verdicts.replaced and not verdicts.abandoned:
         return None
     made = last is not None and any(item.snapshot_id == last.snapshot_id for item in view.lineage())
-    return Exchanged(view.sequence_number, verdicts.replaced, verdicts.abandoned, last.snapshot_id if made and last is not None else None)
+    return Exchanged(
+        view.sequence_number,
+        verdicts.replaced,
+        verdicts.abandoned,
+        last.snapshot_id if made and last is not None else None,
+    )

@@ -1,8 +1,10 @@
-"""A table that was set back gets evidence of where it stands now (protocol rule T4, asked for by an operator).
+"""A table that was set back gets evidence of where it stands now (protocol rule T4, asked for by an
+operator).
 
-Owns one commit: an empty snapshot on top of whatever is current, and with it the property `archiver.watermarks` for the offsets that the
-caller has found the table to be complete up to. It adds and removes no row. It is a fence as well (rule D2): no request that is still under
-way can land after it. Offered only while the table is set back; the swap asserts uuid, base snapshot and sequence number, and the log is
+Owns one commit: an empty snapshot on top of whatever is current, and with it the property
+`archiver.watermarks` for the offsets that the caller has found the table to be complete up to. It adds and
+removes no row. It is a fence as well (rule D2): no request that is still under way can land after it. Offered
+only while the table is set back; the swap asserts uuid, base snapshot and sequence number, and the log is
 read between load and swap (C4, C5), as the committer does. Must never be called unasked.
 """
 
@@ -22,7 +24,8 @@ from archiver.runtime import failpoints
 from archiver.runtime.errors import Corrupted, OutcomeUnknown, RetryLater
 
 NOTHING_KNOWN = "1970-01-01T00:00:00.000001+00:00"
-"""Valid-through time of a table of which none is known: a property cannot be taken back, and the old one says too much."""
+"""Valid-through time of a table of which none is known: a property cannot be taken back, and the old one says
+too much."""
 NOTHING_KNOWN_US = 1
 _SILENT = frozenset({REBUILT, REPLAYED, SET_BACK})
 
@@ -40,30 +43,40 @@ def is_set_back(view: TableView) -> bool:
 
 
 def is_older_copy(view: TableView, watermarks: Sequence[int], ledger: TopicLedger, gaps: Gaps) -> bool:
-    """Is the table, whole in itself, behind what the ledger has seen of it? Then its catalog was put back from a copy."""
+    """Is the table, whole in itself, behind what the ledger has seen of it? Then its catalog was put back
+    from a copy.
+    """
     if view.sequence_number < ledger.sequence_number:
         return True
     return any(
-        offset < ledger.watermark(partition) and not same_place(gaps, partition, offset, ledger.watermark(partition))
+        offset < ledger.watermark(partition)
+        and not same_place(gaps, partition, offset, ledger.watermark(partition))
         for partition, offset in enumerate(watermarks)
     )
 
 
 def newest_own(view: TableView) -> SnapshotView | None:
-    """The nearest snapshot of the lineage that the ledger was told of together with watermarks; None if none is retained.
+    """The nearest snapshot of the lineage that the ledger was told of together with watermarks; None if none
+    is retained.
 
-    A replay is none: it carries the evidence of the commit before it. Nor is a snapshot that set evidence anew: the ledger may not have
-    heard of it. What the ledger knows of watermarks at their numbers may be of a history that was set back. Nor is a part of a table that
-    was made anew: the ledger is told when all parts are in.
+    A replay is none: it carries the evidence of the commit before it. Nor is a snapshot that set evidence
+    anew: the ledger may not have heard of it. What the ledger knows of watermarks at their numbers may be of
+    a history that was set back. Nor is a part of a table that was made anew: the ledger is told when all
+    parts are in.
     """
-    return next((item for item in view.lineage() if COMMIT_ID in item.summary and not item.summary.keys() & _SILENT), None)
+    return next(
+        (item for item in view.lineage() if COMMIT_ID in item.summary and not item.summary.keys() & _SILENT),
+        None,
+    )
 
 
 def is_below_own(view: TableView) -> bool:
-    """Was our newest commit made on top of the current snapshot, with nothing of ours between but what agreed with the ledger?
+    """Was our newest commit made on top of the current snapshot, with nothing of ours between but what agreed
+    with the ledger?
 
-    Whoever commits makes sure that the ledger is not ahead of the snapshot it adds to (`agree.contradiction`). So what the ledger was told
-    after the current snapshot's sequence number began no higher than that snapshot: it was not set back then, whoever made it.
+    Whoever commits makes sure that the ledger is not ahead of the snapshot it adds to
+    (`agree.contradiction`). So what the ledger was told after the current snapshot's sequence number began no
+    higher than that snapshot: it was not set back then, whoever made it.
     """
     evidence = read_evidence(view.properties)
     by_id = {item.snapshot_id: item for item in view.snapshots}
@@ -83,13 +96,19 @@ class Restater:
         self._leader = leader
 
     def restate(
-        self, target: TableTarget, base: TableView, offsets: Sequence[int], commit_id: uuid.UUID, more: Mapping[str, str] | None = None
+        self,
+        target: TableTarget,
+        base: TableView,
+        offsets: Sequence[int],
+        commit_id: uuid.UUID,
+        more: Mapping[str, str] | None = None,
     ) -> CommitOutcome:
-        """Say that the table is complete up to `offsets`, as it was found in `base`; what the ledger must learn then. `more` are further
-        properties that the same commit sets.
+        """Say that the table is complete up to `offsets`, as it was found in `base`; what the ledger must
+        learn then. `more` are further properties that the same commit sets.
 
-        Raises `Deposed`; `RetryLater` if certainly nothing was changed (the table is not what it was in `base` any more, for one);
-        `OutcomeUnknown` if the request may still land. In each case the table must be looked at anew.
+        Raises `Deposed`; `RetryLater` if certainly nothing was changed (the table is not what it was in
+        `base` any more, for one); `OutcomeUnknown` if the request may still land. In each case the table must
+        be looked at anew.
         """
         ledger = self._leader.fold.topic(target.topic_id)
         own = newest_own(base)
@@ -97,9 +116,18 @@ class Restater:
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, tuple(offsets))
-            return {COMMIT_ID: str(commit_id), VALID_THROUGH: through, **(more or {}), WATERMARKS: evidence.to_json()}
+            return {
+                COMMIT_ID: str(commit_id),
+                VALID_THROUGH: through,
+                **(more or {}),
+                WATERMARKS: evidence.to_json(),
+            }
 
-        stamp = {COMMIT_ID: str(commit_id), VALID_THROUGH: through, SET_BACK: ",".join(map(str, offsets))[:RANGES_CHARACTERS_MAX]}
+        stamp = {
+            COMMIT_ID: str(commit_id),
+            VALID_THROUGH: through,
+            SET_BACK: ",".join(map(str, offsets))[:RANGES_CHARACTERS_MAX],
+        }
         prepared = self._tables.prepare(base, [], properties, stamp, merge=False, expire=())
         self._leader.check()
         failpoints.reach("restate.swap.before")
@@ -109,15 +137,22 @@ class Restater:
         except OutcomeUnknown as error:
             raise OutcomeUnknown(f"table {shown(target.identifier)}: {error}; look again") from error
         if swapped.outcome is SwapOutcome.CONFLICT:
-            raise RetryLater(f"table {shown(target.identifier)} was changed meanwhile ({swapped.why}); look again")
+            raise RetryLater(
+                f"table {shown(target.identifier)} was changed meanwhile ({swapped.why}); look again"
+            )
         view = load_table(self._tables, target, ledger.table_uuid)
         if view is None or all(item.snapshot_id != prepared.snapshot_id for item in view.lineage()):
-            raise OutcomeUnknown(f"table {shown(target.identifier)}: what became of the commit is not known ({swapped.why}); look again")
+            raise OutcomeUnknown(
+                f"table {shown(target.identifier)}: what became of the commit is not known "
+                f"({swapped.why}); look again"
+            )
         return outcome_of(view, prepared.snapshot_id, offsets)
 
 
 def outcome_of(view: TableView, snapshot_id: int | None, offsets: Sequence[int]) -> CommitOutcome:
-    """What the ledger must learn of a table whose watermarks it is to take over, also downwards; of what waits the caller knows."""
+    """What the ledger must learn of a table whose watermarks it is to take over, also downwards; of what
+    waits the caller knows.
+    """
     return CommitOutcome(
         table_uuid=view.uuid,
         snapshot_id=snapshot_id,

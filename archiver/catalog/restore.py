@@ -1,9 +1,11 @@
-"""Makes a table anew from archives that are there: the table itself, then its files in commits of bounded size.
+"""Makes a table anew from archives that are there: the table itself, then its files in commits of bounded
+size.
 
-Part of the one writer of tables. Promises that a file is in the table at most once, however often it is killed and called again: each
-commit asserts the base that was looked at, and what the table holds already is not offered. Each commit carries the evidence of how far
-the table is complete with it, so a half made table is known as one. Deletes nothing. Must never touch a table that it did not begin: such
-a table is known by a property that says what it is made in the place of.
+Part of the one writer of tables. Promises that a file is in the table at most once, however often it is
+killed and called again: each commit asserts the base that was looked at, and what the table holds already is
+not offered. Each commit carries the evidence of how far the table is complete with it, so a half made table
+is known as one. Deletes nothing. Must never touch a table that it did not begin: such a table is known by a
+property that says what it is made in the place of.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class Registers(Protocol):
         granularity: Granularity,
         properties: Mapping[str, str],
     ) -> TableView:
-        """As `Tables.create`, but the columns keep the ids in `schema_json`, and later ones come above `last_column_id`. Raises as it, and
-        `Halt` if the catalog knows no such request.
+        """As `Tables.create`, but the columns keep the ids in `schema_json`, and later ones come above
+        `last_column_id`. Raises as it, and `Halt` if the catalog knows no such request.
         """
 
 
@@ -66,19 +68,24 @@ class Plan:
     """With the field ids that the files have."""
     last_column_id: int
     in_place_of: str
-    """The value of the property that tells this table from any other: the uuid of the one that is lost, or a word."""
+    """The value of the property that tells this table from any other: the uuid of the one that is lost, or a
+    word."""
     files: Sequence[RestoredFile]
     """In the order in which they are added: in each partition by offset."""
     starts: Mapping[int, int]
     """Per partition: where the first file begins, or retention's head."""
     reached: Mapping[int, int]
-    """Per partition: the watermark when every file is in; above the last file's end where only gaps follow."""
+    """Per partition: the watermark when every file is in; above the last file's end where only gaps
+    follow."""
     proven: bool = True
-    """False: nobody can tell whether the files are complete up to there. The table then says no watermarks."""
+    """False: nobody can tell whether the files are complete up to there. The table then says no
+    watermarks."""
 
 
 class TableRestore:
-    """Makes tables of one catalog anew. `check` is called before each request: it raises if somebody else leads by now (rule C4)."""
+    """Makes tables of one catalog anew. `check` is called before each request: it raises if somebody else
+    leads by now (rule C4).
+    """
 
     def __init__(
         self,
@@ -101,8 +108,9 @@ class TableRestore:
     def run(self, target: TableTarget, plan: Plan) -> TableView:
         """The table with every file of the plan in it.
 
-        Raises `TopicHalted` if a table that is not this plan's has the name; `RetryLater` if it did not come to its end within the bounds
-        of a commit; `OutcomeUnknown` if a request may still land. Whoever calls again goes on.
+        Raises `TopicHalted` if a table that is not this plan's has the name; `RetryLater` if it did not come
+        to its end within the bounds of a commit; `OutcomeUnknown` if a request may still land. Whoever calls
+        again goes on.
         """
         view = self._begun(target, plan)
         self._check_begun(view, target, plan)
@@ -110,7 +118,10 @@ class TableRestore:
         have = {item.path for item in self._tables.live_files(view)}
         waiting = [item for item in plan.files if item.data_file.path not in have]
         if len(have) + len(waiting) != len(plan.files):
-            raise TopicHalted(target.topic, f"table {shown(target.identifier)} holds files that are none of the archives; {_DROP}")
+            raise TopicHalted(
+                target.topic,
+                f"table {shown(target.identifier)} holds files that are none of the archives; {_DROP}",
+            )
         done = {item.partition: item.end for item in plan.files if item.data_file.path in have}
         parts = [waiting[at : at + self._files_max] for at in range(0, len(waiting), self._files_max)]
         for part in parts or ([[]] if self._unfinished(view, plan) else []):
@@ -128,14 +139,23 @@ class TableRestore:
             return view
         if not isinstance(self._tables, Registers):
             raise TopicHalted(
-                target.topic, f"the catalog of table {shown(target.identifier)} cannot take a table with field ids of its own"
+                target.topic,
+                f"the catalog of table {shown(target.identifier)} cannot take a table with field ids "
+                "of its own",
             )
-        properties = table_properties(target.cluster_id, target.topic_id, target.topic, {REBUILT: plan.in_place_of})
+        properties = table_properties(
+            target.cluster_id, target.topic_id, target.topic, {REBUILT: plan.in_place_of}
+        )
         self._check()
         failpoints.reach("table.create.before")
         try:
             view = self._tables.register(
-                target.identifier, target.location, plan.schema_json, plan.last_column_id, target.granularity, properties
+                target.identifier,
+                target.location,
+                plan.schema_json,
+                plan.last_column_id,
+                target.granularity,
+                properties,
             )
         except (KeyExists, OutcomeUnknown):
             view = self._tables.load(target.identifier)
@@ -155,7 +175,10 @@ class TableRestore:
             answer = self._tables.repartition(view, granularity)
             found = load_table(self._tables, target, view.uuid)
             if found is None or found.granularity != granularity:
-                why = f"table {shown(target.identifier)} is not partitioned by {granularity} yet ({answer.why}); the next run goes on"
+                why = (
+                    f"table {shown(target.identifier)} is not partitioned by {granularity} yet "
+                    f"({answer.why}); the next run goes on"
+                )
                 raise (OutcomeUnknown if answer.outcome is SwapOutcome.UNKNOWN else RetryLater)(why)
             view = found
         return view
@@ -164,13 +187,22 @@ class TableRestore:
         if view.properties.get(REBUILT) != plan.in_place_of:
             raise TopicHalted(
                 target.topic,
-                f"there is a table {shown(target.identifier)} (uuid {view.uuid}) already, and it was not begun to be made in the place "
-                f"of the lost one; {way_out(view, target)}, or name another table in the configuration, then rebuild again",
+                f"there is a table {shown(target.identifier)} (uuid {view.uuid}) already, and it was "
+                "not begun to be made in the place "
+                f"of the lost one; {way_out(view, target)}, or name another table in the "
+                "configuration, then rebuild again",
             )
         check_identity(view, target, view.uuid)
 
     def _add(
-        self, target: TableTarget, plan: Plan, view: TableView, part: Sequence[RestoredFile], done: Mapping[int, int], *, last: bool
+        self,
+        target: TableTarget,
+        plan: Plan,
+        view: TableView,
+        part: Sequence[RestoredFile],
+        done: Mapping[int, int],
+        *,
+        last: bool,
     ) -> TableView:
         """One commit, tried until it is in."""
         deadline = self._clock.monotonic_s() + self._limits.timeout_s
@@ -183,25 +215,40 @@ class TableRestore:
                     break
                 found = self._tables.load(target.identifier)
                 if found is None or found.uuid != view.uuid:
-                    raise TopicHalted(target.topic, f"table {shown(target.identifier)} is gone while it is made anew; rebuild again")
+                    raise TopicHalted(
+                        target.topic,
+                        f"table {shown(target.identifier)} is gone while it is made anew; rebuild again",
+                    )
                 if found.sequence_number > view.sequence_number:
                     if not paths or paths <= {one.path for one in self._tables.live_files(found)}:
                         return found  # the reply was lost, the commit was not
-                    # Our commit may be in, and its files compacted by somebody since: only a look at everything can tell.
-                    raise RetryLater(f"table {shown(target.identifier)} was changed by somebody else while it is made anew")
+                    # Our commit may be in, and its files compacted by somebody since: only a look at
+                    # everything can tell.
+                    raise RetryLater(
+                        f"table {shown(target.identifier)} was changed by somebody else while it is made anew"
+                    )
                 view = found
             prepared = self._prepared(target, plan, view, part, done, last=last)
             swapped = swap(self._tables, prepared, self._check, "table.swap")
             if swapped.outcome is SwapOutcome.APPLIED:
                 found = self._tables.load(target.identifier)
-                if found is not None and any(one.snapshot_id == prepared.snapshot_id for one in found.lineage()):
+                if found is not None and any(
+                    one.snapshot_id == prepared.snapshot_id for one in found.lineage()
+                ):
                     return found
         why = swapped.why or "the table does not show it"
         message = f"table {shown(target.identifier)} is not made anew yet ({why}); rebuild goes on from here"
         raise OutcomeUnknown(message) if swapped.outcome is SwapOutcome.UNKNOWN else RetryLater(message)
 
     def _prepared(
-        self, target: TableTarget, plan: Plan, view: TableView, part: Sequence[RestoredFile], done: Mapping[int, int], *, last: bool
+        self,
+        target: TableTarget,
+        plan: Plan,
+        view: TableView,
+        part: Sequence[RestoredFile],
+        done: Mapping[int, int],
+        *,
+        last: bool,
     ) -> Prepared:
         commit_id = new_uuid(self._ids)
         reached = plan.reached if last else {**plan.starts, **done}
@@ -211,19 +258,27 @@ class TableRestore:
             stamp = {COMMIT_ID: str(commit_id)}
             if not plan.proven:
                 return stamp
-            return {**stamp, WATERMARKS: Evidence(snapshot_id, sequence_number, self._epoch, commit_id, offsets).to_json()}
+            return {
+                **stamp,
+                WATERMARKS: Evidence(snapshot_id, sequence_number, self._epoch, commit_id, offsets).to_json(),
+            }
 
         summary = {COMMIT_ID: str(commit_id), REBUILT: str(len(part))}
-        return self._tables.prepare(view, [item.data_file for item in part], properties, summary, merge=False, expire=())
+        return self._tables.prepare(
+            view, [item.data_file for item in part], properties, summary, merge=False, expire=()
+        )
 
 
 def way_out(view: TableView, target: TableTarget) -> str:
-    """What people can do with a table that stands where another is to be made. One in the topic's own folder has no future under another
-    name: cleaning takes whatever of the folder the topic's table does not name.
+    """What people can do with a table that stands where another is to be made. One in the topic's own folder
+    has no future under another name: cleaning takes whatever of the folder the topic's table does not name.
     """
     if view.location.rstrip("/") != target.location.rstrip("/"):
         return "rename or drop it"
-    return "drop it without purging (it lies in the topic's own folder: under another name, cleaning would take its files)"
+    return (
+        "drop it without purging (it lies in the topic's own folder: under another name, cleaning would "
+        "take its files)"
+    )
 
 
 _DROP = "somebody else wrote to it meanwhile: drop it, then rebuild again"

@@ -12,20 +12,24 @@ from archiver.objects.paths import parse_archive_key
 def below_start(files: Iterable[LiveFile], starts: Mapping[int, int], fields: StreamFields) -> Iterator[str]:
     """Paths of the files of which every row has an offset below its partition's start.
 
-    Files that others compacted count as well, if their bounds say so: of one that mixes partitions, every partition between the bounds must
-    have its start beyond it. A file that reaches beyond a start stays, and so does one whose rows need not all have coordinates (somebody
-    else's own rows).
+    Files that others compacted count as well, if their bounds say so: of one that mixes partitions, every
+    partition between the bounds must have its start beyond it. A file that reaches beyond a start stays, and
+    so does one whose rows need not all have coordinates (somebody else's own rows).
     """
     for file in files:
         low, high, last = file.partition_min, file.partition_max, file.offset_max
         if low is None or high is None or last is None or not low <= high <= low + len(starts):
             continue
-        if all(last < starts.get(partition, 0) for partition in range(low, high + 1)) and _all_placed(file, fields):
+        if all(last < starts.get(partition, 0) for partition in range(low, high + 1)) and _all_placed(
+            file, fields
+        ):
             yield file.path
 
 
 def _all_placed(file: LiveFile, fields: StreamFields) -> bool:
-    """Whether each row has a partition and an offset: archives of ours do, of others their metadata must say so."""
+    """Whether each row has a partition and an offset: archives of ours do, of others their metadata must say
+    so.
+    """
     place = file.path.rfind("archive/")
     if place >= 0 and parse_archive_key(file.path[place:]) is not None:
         return True

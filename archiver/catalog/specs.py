@@ -1,8 +1,9 @@
 """Which partition spec of a table a data file of ours belongs to. Pure.
 
-A table that was partitioned by day and is now by hour has two specs, and an archive keeps the one it was written for: its partition value
-is a day or an hour, and its name says which. So the name decides, and not the id that the writer put beside it: that is of the table as
-the writer last saw it. Must never file an archive under a spec of another granularity: readers would take its day for an hour.
+A table that was partitioned by day and is now by hour has two specs, and an archive keeps the one it was
+written for: its partition value is a day or an hour, and its name says which. So the name decides, and not
+the id that the writer put beside it: that is of the table as the writer last saw it. Must never file an
+archive under a spec of another granularity: readers would take its day for an hour.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ def spec_id_of(view: TableView, item: DataFile) -> int:
     fitting = None if named is None else newest_spec(view, named)
     if fitting is None:
         raise Halt(
-            f"archive {item.path} was written for partition spec {item.spec_id}, by {named or 'nothing that its name says'}; the table "
+            f"archive {item.path} was written for partition spec {item.spec_id}, by "
+            f"{named or 'nothing that its name says'}; the table "
             f"has no such spec (its default is {view.spec_id}); restore that spec"
         )
     return fitting.spec_id
 
 
 def newest_spec(view: TableView, granularity: Granularity) -> SpecView | None:
-    """The table's spec of that granularity: the default one if it is, else the newest; None if there is none."""
+    """The table's spec of that granularity: the default one if it is, else the newest; None if there is
+    none.
+    """
     fitting = [spec for spec in view.specs if spec.granularity == granularity]
     return max(fitting, key=lambda spec: (spec.spec_id == view.spec_id, spec.spec_id), default=None)
 
@@ -46,6 +50,8 @@ def named_granularity(path: str) -> Granularity | None:
 
 
 def left_by_us(view: TableView) -> str | None:
-    """The granularity that we last gave the table: its default partition spec, unless somebody else has changed it since."""
+    """The granularity that we last gave the table: its default partition spec, unless somebody else has
+    changed it since.
+    """
     told = view.properties.get(PARTITION_BY)
     return min(view.specs, key=lambda spec: spec.spec_id).granularity if told is None and view.specs else told

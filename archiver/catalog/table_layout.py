@@ -1,8 +1,10 @@
-"""How our tables are laid out: partitioning, order, properties, and where the stream's coordinates stand in the schema.
+"""How our tables are laid out: partitioning, order, properties, and where the stream's coordinates stand in
+the schema.
 
-Owns the names of the table properties that the archiver writes. Must never write `commit.retry.*` (other engines obey those as well).
-Partition field: `ingest_day`, `ingest_hour` or `ingest_month` of `kafka.ingest_timestamp`; sort order: `kafka.ingest_timestamp`, then
-`kafka.offset`, ascending, nulls first; format version 2.
+Owns the names of the table properties that the archiver writes. Must never write `commit.retry.*` (other
+engines obey those as well). Partition field: `ingest_day`, `ingest_hour` or `ingest_month` of
+`kafka.ingest_timestamp`; sort order: `kafka.ingest_timestamp`, then `kafka.offset`, ascending, nulls first;
+format version 2.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ WATERMARKS = "archiver.watermarks"
 COMMIT_ID = "archiver.commit-id"
 VALID_THROUGH = "archiver.valid-through-ts"
 RANGES = "archiver.ranges"
-"""Summary only: what a snapshot added, `partition:base-end` separated by commas, or a count where that would be long."""
+"""Summary only: what a snapshot added, `partition:base-end` separated by commas, or a count where that would
+be long."""
 
 REPLAYED = "archiver.replayed"
 """Summary only: how many archives gave way to ones made anew."""
@@ -39,15 +42,16 @@ RETIRED = "archiver.retired"
 """Summary only: how many files left the table because retention was over."""
 
 REBUILT = "archiver.rebuilt"
-"""Of a table that `archiver reconcile --rebuild` made: the uuid of the table in whose place it was made, `bucket` where nobody knows it. In
-a summary, how many archives the snapshot brought."""
+"""Of a table that `archiver reconcile --rebuild` made: the uuid of the table in whose place it was made,
+`bucket` where nobody knows it. In a summary, how many archives the snapshot brought."""
 
 PARTITION_BY = "archiver.partition-by"
-"""The granularity that we gave the table when it was not, or is no longer, the one it was made with. A default spec of another granularity
-that the configuration does not ask for is somebody else's doing."""
+"""The granularity that we gave the table when it was not, or is no longer, the one it was made with. A
+default spec of another granularity that the configuration does not ask for is somebody else's doing."""
 
 EXPIRED_CHANGES = "archiver.expired-changes"
-"""By how much snapshots of others that our own commits expired had changed the number of rows (`archiver.catalog.external_changes`)."""
+"""By how much snapshots of others that our own commits expired had changed the number of rows
+(`archiver.catalog.external_changes`)."""
 
 SET_BACK = "archiver.set-back"
 """Summary only: the snapshot says anew how far a table is complete that somebody set back."""
@@ -58,14 +62,20 @@ LAYOUT_VERSION_VALUE = "1"
 PARTITION_FIELD_ID = 1000
 """Iceberg's first partition field id."""
 
-_BOUNDED = tuple(f"write.metadata.metrics.column.kafka.{name}" for name in ("partition", "offset", "ingest_timestamp"))
-"""Other engines keep bounds of a table's first hundred columns unless they are told otherwise, and these come behind the message's: without
-them nobody could tell which offsets a compacted file holds."""
+_BOUNDED = tuple(
+    f"write.metadata.metrics.column.kafka.{name}" for name in ("partition", "offset", "ingest_timestamp")
+)
+"""Other engines keep bounds of a table's first hundred columns unless they are told otherwise, and these come
+behind the message's: without them nobody could tell which offsets a compacted file holds."""
 
 SORT_ORDER_ID = 1
 """Of the order our files are written in."""
 
-PARTITION_NAMES: dict[Granularity, str] = {"day": "ingest_day", "hour": "ingest_hour", "month": "ingest_month"}
+PARTITION_NAMES: dict[Granularity, str] = {
+    "day": "ingest_day",
+    "hour": "ingest_hour",
+    "month": "ingest_month",
+}
 """Name of the partition field by granularity."""
 
 PARTITION_TYPES: dict[Granularity, str] = {"day": "date", "hour": "int", "month": "int"}
@@ -82,7 +92,9 @@ class StreamFields:
 
 
 def stream_fields(schema_json: str) -> StreamFields:
-    """Where `kafka.partition`, `kafka.offset` and `kafka.ingest_timestamp` stand; raises `Halt` if the schema lacks one."""
+    """Where `kafka.partition`, `kafka.offset` and `kafka.ingest_timestamp` stand; raises `Halt` if the schema
+    lacks one.
+    """
     document: dict[str, Any] = json.loads(schema_json)
     kafka = next((item for item in document.get("fields", []) if item["name"] == "kafka"), None)
     found: dict[str, int] = {}
@@ -91,7 +103,9 @@ def stream_fields(schema_json: str) -> StreamFields:
     try:
         return StreamFields(found["partition"], found["offset"], found["ingest_timestamp"])
     except KeyError as error:
-        raise Halt(f"the table's schema has no column kafka.{error.args[0]}; it is not one of the archiver's") from error
+        raise Halt(
+            f"the table's schema has no column kafka.{error.args[0]}; it is not one of the archiver's"
+        ) from error
 
 
 def bound_number(bounds: Mapping[int, bytes] | None, field_id: int) -> int | None:
@@ -101,7 +115,9 @@ def bound_number(bounds: Mapping[int, bytes] | None, field_id: int) -> int | Non
 
 
 def partition_of(schema_json: str, fields: list[tuple[int, str]]) -> Granularity | None:
-    """The granularity of a partition spec given as (source field id, transform); None if it is not one of ours."""
+    """The granularity of a partition spec given as (source field id, transform); None if it is not one of
+    ours.
+    """
     try:
         source = stream_fields(schema_json).ingest_timestamp
     except Halt:
@@ -114,8 +130,12 @@ def partition_of(schema_json: str, fields: list[tuple[int, str]]) -> Granularity
     return None
 
 
-def table_properties(cluster_id: str, topic_id: TopicId, topic: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Properties of a new table. `gc.enabled=false`: a foreign expiry must not delete what readers of the stream need."""
+def table_properties(
+    cluster_id: str, topic_id: TopicId, topic: str, extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Properties of a new table. `gc.enabled=false`: a foreign expiry must not delete what readers of the
+    stream need.
+    """
     return {
         **(extra or {}),
         "format-version": str(FORMAT_VERSION),
@@ -130,5 +150,7 @@ def table_properties(cluster_id: str, topic_id: TopicId, topic: str, extra: Mapp
 
 
 def missing_bounds(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a table with these properties must be told so that other engines keep the bounds of the stream's coordinates."""
+    """What a table with these properties must be told so that other engines keep the bounds of the stream's
+    coordinates.
+    """
     return {name: "full" for name in _BOUNDED if properties.get(name, "none") in {"none", "counts"}}

@@ -1,8 +1,8 @@
 """What the archiver asks of a table catalog, and how a table looks to it.
 
-Owns the `Tables` Protocol and its values; knows nothing of any SDK. A view is a snapshot of the metadata: it never changes, and whatever is
-decided is decided from one view. An adapter deletes nothing, ever, and reports each swap as applied, conflict or unknown; it never tries
-again by itself.
+Owns the `Tables` Protocol and its values; knows nothing of any SDK. A view is a snapshot of the metadata: it
+never changes, and whatever is decided is decided from one view. An adapter deletes nothing, ever, and reports
+each swap as applied, conflict or unknown; it never tries again by itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 def parse_identifier(text: str) -> Identifier:
     """`namespace.table` as an identifier.
 
-    Raises `ConfigInvalid` if a part is not made of letters, digits, `_` and `-`: catalogs build paths from names, and `../x` would
-    leave the warehouse.
+    Raises `ConfigInvalid` if a part is not made of letters, digits, `_` and `-`: catalogs build paths from
+    names, and `../x` would leave the warehouse.
     """
     parts = tuple(text.split("."))
     if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts):
-        raise ConfigInvalid(f"table {text!r}: a table is named namespace.table, with letters, digits, _ and - in each part")
+        raise ConfigInvalid(
+            f"table {text!r}: a table is named namespace.table, with letters, digits, _ and - in each part"
+        )
     return parts
 
 
@@ -117,18 +119,29 @@ class TableView:
         return tuple(found)
 
     def ancestors(self) -> frozenset[int]:
-        """Ids of the lineage, and of the parent that expiry has taken from its oldest snapshot, where the metadata still names it."""
-        return frozenset(number for item in self.lineage() for number in (item.snapshot_id, item.parent_id) if number is not None)
+        """Ids of the lineage, and of the parent that expiry has taken from its oldest snapshot, where the
+        metadata still names it.
+        """
+        return frozenset(
+            number
+            for item in self.lineage()
+            for number in (item.snapshot_id, item.parent_id)
+            if number is not None
+        )
 
     def aside(self) -> tuple[SnapshotView, ...]:
-        """Retained snapshots outside of the lineage: of branches, rolled back, staged, or behind the place where expiry cut it."""
+        """Retained snapshots outside of the lineage: of branches, rolled back, staged, or behind the place
+        where expiry cut it.
+        """
         lineage = {item.snapshot_id for item in self.lineage()}
         return tuple(item for item in self.snapshots if item.snapshot_id not in lineage)
 
     def history(self) -> tuple[SnapshotView, ...]:
-        """The lineage and, behind it, what is retained from before the place where expiry cut it, newest first.
+        """The lineage and, behind it, what is retained from before the place where expiry cut it, newest
+        first.
 
-        For explanations only: nobody can tell whether a snapshot behind the cut is an ancestor or was rolled back.
+        For explanations only: nobody can tell whether a snapshot behind the cut is an ancestor or was rolled
+        back.
         """
         lineage = self.lineage()
         if not lineage:
@@ -214,16 +227,24 @@ class Tables(Protocol):
     """One catalog. Safe to use from several threads."""
 
     def load(self, identifier: Identifier) -> TableView | None:
-        """The table as it is now, None if there is none. `RetryLater` if the catalog cannot be asked, `Halt` if it makes no sense."""
+        """The table as it is now, None if there is none. `RetryLater` if the catalog cannot be asked, `Halt`
+        if it makes no sense.
+        """
 
     def create(
-        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        granularity: Granularity,
+        properties: Mapping[str, str],
     ) -> TableView:
-        """Create the table (and its namespace), partitioned and sorted as `layout.py` says, and load it. Where the configuration leaves it
-        to the catalog where tables lie, `location` is not asked for.
+        """Create the table (and its namespace), partitioned and sorted as `layout.py` says, and load it.
+        Where the configuration leaves it to the catalog where tables lie, `location` is not asked for.
 
-        The catalog may assign other field ids: read `schema_json` of the result. Raises `KeyExists` if a table of that name is there,
-        `OutcomeUnknown` if the reply was lost, `Halt` if the catalog put it elsewhere than `location`, `RetryLater` if nothing happened.
+        The catalog may assign other field ids: read `schema_json` of the result. Raises `KeyExists` if a
+        table of that name is there, `OutcomeUnknown` if the reply was lost, `Halt` if the catalog put it
+        elsewhere than `location`, `RetryLater` if nothing happened.
         """
 
     def prepare(
@@ -235,77 +256,99 @@ class Tables(Protocol):
         merge: bool,
         expire: Sequence[int],
     ) -> Prepared:
-        """Write manifests for a snapshot on top of `view` that adds `files` (none is allowed) and sets table `properties`.
+        """Write manifests for a snapshot on top of `view` that adds `files` (none is allowed) and sets table
+        `properties`.
 
         Those are asked for once the snapshot's id and sequence number are known.
 
-        `summary` goes into the snapshot's; `merge` merges manifests; `expire` are snapshots that the same commit forgets. Nothing is
-        visible before `swap`. Raises `RetryLater` if it could not be written, `Halt` if a file fits none of the table's partition specs.
+        `summary` goes into the snapshot's; `merge` merges manifests; `expire` are snapshots that the same
+        commit forgets. Nothing is visible before `swap`. Raises `RetryLater` if it could not be written,
+        `Halt` if a file fits none of the table's partition specs.
         """
 
     def swap(self, prepared: Prepared) -> Swapped:
-        """Ask the catalog once to point to the prepared snapshot. Never raises for what the catalog answers or does not answer."""
+        """Ask the catalog once to point to the prepared snapshot. Never raises for what the catalog answers
+        or does not answer.
+        """
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
-        """Ask the catalog once to make this the table's current schema (its schema id is the catalog's to choose). Nothing is deleted.
+        """Ask the catalog once to make this the table's current schema (its schema id is the catalog's to
+        choose). Nothing is deleted.
 
-        The catalog refuses if the table is not the view's any more: another uuid, current schema or last column id. It may assign other
-        field ids: load the table and look. Never raises for what the catalog answers or does not answer; `Halt` if the stream's own columns
-        are not in the schema.
+        The catalog refuses if the table is not the view's any more: another uuid, current schema or last
+        column id. It may assign other field ids: load the table and look. Never raises for what the catalog
+        answers or does not answer; `Halt` if the stream's own columns are not in the schema.
         """
 
     def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
-        """Ask the catalog once to partition by this from now on, and to note so under `layout.PARTITION_BY`. Files keep their specs.
+        """Ask the catalog once to partition by this from now on, and to note so under `layout.PARTITION_BY`.
+        Files keep their specs.
 
-        The catalog refuses if the table is not the view's any more: another uuid, default spec or last partition field id. Never raises for
-        what the catalog answers or does not answer; `Halt` if the stream's own columns are not in the schema.
+        The catalog refuses if the table is not the view's any more: another uuid, default spec or last
+        partition field id. Never raises for what the catalog answers or does not answer; `Halt` if the
+        stream's own columns are not in the schema.
         """
 
     def prepare_exchange(
         self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
     ) -> Prepared:
-        """Write manifests for a snapshot of operation `replace` on top of `view`, in which the paths `removed` give way to the files
-        `added`, which together have the same rows.
+        """Write manifests for a snapshot of operation `replace` on top of `view`, in which the paths
+        `removed` give way to the files `added`, which together have the same rows.
 
-        Table properties stay as they are. Nothing is visible before `swap`. Raises as `prepare`, and `RetryLater` if a path is not live.
+        Table properties stay as they are. Nothing is visible before `swap`. Raises as `prepare`, and
+        `RetryLater` if a path is not live.
         """
 
     def prepare_removal(
-        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+        self,
+        view: TableView,
+        paths: Collection[str],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        expire: Sequence[int],
     ) -> Prepared:
-        """Write manifests for a snapshot of operation `delete` on top of `view` that no longer has the files at `paths`; sets table
-        `properties` and forgets the snapshots `expire` as `prepare` does. The objects stay. Raises as `prepare`, and `RetryLater` if a
-        path is not live.
+        """Write manifests for a snapshot of operation `delete` on top of `view` that no longer has the files
+        at `paths`; sets table `properties` and forgets the snapshots `expire` as `prepare` does. The objects
+        stay. Raises as `prepare`, and `RetryLater` if a path is not live.
         """
 
-    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
-        """The data files of the view's current snapshot, or of another one it retains. `RetryLater` if manifests cannot be read.
+    def live_files(
+        self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()
+    ) -> Iterator[LiveFile]:
+        """The data files of the view's current snapshot, or of another one it retains. `RetryLater` if
+        manifests cannot be read.
 
         `nulls_of` are field ids whose `null_counts` are wanted.
         """
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
-        """Paths whose last segment is in `names` and that some retained snapshot holds; raises as `live_files`."""
+        """Paths whose last segment is in `names` and that some retained snapshot holds; raises as
+        `live_files`.
+        """
 
     def named_paths(self, view: TableView) -> Iterator[str]:
-        """Every file that the view's metadata or any snapshot it retains needs, some of them more than once: data and delete files,
-        manifests, manifest lists, statistics, the metadata file itself and former ones that it names. Raises as `live_files`; then
-        nothing may be concluded from what came before.
+        """Every file that the view's metadata or any snapshot it retains needs, some of them more than once:
+        data and delete files, manifests, manifest lists, statistics, the metadata file itself and former ones
+        that it names. Raises as `live_files`; then nothing may be concluded from what came before.
         """
 
     def count_rows(self, view: TableView, partition: int, offset: int) -> int:
-        """Rows with these coordinates in the current snapshot, as a reader sees them: with delete files applied.
+        """Rows with these coordinates in the current snapshot, as a reader sees them: with delete files
+        applied.
 
-        `Halt` if the adapter cannot apply the table's kind of delete files, `RetryLater` if the table cannot be read.
+        `Halt` if the adapter cannot apply the table's kind of delete files, `RetryLater` if the table cannot
+        be read.
         """
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
-        """Paths of data files that some snapshot of the lineage with a sequence number above `since_sequence` added, and of those with a
-        data sequence number above it that are live in the current snapshot.
+        """Paths of data files that some snapshot of the lineage with a sequence number above `since_sequence`
+        added, and of those with a data sequence number above it that are live in the current snapshot.
         """
 
     def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
-        """Paths of data files that some retained snapshot outside of the lineage with a sequence number above `since_sequence` added."""
+        """Paths of data files that some retained snapshot outside of the lineage with a sequence number above
+        `since_sequence` added.
+        """
 
     def close(self) -> None:
         """Release connections."""

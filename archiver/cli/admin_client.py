@@ -1,8 +1,9 @@
 """A command beside a running daemon: asks it to do the work, so that nobody has to stop it.
 
-Goes to `http.listen` of the configuration, and only if whoever answers there says that it is this very cluster and proves that it knows the
-token, which is sent to nobody else. Uses no proxy and follows no redirect. If nobody answers, or the daemon does not do such work, the
-command does it by itself; the leadership lease says whether it may. Once the work was asked for, what became of it is told as it is: known,
+Goes to `http.listen` of the configuration, and only if whoever answers there says that it is this very
+cluster and proves that it knows the token, which is sent to nobody else. Uses no proxy and follows no
+redirect. If nobody answers, or the daemon does not do such work, the command does it by itself; the
+leadership lease says whether it may. Once the work was asked for, what became of it is told as it is: known,
 or unknown.
 """
 
@@ -55,11 +56,13 @@ class Answered:
     exit_code: int
 
 
-def beside_daemon(app: Application, work: str, document: dict[str, Any], by_itself: Callable[[], Answered]) -> Answered:
+def beside_daemon(
+    app: Application, work: str, document: dict[str, Any], by_itself: Callable[[], Answered]
+) -> Answered:
     """Have the daemon do `work` (archive, clean), or do it here.
 
-    Its progress is told as the command's own. Raises the error that ended the work, `RetryLater` if the daemon has too much to do, or
-    another process leads, or `OutcomeUnknown` if the daemon fell silent.
+    Its progress is told as the command's own. Raises the error that ended the work, `RetryLater` if the
+    daemon has too much to do, or another process leads, or `OutcomeUnknown` if the daemon fell silent.
     """
     asked = _ask(app, work, document, SystemIds())
     if isinstance(asked, Answered):
@@ -75,7 +78,10 @@ def _ask(app: Application, work: str, document: dict[str, Any], ids: IdSource) -
     listen = app.settings.http.listen
     place = place_of(listen)
     if place is None:
-        return f"http.listen = {listen} does not say at which port a daemon is to be asked; stop what leads, or give the port a number"
+        return (
+            f"http.listen = {listen} does not say at which port a daemon is to be asked; stop what leads, "
+            "or give the port a number"
+        )
     where = f"the daemon at {listen}"
     token = _token(app.settings)
     try:
@@ -96,12 +102,17 @@ def _ask(app: Application, work: str, document: dict[str, Any], ids: IdSource) -
             return f"{where} hangs up; stop what leads, or try again"
         except (OSError, http.client.HTTPException) as error:
             raise OutcomeUnknown(
-                f"{where} fell silent ({type(error).__name__}: {error}); the work may go on there, look at `archiver status`"
+                f"{where} fell silent ({type(error).__name__}: {error}); the work may go on there, "
+                "look at `archiver status`"
             ) from error
 
 
-def _stranger(connection: http.client.HTTPConnection, listen: str, cluster_id: str, token: str | None, ids: IdSource) -> str | None:
-    """Why who answers there is not to be asked; None if it is a daemon of this cluster that knows the token."""
+def _stranger(
+    connection: http.client.HTTPConnection, listen: str, cluster_id: str, token: str | None, ids: IdSource
+) -> str | None:
+    """Why who answers there is not to be asked; None if it is a daemon of this cluster that knows the
+    token.
+    """
     challenge = ids.random_bytes(CHALLENGE_BYTES).hex()
     try:
         connection.request("GET", f"/healthz?challenge={challenge}")
@@ -111,29 +122,40 @@ def _stranger(connection: http.client.HTTPConnection, listen: str, cluster_id: s
         ours = response.getheader(CLUSTER_HEADER) == cluster_id
     except ssl.SSLError as error:
         return (
-            f"what answers at {listen} does not show the certificate of http.tls in this configuration ({error.reason}), so it is not asked"
+            f"what answers at {listen} does not show the certificate of http.tls in this configuration "
+            f"({error.reason}), so it is not asked"
         )
     except (OSError, http.client.HTTPException):
         ours = False
     if not ours:
         return (
-            f"no daemon of this cluster answers at {listen}: if what leads is a daemon, its http.listen is another one than in this "
+            f"no daemon of this cluster answers at {listen}: if what leads is a daemon, its "
+            "http.listen is another one than in this "
             "configuration, or its port could not be opened; if it is a command, it ends by itself"
         )
     if token is None:
-        progress(f"the daemon at {listen} is not asked: there is no token that this user can read (http.admin_token)")
+        progress(
+            f"the daemon at {listen} is not asked: there is no token that this user can read "
+            "(http.admin_token)"
+        )
         return f"the daemon at {listen} cannot be asked without the token; ask as its user"
     if not is_proven(token, challenge, host, port, response.getheader(PROOF_HEADER)):
         progress(
-            f"what answers at {listen} is not asked: it says that it is this cluster's daemon and does not prove that it knows the token "
+            f"what answers at {listen} is not asked: it says that it is this cluster's daemon and does "
+            "not prove that it knows the token "
             "(http.admin_token); it has another one, or is no daemon of ours"
         )
-        return f"what answers at {listen} does not prove that it knows the token; compare http.admin_token with the daemon's"
+        return (
+            f"what answers at {listen} does not prove that it knows the token; compare http.admin_token "
+            "with the daemon's"
+        )
     return None
 
 
 def readiness(app: Application) -> dict[str, Any] | None:
-    """What the daemon of this cluster says of itself, if one answers: `address`, `state`, `ready`, `checks`; as `/readyz` has them."""
+    """What the daemon of this cluster says of itself, if one answers: `address`, `state`, `ready`, `checks`;
+    as `/readyz` has them.
+    """
     place = place_of(app.settings.http.listen)
     if place is None:
         return None
@@ -144,13 +166,18 @@ def readiness(app: Application) -> dict[str, Any] | None:
             document = json.loads(response.read(_READY_BYTES_MAX))
             if response.getheader(CLUSTER_HEADER) != app.cluster.cluster_id:
                 return None
-            return {"address": app.settings.http.listen, **{name: document[name] for name in ("state", "ready", "checks")}}
+            return {
+                "address": app.settings.http.listen,
+                **{name: document[name] for name in ("state", "ready", "checks")},
+            }
     except (Halt, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return None
 
 
 def last_rounds(app: Application) -> dict[str, Any] | None:
-    """The status document of the daemon of this cluster, which knows what its last round met; None if it cannot be asked for."""
+    """The status document of the daemon of this cluster, which knows what its last round met; None if it
+    cannot be asked for.
+    """
     listen, token = app.settings.http.listen, _token(app.settings)
     place = place_of(listen)
     if place is None or token is None:
@@ -169,7 +196,9 @@ def last_rounds(app: Application) -> dict[str, Any] | None:
 
 
 def _connection(settings: HttpSettings, place: tuple[str, int]) -> http.client.HTTPConnection:
-    """Not opened yet; over TLS to whoever has the certificate of the configuration. Raises `Halt` if that cannot be read."""
+    """Not opened yet; over TLS to whoever has the certificate of the configuration. Raises `Halt` if that
+    cannot be read.
+    """
     if settings.tls is None:
         return http.client.HTTPConnection(*place, timeout=LOOK_S)
     return http.client.HTTPSConnection(*place, timeout=LOOK_S, context=client_context(settings.tls))
@@ -190,7 +219,9 @@ def place_of(listen: str) -> tuple[str, int] | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         address = None
-    if address is not None and address.is_unspecified:  # It listens on every address, so on this machine's own.
+    if (
+        address is not None and address.is_unspecified
+    ):  # It listens on every address, so on this machine's own.
         host = "127.0.0.1" if address.version == 4 else "::1"
     return (host, int(port)) if int(port) else None
 
@@ -203,7 +234,9 @@ def _token(settings: Settings) -> str | None:
 
 
 def _private_text(path: Path) -> str | None:
-    """The text of a file that nobody but its owner can read, and that is this user's or root's; None if it is not such a file."""
+    """The text of a file that nobody but its owner can read, and that is this user's or root's; None if it is
+    not such a file.
+    """
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -224,7 +257,9 @@ def _followed(response: http.client.HTTPResponse, where: str) -> Answered:
             return Answered(told["done"]["document"], int(told["done"]["exit_code"]))
         elif "error" in told:
             raise _error(told["error"], where)
-    raise OutcomeUnknown(f"{where} ended in the middle of the work; it may be half done, look at `archiver status`")
+    raise OutcomeUnknown(
+        f"{where} ended in the middle of the work; it may be half done, look at `archiver status`"
+    )
 
 
 def _not_begun(response: http.client.HTTPResponse, where: str) -> str:
@@ -246,7 +281,9 @@ def _document(text: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OutcomeUnknown(f"{where} answers what this version does not understand: {_shown(text)}") from error
+        raise OutcomeUnknown(
+            f"{where} answers what this version does not understand: {_shown(text)}"
+        ) from error
     if not isinstance(found, dict):
         raise OutcomeUnknown(f"{where} answers what this version does not understand: {_shown(text)}")
     return found
@@ -257,12 +294,18 @@ def _shown(text: bytes) -> str:
 
 
 def _error(told: dict[str, Any], where: str) -> ArchiverError:
-    """The error as the command itself would have met it: the same type, so the same exit code, and the same message."""
+    """The error as the command itself would have met it: the same type, so the same exit code, and the same
+    message.
+    """
     if "holder" in told:
-        return RetryLater(f"{where} does not lead: the lease is held by {told['holder']}; ask there, or stop it")
+        return RetryLater(
+            f"{where} does not lead: the lease is held by {told['holder']}; ask there, or stop it"
+        )
     by_code = {USAGE: InvalidInput, WRONG: Halt}.get(int(told.get("exit_code", 0)), RetryLater)
     found = getattr(errors, str(told.get("type")), by_code)
     kind = found if isinstance(found, type) and issubclass(found, ArchiverError) else by_code
-    error = kind.__new__(kind, str(told.get("message")))  # Several make their message of parts that did not travel.
+    error = kind.__new__(
+        kind, str(told.get("message"))
+    )  # Several make their message of parts that did not travel.
     assert isinstance(error, ArchiverError)
     return error

@@ -1,7 +1,8 @@
 """The command `archiver`: its subcommands and the one place where errors become messages and exit codes.
 
-A subcommand's module parses, calls and prints; it holds no logic of its own. The application and what it needs are
-imported when a command opens it, so that `archiver --help` and `archiver config check` load neither Spark nor a catalog.
+A subcommand's module parses, calls and prints; it holds no logic of its own. The application and what it
+needs are imported when a command opens it, so that `archiver --help` and `archiver config check` load neither
+Spark nor a catalog.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _begin(
-    _version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
 ) -> None:
     pass
 
@@ -91,7 +95,9 @@ _INTERRUPTED = {
     "reconcile": "nothing is half done that the next run does not end",
     "clean": "nothing that is needed was touched: the next run goes on",
     "dlq": "every record is where it was: the next run goes on",
-    **dict.fromkeys(("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _LOOKED),
+    **dict.fromkeys(
+        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _LOOKED
+    ),
 }
 """What is true when Ctrl-C ended a command, by its name."""
 
@@ -114,7 +120,9 @@ def run(arguments: list[str]) -> int:
     except TyperException as usage:
         # A command line that only lacks its command is answered with the help, which is no error message.
         asked_nothing = not arguments or usage.format_message().startswith("Usage:")
-        print(usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr)
+        print(
+            usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr
+        )
         context = getattr(usage, "ctx", None)
         if not asked_nothing and context is not None:
             print(f"See `{context.command_path} --help`.", file=sys.stderr)
@@ -125,7 +133,8 @@ def run(arguments: list[str]) -> int:
             raise stopped.__cause__ from None
         result = INTERRUPTED
     except (BrokenPipeError, SystemExit) as gone:
-        # The reader of our output (head, less) has gone; there is nobody left to tell. Typer makes an exit with code 1 of it.
+        # The reader of our output (head, less) has gone; there is nobody left to tell. Typer makes an exit
+        # with code 1 of it.
         if isinstance(gone, SystemExit) and not isinstance(gone.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,11 +18,16 @@ def archive(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.", autocompletion=complete_scope
+            "--topic",
+            help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.",
+            autocompletion=complete_scope,
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Archive whatever is stable, ignoring the triggers, until nothing is left.")
+        bool,
+        typer.Option(
+            "--all", help="Archive whatever is stable, ignoring the triggers, until nothing is left."
+        ),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:

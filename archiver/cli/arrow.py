@@ -19,8 +19,8 @@ class _NotYet(MetaPathFinder):
 def put_off_pandas() -> None:
     """Let Arrow look for pandas now and find none.
 
-    It looks once, when the first array is made, to know whether what it is given may be a series. Where a data frame is asked for
-    (`to_pandas`) it looks again, and Spark imports pandas by itself.
+    It looks once, when the first array is made, to know whether what it is given may be a series. Where a
+    data frame is asked for (`to_pandas`) it looks again, and Spark imports pandas by itself.
     """
     if _PANDAS in sys.modules:
         return

@@ -25,16 +25,21 @@ def audit(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.", autocompletion=complete_scope
+            "--topic",
+            help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.",
+            autocompletion=complete_scope,
         ),
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Look at every row, on Spark, instead of manifests.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Look at every row, on Spark, instead of manifests.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Compare log, ledger and tables. Exit code 0: valid, 1: invalid, 2: it cannot be told.
 
-    Without --deep it goes by the tables' manifests and takes seconds. With it every row is read: offsets, order, ingest times, and the
-    bytes of every record. Beside a running daemon of this configuration, the daemon does that, on the Spark session it has.
+    Without --deep it goes by the tables' manifests and takes seconds. With it every row is read: offsets,
+    order, ingest times, and the bytes of every record. Beside a running daemon of this configuration, the
+    daemon does that, on the Spark session it has.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:
@@ -49,7 +54,8 @@ def audit(
         except (RetryLater, OutcomeUnknown) as error:
             if deep:
                 raise
-            # It needs no daemon and changes nothing, so a daemon that is busy or hangs must not withhold the verdict.
+            # It needs no daemon and changes nothing, so a daemon that is busy or hangs must not withhold the
+            # verdict.
             progress(f"{error}; the audit is done here")
             document = by_itself().document
         archived = {one.name for one in app.settings.topics if one.archive.kind != "none"}
@@ -61,7 +67,9 @@ def audit(
 
 
 def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
-    """The verdict for people: one line per topic partition, then reasons and notes. `archived`: topics that get archives."""
+    """The verdict for people: one line per topic partition, then reasons and notes. `archived`: topics that
+    get archives.
+    """
     partitions = document["partitions"]
     assert isinstance(partitions, list)
     print_table(
@@ -69,7 +77,10 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
         ("topic", "partition", "start", "watermark", "stable", "next", "rows", "aborted", "proof", "verdict"),
         [
             (
-                *(item[name] for name in ("topic", "partition", "start", "watermark", "stable", "next", "rows")),
+                *(
+                    item[name]
+                    for name in ("topic", "partition", "start", "watermark", "stable", "next", "rows")
+                ),
                 _aborted(item, 0, item["next"]),
                 item["proof"],
                 item["verdict"],
@@ -91,7 +102,10 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
         told = counted(waiting, "stable record is", "stable records are")
         print(f"{told} not archived yet; the verdict is about what is below the watermarks")
     if kept := _waiting(item for item in partitions if item["topic"] not in archived):
-        print(f"{counted(kept, 'stable record is', 'stable records are')} in topics that this configuration does not archive")
+        print(
+            f"{counted(kept, 'stable record is', 'stable records are')} in topics that this "
+            "configuration does not archive"
+        )
     undecoded = document.get("undecoded", [])
     assert isinstance(undecoded, list)
     for item in (one for one in undecoded if one["records"]):
@@ -102,7 +116,10 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
 
 def _waiting(items: Iterable[dict[str, Any]]) -> int:
     """Records from the watermark to the stable offset."""
-    return sum(item["stable"] - item["watermark"] - _aborted(item, item["watermark"], item["stable"]) for item in items)
+    return sum(
+        item["stable"] - item["watermark"] - _aborted(item, item["watermark"], item["stable"])
+        for item in items
+    )
 
 
 def _aborted(item: dict[str, Any], start: int, end: int) -> int:

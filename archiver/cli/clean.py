@@ -18,16 +18,20 @@ KEYS_SHOWN_MAX = 20
 
 def clean(
     config: ConfigOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be condemned and deleted; nothing is written.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say what would be condemned and deleted; nothing is written."),
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Condemn what nobody needs any more, and delete what was condemned longer ago than cleanup.grace: what one run condemns, a run another
-    grace later deletes. That is archived intake, archives older than their topic's retention, and what expired snapshots and failed uploads
-    left behind. With cleanup.compact_bytes small archives of tables are merged too. Beside a running daemon of this configuration, the
-    daemon does it.
+    """Condemn what nobody needs any more, and delete what was condemned longer ago than cleanup.grace: what
+    one run condemns, a run another grace later deletes. That is archived intake, archives older than their
+    topic's retention, and what expired snapshots and failed uploads left behind. With cleanup.compact_bytes
+    small archives of tables are merged too. Beside a running daemon of this configuration, the daemon does
+    it.
 
-    Exit code 1: something condemned is needed again, and nothing was deleted; 2: of some topic it cannot be told what is needed (all of it
-    is kept), or a deletion or a merge has to be repeated.
+    Exit code 1: something condemned is needed again, and nothing was deleted; 2: of some topic it cannot be
+    told what is needed (all of it is kept), or a deletion or a merge has to be repeated.
     """
     with application(config) as app:
 
@@ -35,7 +39,9 @@ def clean(
             report = app.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
             return Answered(report.to_json(), report.exit_code)
 
-        answered = by_itself() if dry_run else beside_daemon(app, "clean", {}, by_itself)  # Whoever only looks needs no leader.
+        answered = (
+            by_itself() if dry_run else beside_daemon(app, "clean", {}, by_itself)
+        )  # Whoever only looks needs no leader.
         grace_s = app.settings.cleanup.grace
     if output is Output.JSON:
         print_json(answered.document)
@@ -62,13 +68,22 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
         "over the limit of one run, cleanup.deletes_max": document["kept"]["over_limit"],
         "no intake files": document["kept"]["not_intake"],
     }
-    print("kept in intake: " + (", ".join(f"{count:,} {what}" for what, count in kept.items() if count) or "nothing"))
+    print(
+        "kept in intake: "
+        + (", ".join(f"{count:,} {what}" for what, count in kept.items() if count) or "nothing")
+    )
     for what, kinds in document["kinds"].items():
         for kind, counts in kinds.items():
-            print(f"{would}{what}, {kind}: {counted(counts['objects'], 'object')}, {human_bytes(counts['bytes'])}")
+            print(
+                f"{would}{what}, {kind}: {counted(counts['objects'], 'object')}, "
+                f"{human_bytes(counts['bytes'])}"
+            )
     for start in document["starts"]:
         begins = "would begin" if would else "begins"
-        print(f"{start['topic']} partition {start['partition']} {begins} at offset {start['start']}, by its retention")
+        print(
+            f"{start['topic']} partition {start['partition']} {begins} at offset {start['start']}, by "
+            "its retention"
+        )
     for topic in document["compacted"]:
         _print_compacted(topic, would)
     for topic in document["topics"]:

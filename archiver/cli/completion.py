@@ -1,8 +1,8 @@
 """What the shell offers when somebody presses Tab: names out of the configuration file.
 
-Promises that nothing but names ever reaches the prompt, neither an error nor a warning, and that an answer takes `SECONDS_MAX` at most:
-then nothing is offered. Reads the configuration's text alone; must never open a log, a store or a catalog, nor validate: a half-written
-file offers what it has.
+Promises that nothing but names ever reaches the prompt, neither an error nor a warning, and that an answer
+takes `SECONDS_MAX` at most: then nothing is offered. Reads the configuration's text alone; must never open a
+log, a store or a catalog, nor validate: a half-written file offers what it has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def complete_scope(context: typer.Context, incomplete: str) -> list[str]:
     if not colon:
         return complete_topic(context, incomplete)
     counts = [topic.get("partitions", 1) for topic in _of(context, "topics") if topic.get("name") == name]
-    offered = [f"{name}:{number}" for count in counts if isinstance(count, int) for number in range(min(count, 1000))]
+    offered = [
+        f"{name}:{number}" for count in counts if isinstance(count, int) for number in range(min(count, 1000))
+    ]
     return [text for text in offered if text.startswith(incomplete)]
 
 
@@ -45,12 +47,16 @@ def complete_sql(context: typer.Context, incomplete: str) -> list[str]:
     """For the argument of `query`: the word that is being typed, as a table's name."""
     before, blank, word = incomplete.rpartition(" ")
     archives = (topic.get("archive") for topic in _of(context, "topics"))
-    tables = {str(archive["table"]) for archive in archives if isinstance(archive, dict) and archive.get("table")}
+    tables = {
+        str(archive["table"]) for archive in archives if isinstance(archive, dict) and archive.get("table")
+    }
     return [before + blank + table for table in sorted(tables) if table.startswith(word)]
 
 
 def begin() -> None:
-    """Call it first in a process that answers the shell: nothing but names reaches the terminal, and after `SECONDS_MAX` it ends."""
+    """Call it first in a process that answers the shell: nothing but names reaches the terminal, and after
+    `SECONDS_MAX` it ends.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     signal.signal(signal.SIGALRM, _over)
     signal.setitimer(signal.ITIMER_REAL, SECONDS_MAX)

@@ -10,7 +10,14 @@ import typer
 from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, config_path, settings_of
 from archiver.cli.output import print_json
-from archiver.config.settings import CompileSettings, Problems, SchemaRegistrySettings, SchemaSettings, Settings, load_settings
+from archiver.config.settings import (
+    CompileSettings,
+    Problems,
+    SchemaRegistrySettings,
+    SchemaSettings,
+    Settings,
+    load_settings,
+)
 from archiver.runtime.check_result import Checked, Verdict, worst
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, InvalidInput
@@ -29,7 +36,8 @@ def check(
         bool,
         typer.Option(
             "--connect",
-            help="Also ask the bucket or data folder, the metadata store, every catalog that topics use, the Kafka clusters of sources "
+            help="Also ask the bucket or data folder, the metadata store, every catalog that topics use, "
+            "the Kafka clusters of sources "
             "and the control topic's cluster; writes nothing.",
         ),
     ] = False,
@@ -37,7 +45,8 @@ def check(
         bool,
         typer.Option(
             "--probe",
-            help="With --connect: also create an object and delete it, and make a table in each catalog, commit to it, and drop it again. "
+            help="With --connect: also create an object and delete it, and make a table in each catalog, "
+            "commit to it, and drop it again. "
             "The logs are never written.",
         ),
     ] = False,
@@ -55,7 +64,10 @@ def check(
     if notes:
         document["notes"] = notes
     if output is Output.TEXT:
-        print(f"{config_path(config)} is valid: cluster {settings.cluster}, {counted(len(settings.topics), 'topic')}")
+        print(
+            f"{config_path(config)} is valid: cluster {settings.cluster}, "
+            f"{counted(len(settings.topics), 'topic')}"
+        )
         for note in notes:
             print(f"note: {note}")
     checked = []
@@ -80,8 +92,13 @@ def _notes(settings: Settings) -> list[str]:
     elsewhere = settings.spark.remote or ("" if settings.spark.is_here else settings.spark.master)
     if not elsewhere or settings.data.uri.startswith("s3://"):
         return []
-    folder = f"every executor must see {settings.data.uri} under this path, on a shared file system; a bucket is reached from everywhere"
-    return [f"spark runs at {redacted(elsewhere)} and data.uri is a folder: {folder} (docs/operations/spark.md)"]
+    folder = (
+        f"every executor must see {settings.data.uri} under this path, on a shared file system; a bucket "
+        "is reached from everywhere"
+    )
+    return [
+        f"spark runs at {redacted(elsewhere)} and data.uri is a folder: {folder} (docs/operations/spark.md)"
+    ]
 
 
 def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, Checked]:
@@ -143,7 +160,10 @@ def _print(what: str, checked: Checked) -> None:
 
 
 def _document(checked: Checked) -> dict[str, Any]:
-    findings = [{"check": item.check, "verdict": str(item.verdict), "told": redacted(item.told)} for item in checked.findings]
+    findings = [
+        {"check": item.check, "verdict": str(item.verdict), "told": redacted(item.told)}
+        for item in checked.findings
+    ]
     return {"name": checked.name, "type": checked.kind, "verdict": str(checked.verdict), "findings": findings}
 
 
@@ -162,7 +182,9 @@ def schema() -> int:
 
 
 def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -> Problems:
-    """What is wrong with a schema that is in files: the descriptor set or the .proto files, and the message in them."""
+    """What is wrong with a schema that is in files: the descriptor set or the .proto files, and the message
+    in them.
+    """
     from archiver.registry.fetch import SchemaFetcher
 
     if group.subject is not None:

@@ -34,31 +34,51 @@ FAILURES_MAX = 200
 """With --follow, looks in a row that may fail for a reason that can go by itself: about a minute."""
 
 DAMAGED_MAX = 3
-"""With --follow, looks in a row that may meet something missing or altered; it is still there if it was archived meanwhile."""
+"""With --follow, looks in a row that may meet something missing or altered; it is still there if it was
+archived meanwhile."""
 
 
 def consume(
     topic: Annotated[
         str,
-        typer.Option("--topic", help="The topic to read, or some of its partitions: orders:3, orders:0-3.", autocompletion=complete_scope),
+        typer.Option(
+            "--topic",
+            help="The topic to read, or some of its partitions: orders:3, orders:0-3.",
+            autocompletion=complete_scope,
+        ),
     ],
     config: ConfigOption = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Only this partition (default: all, one after the other).")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", help="Only this partition (default: all, one after the other)."),
+    ] = None,
     start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
     limit: Annotated[int | None, typer.Option("--max", min=0, help="At most so many records in all.")] = None,
     uncommitted: Annotated[
-        bool, typer.Option("--uncommitted", help="Also what is in open transactions, or behind them; it may be aborted yet.")
+        bool,
+        typer.Option(
+            "--uncommitted", help="Also what is in open transactions, or behind them; it may be aborted yet."
+        ),
     ] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end; stop with Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more at the end; stop with Ctrl-C.")
+    ] = False,
     decode: Annotated[
-        bool, typer.Option("--decode", help="Add the decoded message as `decoded` (see the schema in the configuration).")
+        bool,
+        typer.Option(
+            "--decode", help="Add the decoded message as `decoded` (see the schema in the configuration)."
+        ),
     ] = False,
-    text: Annotated[bool, typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64.")] = False,
+    text: Annotated[
+        bool,
+        typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64."),
+    ] = False,
 ) -> int:
-    """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text.
+    """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless
+    --text.
 
-    Below the first offset that the topic's retention has left there is nothing: reading begins at that one, and a note on standard error
-    says so.
+    Below the first offset that the topic's retention has left there is nothing: reading begins at that one,
+    and a note on standard error says so.
 
     Where an open transaction holds records back, a note on standard error says how many.
     """
@@ -74,7 +94,10 @@ def consume(
         for one in partitions:
             first = app.ledger().topic(state.topic_id).start(one)
             if start < first:
-                progress(f"offset {start} is out of range: retention has left {topic} partition {one} from {first} on; reading from there")
+                progress(
+                    f"offset {start} is out of range: retention has left {topic} partition {one} from "
+                    f"{first} on; reading from there"
+                )
         waiting = _Waiting(app, topic, state.topic_id, partitions, start)
         ended = None if uncommitted else waiting.tell
         with ended_by_signals():
@@ -97,8 +120,16 @@ def _partitions(state: TopicState, scope: frozenset[int] | None, partition: int 
 class _Waiting:
     """Says how many offsets open transactions hold back, whenever that is another number than before."""
 
-    def __init__(self, app: Application, topic: str, topic_id: TopicId, partitions: list[int], start: int) -> None:
-        self._app, self._topic, self._topic_id, self._partitions, self._start = app, topic, topic_id, partitions, start
+    def __init__(
+        self, app: Application, topic: str, topic_id: TopicId, partitions: list[int], start: int
+    ) -> None:
+        self._app, self._topic, self._topic_id, self._partitions, self._start = (
+            app,
+            topic,
+            topic_id,
+            partitions,
+            start,
+        )
         self._told = 0
 
     def tell(self) -> None:
@@ -110,7 +141,9 @@ class _Waiting:
             if intake.blocking(tp) is not None:
                 waiting += max(0, intake.next_offset(tp) - max(self._start, intake.stable_offset(tp)))
         if waiting not in (0, self._told):
-            held = counted(waiting, f"offset of topic {self._topic} waits", f"offsets of topic {self._topic} wait")
+            held = counted(
+                waiting, f"offset of topic {self._topic} waits", f"offsets of topic {self._topic} wait"
+            )
             progress(f"{held} for open transactions; --uncommitted shows them")
         self._told = waiting
 
@@ -125,10 +158,12 @@ def _records(
     uncommitted: bool,
     ended: Callable[[], None] | None,
 ) -> Iterator[StreamRecord]:
-    """One pass over the partitions; with `follow`, pass after pass from where each partition ended. `ended` is called after each pass.
+    """One pass over the partitions; with `follow`, pass after pass from where each partition ended. `ended`
+    is called after each pass.
 
-    A pass can fail for a reason that the next one does not meet: an intake file that was archived and deleted since the log was read, a
-    store that is away. Following goes on as long as passes get further, and for a time if they do not.
+    A pass can fail for a reason that the next one does not meet: an intake file that was archived and deleted
+    since the log was read, a store that is away. Following goes on as long as passes get further, and for a
+    time if they do not.
     """
     clock = SystemClock()
     at = dict.fromkeys(partitions, start)
@@ -139,7 +174,9 @@ def _records(
         try:
             stream = app.stream()
             for partition in partitions:
-                for record in stream.read(topic_id, partition, at[partition], remaining, uncommitted=uncommitted):
+                for record in stream.read(
+                    topic_id, partition, at[partition], remaining, uncommitted=uncommitted
+                ):
                     yield record
                     at[partition] = record.offset + 1
                     remaining = None if remaining is None else remaining - 1
@@ -191,6 +228,8 @@ def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable
         )
         if decoder is None:
             return told
-        return json.dumps({**json.loads(told), "decoded": decoder.decode(record.key, record.value)}, ensure_ascii=False)
+        return json.dumps(
+            {**json.loads(told), "decoded": decoder.decode(record.key, record.value)}, ensure_ascii=False
+        )
 
     return line

@@ -17,7 +17,9 @@ from archiver.runtime.clock import SystemClock
 
 
 def demo(
-    directory: Annotated[Path, typer.Option("--dir", help="Scratch folder; an earlier demo in it is replaced.")] = Path("demo-data"),
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Scratch folder; an earlier demo in it is replaced.")
+    ] = Path("demo-data"),
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Take a year of flights from New York all the way into tables, query them, and audit them."""
@@ -26,7 +28,12 @@ def demo(
     from archiver.spark.java import require_java
 
     require_java(os.environ)
-    report = run_demo(directory, lambda path: open_application(load_settings(path, os.environ), os.environ), SystemClock(), progress)
+    report = run_demo(
+        directory,
+        lambda path: open_application(load_settings(path, os.environ), os.environ),
+        SystemClock(),
+        progress,
+    )
     if output is Output.JSON:
         print_json(report.to_json())
     else:

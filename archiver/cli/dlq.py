@@ -16,7 +16,10 @@ from archiver.runtime.text import counted
 
 RECORDS_MAX = 100
 
-app = typer.Typer(help="Records that could not be decoded: which, and decode them again once their schema is mended.", no_args_is_help=True)
+app = typer.Typer(
+    help="Records that could not be decoded: which, and decode them again once their schema is mended.",
+    no_args_is_help=True,
+)
 
 _SCOPE = "Only this topic, or some of its partitions: orders, orders:3, orders:0-3."
 _DRY_RUN = "Only say what would be made anew; nothing is written."
@@ -28,7 +31,9 @@ TopicOption = Annotated[str | None, typer.Option("--topic", help=_SCOPE, autocom
 def list_(
     config: ConfigOption = None,
     topic: TopicOption = None,
-    records_max: Annotated[int, typer.Option("--max", min=0, help="Show so many; all are counted.")] = RECORDS_MAX,
+    records_max: Annotated[
+        int, typer.Option("--max", min=0, help="Show so many; all are counted.")
+    ] = RECORDS_MAX,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Which keys and values of the archives could not be decoded, and why. Changes nothing.
@@ -50,13 +55,17 @@ def replay(
     config: ConfigOption = None,
     topic: TopicOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=_DRY_RUN)] = False,
-    files_max: Annotated[int, typer.Option("--max-files", min=1, help="Make anew at most so many archives.")] = FILES_MAX,
+    files_max: Annotated[
+        int, typer.Option("--max-files", min=1, help="Make anew at most so many archives.")
+    ] = FILES_MAX,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Decode again, by the topic's schema of today, what could not be decoded. Archives of which something decodes now are made anew, with
-    the same records at the same offsets, and take the place of the old ones in the table. Blocks until it is done.
+    """Decode again, by the topic's schema of today, what could not be decoded. Archives of which something
+    decodes now are made anew, with the same records at the same offsets, and take the place of the old ones
+    in the table. Blocks until it is done.
 
-    Beside a running daemon of this configuration, the daemon does it. Exit code 1: a topic cannot go on; 2: another run goes on.
+    Beside a running daemon of this configuration, the daemon does it. Exit code 1: a topic cannot go on; 2:
+    another run goes on.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app_:
@@ -66,7 +75,11 @@ def replay(
             return Answered(report.to_json(), report.exit_code)
 
         # Whoever only looks needs no leader.
-        answered = by_itself() if dry_run else beside_daemon(app_, "replay", {"topic": topic, "max_files": files_max}, by_itself)
+        answered = (
+            by_itself()
+            if dry_run
+            else beside_daemon(app_, "replay", {"topic": topic, "max_files": files_max}, by_itself)
+        )
     if output is Output.JSON:
         print_json(answered.document)
     else:
@@ -76,7 +89,9 @@ def replay(
 
 def _print_list(document: dict[str, Any]) -> None:
     columns = ("topic", "partition", "offset", "side", "cause", "error", "archive")
-    print_table("not decoded", columns, [tuple(record[name] for name in columns) for record in document["records"]])
+    print_table(
+        "not decoded", columns, [tuple(record[name] for name in columns) for record in document["records"]]
+    )
     if document["more"]:
         print(f"and {document['more']:,} more; --max shows more of them")
     for topic in document["topics"]:
@@ -88,7 +103,15 @@ def _print_list(document: dict[str, Any]) -> None:
 def _print_replay(document: dict[str, Any]) -> None:
     columns = ("topic", "state", "schema", "archives", "decoded", "left", "why")
     rows = [
-        (item["topic"], item["state"], item["schema_version"], item["archives"], item["decoded"], item["left"], item["why"] or "")
+        (
+            item["topic"],
+            item["state"],
+            item["schema_version"],
+            item["archives"],
+            item["decoded"],
+            item["left"],
+            item["why"] or "",
+        )
         for item in document["topics"]
     ]
     print_table("would be replayed" if document["dry_run"] else "replayed", columns, rows)

@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 def explain(
     place: Annotated[
-        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="Of the record: orders:3:17.", autocompletion=complete_scope)
+        str,
+        typer.Argument(
+            metavar="TOPIC:PARTITION:OFFSET",
+            help="Of the record: orders:3:17.",
+            autocompletion=complete_scope,
+        ),
     ],
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Where a record is now, and why it is not further: log, intake file, archive, table.
 
-    Exit code 0: found and fine (or a gap, or removed on purpose), 1: missing, doubled or damaged, 2: it cannot be told, 3: no such offset.
+    Exit code 0: found and fine (or a gap, or removed on purpose), 1: missing, doubled or damaged, 2: it
+    cannot be told, 3: no such offset.
     """
     from archiver.status.tracing import parse_place
 

@@ -46,14 +46,25 @@ def show(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int
         "topics",
         ("topic", "schema", "committed files", "committed rows", "stored", "pending", "killed"),
         [
-            (t["topic"], t["schema_version"], t["files"], t["rows"], human_bytes(t["stored_bytes"]), len(t["pending"]), len(t["killed"]))
+            (
+                t["topic"],
+                t["schema_version"],
+                t["files"],
+                t["rows"],
+                human_bytes(t["stored_bytes"]),
+                len(t["pending"]),
+                len(t["killed"]),
+            )
             for t in topics
         ],
     )
     print_table(
         "rounds",
         ("commit id", "epoch", "state", "files", "rows", "committed", "killed"),
-        [(r["commit_id"], r["epoch"], r["state"], r["files"], r["rows"], r["committed"], r["killed"]) for r in rounds],
+        [
+            (r["commit_id"], r["epoch"], r["state"], r["files"], r["rows"], r["committed"], r["killed"])
+            for r in rounds
+        ],
     )
     return FINE
 
@@ -63,7 +74,11 @@ def events(
     config: ConfigOption = None,
     raw: Annotated[
         Path | None,
-        typer.Option("--raw", help="Write the events' bytes to this new file instead, each behind its length (4 bytes, big-endian)."),
+        typer.Option(
+            "--raw",
+            help="Write the events' bytes to this new file instead, each behind its length (4 bytes, "
+            "big-endian).",
+        ),
     ] = None,
 ) -> int:
     """Every control event of the ledger in order: one JSON document per line, or its bytes."""
@@ -90,18 +105,27 @@ def _write_new(path: Path, pieces: Iterable[bytes]) -> int:
                 file.write(piece)
                 count += 1
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}; name a new file in a folder that exists") from error
+        raise InvalidInput(
+            f"cannot write {path}: {error.strerror}; name a new file in a folder that exists"
+        ) from error
     return count
 
 
 @app.command("decode")
 def decode(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files with the bytes of one control event each; - is standard input.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Files with the bytes of one control event each; - is standard input."
+        ),
     ],
-    raw: Annotated[bool, typer.Option("--raw", help="The files hold many events, as `ledger events --raw` writes them.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The files hold many events, as `ledger events --raw` writes them.")
+    ] = False,
 ) -> int:
-    """Print control events, the archiver's or another program's, as JSON: one document per line. Needs no configuration."""
+    """Print control events, the archiver's or another program's, as JSON: one document per line. Needs no
+    configuration.
+    """
     code = FINE
     for path in files:
         try:
@@ -116,14 +140,20 @@ def decode(
 @app.command("encode")
 def encode(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.json", help="The JSON of an event, as `ledger decode` prints it; - is standard input.")
+        Path,
+        typer.Argument(
+            metavar="FILE.json",
+            help="The JSON of an event, as `ledger decode` prints it; - is standard input.",
+        ),
     ],
-    to: Annotated[Path | None, typer.Option("--to", help="Write the bytes to this new file instead of standard output.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Write the bytes to this new file instead of standard output.")
+    ] = None,
 ) -> int:
     """Write the bytes of a control event as the Java classes of Iceberg do. Needs no configuration.
 
-    FILE.json may also be an object that has the event under `event` (and, for events without a partition type, `partition_spec` and
-    `table_schema` beside it).
+    FILE.json may also be an object that has the event under `event` (and, for events without a partition
+    type, `partition_spec` and `table_schema` beside it).
     """
     try:
         data = codec.write(json_form.from_document(json.loads(_content(file))))
@@ -134,7 +164,9 @@ def encode(
     if to is not None:
         _write_new(to, (data,))
     elif sys.stdout.isatty():
-        raise InvalidInput("the bytes of an event are not for a terminal; name a file with --to, or send the output to one")
+        raise InvalidInput(
+            "the bytes of an event are not for a terminal; name a file with --to, or send the output to one"
+        )
     else:
         sys.stdout.buffer.write(data)
     return FINE
@@ -154,7 +186,9 @@ def _divided(path: Path) -> Iterator[bytes]:
     while at < len(data):
         end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
         if end > len(data) or at + _LENGTH_BYTES > len(data):
-            raise InvalidInput(f"the event at byte {at} ends after the file: {end} bytes wanted, {len(data)} there")
+            raise InvalidInput(
+                f"the event at byte {at} ends after the file: {end} bytes wanted, {len(data)} there"
+            )
         yield data[at + _LENGTH_BYTES : end]
         at = end
 
@@ -163,8 +197,13 @@ def _events(app_: Application) -> list[tuple[int, bytes]]:
     """Index and bytes of every event that the log still has and whose entry is valid."""
     reader = EventReader.first(app_.control_log, LedgerCheckpoints(app_.objects))
     if reader.mark.next_index:
-        progress(f"begins with entry {reader.mark.next_index} of the control log; those before it were trimmed")
-    taken = (reader.take(entry.index, entry.data) for entry in entries_from(app_.control_log, reader.mark.next_index))
+        progress(
+            f"begins with entry {reader.mark.next_index} of the control log; those before it were trimmed"
+        )
+    taken = (
+        reader.take(entry.index, entry.data)
+        for entry in entries_from(app_.control_log, reader.mark.next_index)
+    )
     return [(event.index, event.data) for event in taken if event is not None]
 
 

@@ -1,7 +1,8 @@
 """A long output that somebody reads: how it waits for more, and how it ends.
 
-Promises that a reader who has gone ends it, also while there is nothing to write; that SIGTERM ends it as Ctrl-C does, in the middle of a
-wait or of a write; and that whoever reads on gets whole lines, as long as they read at all.
+Promises that a reader who has gone ends it, also while there is nothing to write; that SIGTERM ends it as
+Ctrl-C does, in the middle of a wait or of a write; and that whoever reads on gets whole lines, as long as
+they read at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from archiver.runtime.clock import Clock
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Inside of the block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does; either leaves nothing behind that could block the exit."""
+    """Inside of the block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does; either leaves nothing behind
+    that could block the exit.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -47,7 +50,10 @@ def wait_for_more(clock: Clock, seconds: float) -> None:
         return
     poll = select.poll()
     poll.register(descriptor, 0)  # errors and hang-ups are told in any case
-    if any(events & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, events in poll.poll(seconds * 1000)):
+    if any(
+        events & (select.POLLERR | select.POLLHUP | select.POLLNVAL)
+        for _, events in poll.poll(seconds * 1000)
+    ):
         raise BrokenPipeError("nobody reads the output any more")
 
 

@@ -29,7 +29,10 @@ class Output(enum.StrEnum):
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "-c", "--config", help=f"The configuration file (else the variable {CONFIG_VARIABLE}, else ./archiver.yaml).", show_default=False
+        "-c",
+        "--config",
+        help=f"The configuration file (else the variable {CONFIG_VARIABLE}, else ./archiver.yaml).",
+        show_default=False,
     ),
 ]
 OutputOption = Annotated[Output, typer.Option("--output", help="text for people, json for programs.")]
@@ -43,7 +46,8 @@ def config_path(given: Path | None) -> Path:
     path = Path(named) if named else Path("archiver.yaml")
     if not named and not path.exists():
         raise ConfigInvalid(
-            f"no configuration: name a file with -c FILE or {CONFIG_VARIABLE}, or put archiver.yaml into the current folder"
+            f"no configuration: name a file with -c FILE or {CONFIG_VARIABLE}, or put archiver.yaml "
+            "into the current folder"
         )
     return path
 

@@ -1,7 +1,7 @@
 """Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere.
 
-Promises that nothing is printed that `archiver.runtime.redaction` knows to be secret, and that no text of others sets colours or steers the
-terminal.
+Promises that nothing is printed that `archiver.runtime.redaction` knows to be secret, and that no text of
+others sets colours or steers the terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def print_json(document: object) -> None:
 
 def print_line(document: object) -> None:
     """One JSON document on one line of standard output."""
-    sys.stdout.write(json.dumps(redacted_document(document), ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.write(
+        json.dumps(redacted_document(document), ensure_ascii=False, separators=(",", ":")) + "\n"
+    )
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

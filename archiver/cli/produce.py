@@ -38,22 +38,32 @@ class InputFormat(enum.StrEnum):
 
 def produce(
     config: ConfigOption = None,
-    source: Annotated[Path | None, typer.Option("--input", help="The file to read (default: standard input).")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--input", help="The file to read (default: standard input).")
+    ] = None,
     form: Annotated[
         InputFormat,
         typer.Option(
-            "--format", help="jsonl: record JSON lines; parquet: the same fields as columns; delimited: a value per varint length."
+            "--format",
+            help="jsonl: record JSON lines; parquet: the same fields as columns; delimited: a value per "
+            "varint length.",
         ),
     ] = InputFormat.JSONL,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="The topic of records that do not name one.", autocompletion=complete_topic)
+        str | None,
+        typer.Option(
+            "--topic", help="The topic of records that do not name one.", autocompletion=complete_topic
+        ),
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Keys, values and header values are UTF-8 text instead of base64.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Keys, values and header values are UTF-8 text instead of base64.")
+    ] = False,
     idempotent: Annotated[
         bool,
         typer.Option(
             "--idempotent",
-            help="Send through an idempotent producer of this run's own: what it has to send again within this run is there once. Running "
+            help="Send through an idempotent producer of this run's own: what it has to send again within "
+            "this run is there once. Running "
             "the command again sends everything again.",
         ),
     ] = False,
@@ -62,8 +72,10 @@ def produce(
         typer.Option(
             "--transactional-id",
             metavar="ID",
-            help="Send the whole input as one transaction: others see all of it or, if anything goes wrong, nothing. Whoever else uses "
-            "this id is fenced; its time is intake.transaction_timeout_max. A transactional producer is idempotent; --idempotent adds "
+            help="Send the whole input as one transaction: others see all of it or, if anything goes wrong, "
+            "nothing. Whoever else uses "
+            "this id is fenced; its time is intake.transaction_timeout_max. A transactional producer "
+            "is idempotent; --idempotent adds "
             "nothing to it.",
         ),
     ] = None,
@@ -71,7 +83,8 @@ def produce(
 ) -> int:
     """Send records and wait until each is acknowledged: stored, and in the intake log at its offset.
 
-    Ctrl-C and SIGTERM end the input early: what was read is sent and acknowledged, a transaction is aborted, and the exit code is 130.
+    Ctrl-C and SIGTERM end the input early: what was read is sent and acknowledged, a transaction is aborted,
+    and the exit code is 130.
     """
     counts: Counter[str] = Counter()
 
@@ -97,13 +110,19 @@ def produce(
             raise
         sending = Sending(writer, tell, intake.close_timeout, through=whole.producer)
         try:
-            sending.run(inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None)))
+            sending.run(
+                inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None))
+            )
         finally:
             _conclude(counts, whole.ended, output, sending.elsewhere)
     if stop.cut:
-        print(f"stopped by {stop.name}: {_reached(counts)}; the rest of the input was not read", file=sys.stderr)
+        print(
+            f"stopped by {stop.name}: {_reached(counts)}; the rest of the input was not read", file=sys.stderr
+        )
         sys.stdout.flush()
-        raise SystemExit(INTERRUPTED)  # Not returned: what is said of other interrupted commands is said better above.
+        raise SystemExit(
+            INTERRUPTED
+        )  # Not returned: what is said of other interrupted commands is said better above.
     return _exit_code(counts, whole.ended)
 
 
@@ -113,7 +132,9 @@ def rest_told(inputs: Iterator[Input], place: Place) -> Iterator[Input]:
         yield from inputs
     except InvalidInput as error:
         if str(error).startswith("line "):
-            raise type(error)(f"{error}; the rest of the input, from line {place.number + 1} on, was not read") from error
+            raise type(error)(
+                f"{error}; the rest of the input, from line {place.number + 1} on, was not read"
+            ) from error
         if str(error).startswith(("row ", "record ")):
             raise type(error)(f"{error}; the rest of the input was not read") from error
         raise
@@ -128,7 +149,10 @@ def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Outp
     elif ended is not None:
         print_line(ended.to_json())
     if ended is not None and ended.outcome == "aborted":
-        print(redacted(f"the transaction was aborted, none of its records counts: {ended.error}"), file=sys.stderr)
+        print(
+            redacted(f"the transaction was aborted, none of its records counts: {ended.error}"),
+            file=sys.stderr,
+        )
 
 
 def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
@@ -145,8 +169,15 @@ def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
     """What became of the records, for people."""
     told = {"refused": "refused", "failed": "not stored, send again"}
     if ended is None or ended.outcome == "committed":
-        told = {"ok": "stored and in the log", **told, "unknown": "of unknown outcome, look before sending again"}
-        return ", ".join(f"{counts[name]:,} {words}" for name, words in told.items() if counts[name]) or "no records"
+        told = {
+            "ok": "stored and in the log",
+            **told,
+            "unknown": "of unknown outcome, look before sending again",
+        }
+        return (
+            ", ".join(f"{counts[name]:,} {words}" for name, words in told.items() if counts[name])
+            or "no records"
+        )
     sent = counts["ok"] + counts["unknown"]
     first = (
         f"0 stored, {sent:,} sent and aborted"
@@ -160,7 +191,9 @@ def _reached(counts: Counter[str]) -> str:
     read, stored = counts.total(), counts["ok"]
     were = counted(read, "record was", "records were")
     return (
-        f"{were} read and acknowledged" if stored == read else f"{were} read, {stored:,} of {'it is' if read == 1 else 'them are'} stored"
+        f"{were} read and acknowledged"
+        if stored == read
+        else f"{were} read, {stored:,} of {'it is' if read == 1 else 'them are'} stored"
     )
 
 
@@ -168,7 +201,10 @@ def _reached(counts: Counter[str]) -> str:
 def _opened(source: Path | None, form: InputFormat) -> Iterator[BinaryIO]:
     if source is None or str(source) == "-":
         if form is InputFormat.PARQUET:
-            raise InvalidInput("a Parquet file is read from its end: name it with --input FILE, it cannot come through a pipe")
+            raise InvalidInput(
+                "a Parquet file is read from its end: name it with --input FILE, it cannot come "
+                "through a pipe"
+            )
         yield sys.stdin.buffer
         return
     try:

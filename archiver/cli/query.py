@@ -28,15 +28,27 @@ TABLES_SHOWN = 10
 
 def query(
     sql: Annotated[
-        str, typer.Argument(help="One SELECT; tables are named as in the configuration: shop.orders.", autocompletion=complete_sql)
+        str,
+        typer.Argument(
+            help="One SELECT; tables are named as in the configuration: shop.orders.",
+            autocompletion=complete_sql,
+        ),
     ],
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
-    rows_max: Annotated[int, typer.Option("--max-rows", min=0, help="Print at most so many rows; 0: all.")] = ROWS_MAX,
-    memory: Annotated[str, typer.Option("--memory", help="Memory that the query may use; beyond it fails.")] = "1GiB",
-    threads: Annotated[int, typer.Option("--threads", min=0, help="Threads that the query may use; 0: one per core.")] = 0,
+    rows_max: Annotated[
+        int, typer.Option("--max-rows", min=0, help="Print at most so many rows; 0: all.")
+    ] = ROWS_MAX,
+    memory: Annotated[
+        str, typer.Option("--memory", help="Memory that the query may use; beyond it fails.")
+    ] = "1GiB",
+    threads: Annotated[
+        int, typer.Option("--threads", min=0, help="Threads that the query may use; 0: one per core.")
+    ] = 0,
 ) -> int:
-    """Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). Nothing is written, and nothing but their files is read."""
+    """Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). Nothing is written, and
+    nothing but their files is read.
+    """
     try:
         limits = Limits(parse_size(memory), threads or default_threads())
     except ValueError as error:
@@ -53,7 +65,9 @@ def query(
         gone = [trouble.why for trouble in named if trouble.gone]
         if gone:
             raise Halt("; ".join(gone)) from error
-        raise InvalidInput("; ".join([str(error), *(trouble.why for trouble in named), *_hints(error, names, topics)])) from error
+        raise InvalidInput(
+            "; ".join([str(error), *(trouble.why for trouble in named), *_hints(error, names, topics)])
+        ) from error
     for trouble in troubles.values():
         if trouble.gone:
             progress(trouble.why)
@@ -76,7 +90,11 @@ def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSe
     if of_topics or not unknown or "does not exist" not in str(error):
         return of_topics
     more = f", and {len(known) - TABLES_SHOWN} more" if len(known) > TABLES_SHOWN else ""
-    return [f"the tables are {', '.join(known[:TABLES_SHOWN])}{more}" if known else "the configuration has no table"]
+    return [
+        f"the tables are {', '.join(known[:TABLES_SHOWN])}{more}"
+        if known
+        else "the configuration has no table"
+    ]
 
 
 def _print_json(result: Result, rows_max: int) -> bool:
@@ -98,7 +116,9 @@ def _print_text(result: Result, rows_max: int) -> bool:
     rows = list(itertools.islice(result.rows, rows_max or None))
     cut = bool(rows_max) and next(result.rows, None) is not None
     print_table(
-        f"{len(rows):,} row{'' if len(rows) == 1 else 's'}", [name for name, _ in result.columns], [[_cell(v) for v in row] for row in rows]
+        f"{len(rows):,} row{'' if len(rows) == 1 else 's'}",
+        [name for name, _ in result.columns],
+        [[_cell(v) for v in row] for row in rows],
     )
     return cut
 

@@ -21,22 +21,36 @@ FINDINGS_SHOWN_MAX = 50
 def reconcile(
     config: ConfigOption = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Carry out the repairs that the findings propose; a rollback of a table is taken over as well.")
+        bool,
+        typer.Option(
+            "--fix",
+            help="Carry out the repairs that the findings propose; a rollback of a table is taken over as "
+            "well.",
+        ),
     ] = False,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", autocompletion=complete_topic)] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only this topic.", autocompletion=complete_topic)
+    ] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Make tables anew, from the archives, that the catalog has lost. The runbook says when.")
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Make tables anew, from the archives, that the catalog has lost. The runbook says when.",
+        ),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Compare object listing, ledger and tables. Without --fix nothing is changed. Beside a running daemon of this configuration, the
-    daemon carries out the repairs. No repair drops a row or an object; the runbook has a section for each finding.
+    """Compare object listing, ledger and tables. Without --fix nothing is changed. Beside a running daemon of
+    this configuration, the daemon carries out the repairs. No repair drops a row or an object; the runbook
+    has a section for each finding.
 
     Exit code 0: nothing was found, or all of it is fixed; 1: findings are left; 2: it could not be looked.
     """
     if rebuild:
         if fix:
-            raise InvalidInput("--rebuild and --fix are two things: rebuild first, then reconcile --fix if findings are left")
+            raise InvalidInput(
+                "--rebuild and --fix are two things: rebuild first, then reconcile --fix if findings are left"
+            )
         return _rebuild(config, topic, output)
     with application(config) as app:
 
@@ -45,7 +59,9 @@ def reconcile(
             return Answered(report.to_json(), report.exit_code)
 
         asked = {"fix": True} if topic is None else {"fix": True, "topic": topic}
-        answered = beside_daemon(app, "reconcile", asked, by_itself) if fix else by_itself()  # Whoever only looks needs no leader.
+        answered = (
+            beside_daemon(app, "reconcile", asked, by_itself) if fix else by_itself()
+        )  # Whoever only looks needs no leader.
     if output is Output.JSON:
         print_json(answered.document)
     else:
@@ -61,8 +77,15 @@ def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
         print_json(report.to_json())
     else:
         for item in report.tables:
-            made = f": {counted(item.files, 'archive')}, {counted(item.rows, 'row')}" if item.state == "rebuilt" else ""
-            print(f"{item.topic} ({item.table or 'no table'}): {item.state}{made}{': ' + item.why if item.why else ''}")
+            made = (
+                f": {counted(item.files, 'archive')}, {counted(item.rows, 'row')}"
+                if item.state == "rebuilt"
+                else ""
+            )
+            print(
+                f"{item.topic} ({item.table or 'no table'}): "
+                f"{item.state}{made}{': ' + item.why if item.why else ''}"
+            )
             for partition, low, high in item.holes:
                 print(f"  partition {partition}: [{low}, {high}) stands in no archive")
     return report.exit_code
@@ -71,7 +94,11 @@ def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
 def _print(document: dict[str, Any]) -> None:
     findings = document["findings"]
     for item in findings[:FINDINGS_SHOWN_MAX]:
-        where = "" if item["topic"] is None else f" {item['topic']}" + ("" if item["partition"] is None else f":{item['partition']}")
+        where = (
+            ""
+            if item["topic"] is None
+            else f" {item['topic']}" + ("" if item["partition"] is None else f":{item['partition']}")
+        )
         print(f"{'fixed' if item['fixed'] else item['severity']}: {item['id']}{where}: {item['what']}")
         if not item["fixed"]:
             print(f"  {item['repair']}")

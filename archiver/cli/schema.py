@@ -1,4 +1,6 @@
-"""`archiver schema`: a topic's mapping, and what a newer schema would do to its table. Reads only, beside whatever runs."""
+"""`archiver schema`: a topic's mapping, and what a newer schema would do to its table. Reads only, beside
+whatever runs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from archiver.status.mapping import SchemaPlan
 
 app = typer.Typer(
-    help="Show which Protobuf field stands in which column, and what a newer schema would do to the table.", no_args_is_help=True
+    help="Show which Protobuf field stands in which column, and what a newer schema would do to the table.",
+    no_args_is_help=True,
 )
 
 
@@ -39,11 +42,20 @@ _Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=
 _Side = Annotated[SideOption, typer.Option("--side", help="Whose schema --descriptor-set or --protos is.")]
 _DescriptorSet = Annotated[
     Path | None,
-    typer.Option("--descriptor-set", help="The newer schema: a file of `protoc --include_imports --descriptor_set_out` or `buf build`."),
+    typer.Option(
+        "--descriptor-set",
+        help="The newer schema: a file of `protoc --include_imports --descriptor_set_out` or `buf build`.",
+    ),
 ]
-_Protos = Annotated[Path | None, typer.Option("--protos", help="The newer schema: a folder of .proto files, in which imports begin.")]
+_Protos = Annotated[
+    Path | None,
+    typer.Option("--protos", help="The newer schema: a folder of .proto files, in which imports begin."),
+]
 _Message = Annotated[
-    str | None, typer.Option("--message", help="Full name of the message in it, such as shop.Order (default: the configured one).")
+    str | None,
+    typer.Option(
+        "--message", help="Full name of the message in it, such as shop.Order (default: the configured one)."
+    ),
 ]
 
 
@@ -60,10 +72,16 @@ def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Outp
         print_json({"topic": topic, "version": version, "fields": [one.to_json() for one in fields]})
         return FINE
     if version is None:
-        print(f"no schema of topic {topic} is recorded yet; `archiver schema plan {topic}` shows what the first archive would record")
+        print(
+            f"no schema of topic {topic} is recorded yet; `archiver schema plan {topic}` shows what "
+            "the first archive would record"
+        )
         return FINE
     if not fields:
-        print(f"{topic}, schema version {version}: neither key nor value has a message, so they have no columns but their bytes (__raw__)")
+        print(
+            f"{topic}, schema version {version}: neither key nor value has a message, so they have no "
+            "columns but their bytes (__raw__)"
+        )
         return FINE
     print_table(
         f"{topic}, schema version {version}",
@@ -87,7 +105,10 @@ def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Outp
 
 @app.command("plan")
 def plan(
-    topic: Annotated[str | None, typer.Argument(help="The topic's name (default: all topics).", autocompletion=complete_topic)] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="The topic's name (default: all topics).", autocompletion=complete_topic),
+    ] = None,
     config: ConfigOption = None,
     side: _Side = SideOption.VALUE,
     descriptor_set: _DescriptorSet = None,
@@ -95,7 +116,9 @@ def plan(
     message: _Message = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """What a newer schema would do to a topic's table, before any record uses it. Without a schema: what the configuration names now."""
+    """What a newer schema would do to a topic's table, before any record uses it. Without a schema: what the
+    configuration names now.
+    """
     if topic is None:
         if descriptor_set is not None or protos is not None or message is not None:
             raise InvalidInput("name the topic whose newer schema this is: archiver schema plan TOPIC")
@@ -120,18 +143,26 @@ def _plan_all(config: Path | None, output: Output) -> int:
 
 @app.command("check")
 def check(
-    topic: Annotated[str | None, typer.Argument(help="The topic's name; left out with --against.", autocompletion=complete_topic)] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="The topic's name; left out with --against.", autocompletion=complete_topic),
+    ] = None,
     config: ConfigOption = None,
     side: _Side = SideOption.VALUE,
     descriptor_set: _DescriptorSet = None,
     protos: _Protos = None,
     message: _Message = None,
     against: Annotated[
-        Path | None, typer.Option("--against", help="Compare with this descriptor set instead of a topic; needs no deployment.")
+        Path | None,
+        typer.Option(
+            "--against", help="Compare with this descriptor set instead of a topic; needs no deployment."
+        ),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """As plan, for the CI of those who own a schema: the exit code is 1 if records or queries of before would mean something else."""
+    """As plan, for the CI of those who own a schema: the exit code is 1 if records or queries of before would
+    mean something else.
+    """
     if (topic is None) == (against is None):
         raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
     if topic is not None:
@@ -145,7 +176,12 @@ def check(
 
 
 def _planned(
-    app_: Application, topic: str, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None
+    app_: Application,
+    topic: str,
+    side: SideOption,
+    descriptor_set: Path | None,
+    protos: Path | None,
+    message: str | None,
 ) -> SchemaPlan:
     from archiver.status.mapping import plan_of, with_envelope_of
 
@@ -160,7 +196,9 @@ def _planned(
         group, known = configured[name], newest[name]
         if descriptor_set is None and protos is None:
             if message is not None:
-                raise InvalidInput("--message is the message of --descriptor-set or --protos; give one of them")
+                raise InvalidInput(
+                    "--message is the message of --descriptor-set or --protos; give one of them"
+                )
             sources[name] = None if group is None else app_.fetch_schema(group, known).source
         elif name is side:
             sources[name] = with_envelope_of(_given(descriptor_set, protos, message, group), known)
@@ -172,7 +210,9 @@ def _planned(
     return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE], policy)
 
 
-def _compared(against: Path, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None) -> SchemaPlan:
+def _compared(
+    against: Path, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None
+) -> SchemaPlan:
     from archiver.schema.protobuf.descriptors import load_source
     from archiver.status.mapping import first_version, plan_of
 
@@ -182,7 +222,9 @@ def _compared(against: Path, side: SideOption, descriptor_set: Path | None, prot
     return plan_of(str(against), history, key, value)
 
 
-def _given(descriptor_set: Path | None, protos: Path | None, message: str | None, group: SchemaSettings | None) -> Source:
+def _given(
+    descriptor_set: Path | None, protos: Path | None, message: str | None, group: SchemaSettings | None
+) -> Source:
     """The schema that the command line names, read as the topic's settings say."""
     from archiver.config.settings import ProtosSettings, SchemaRegistrySettings, SchemaSettings
     from archiver.config.types import Surroundings
@@ -196,9 +238,12 @@ def _given(descriptor_set: Path | None, protos: Path | None, message: str | None
     if name is None:
         raise InvalidInput("name the message with --message, for example --message shop.Order")
     around = Surroundings(folder=Path.cwd(), environ=os.environ)
-    wanted = SchemaSettings.model_construct(  # not validated: its parts are, and a group on the command line has no file to name
+    # not validated: its parts are, and a group on the command line has no file to name
+    wanted = SchemaSettings.model_construct(
         descriptor_set=descriptor_set,
-        protos=None if protos is None else ProtosSettings.model_validate({"folder": str(protos)}, context=around),
+        protos=None
+        if protos is None
+        else ProtosSettings.model_validate({"folder": str(protos)}, context=around),
         subject=None,
         message=name,
         recursion_depth=RECURSION_DEPTH if group is None else group.recursion_depth,
@@ -208,7 +253,9 @@ def _given(descriptor_set: Path | None, protos: Path | None, message: str | None
 
 
 def _history(app_: Application, topic: str) -> list[TopicSchema]:
-    """Every recorded schema of a topic, the oldest first; raises `NotFound` for a topic that is neither there nor configured."""
+    """Every recorded schema of a topic, the oldest first; raises `NotFound` for a topic that is neither there
+    nor configured.
+    """
     from archiver.schema.evolution.state import TopicSchema
 
     topics = app_.intake().topics_by_name
@@ -227,7 +274,11 @@ def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
         print_json(found.to_json())
         return
     recorded = "nothing recorded" if found.recorded is None else f"version {found.recorded}"
-    before, after = ("the old schema", "the new one") if against else (recorded, f"version {found.decision.schema.version}")
+    before, after = (
+        ("the old schema", "the new one")
+        if against
+        else (recorded, f"version {found.decision.schema.version}")
+    )
     if not changes:
         print(f"{found.topic}: no change to {before}; {counted(len(found.unchanged), 'column')} unchanged")
         return
@@ -235,12 +286,24 @@ def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
         f"{found.topic}, from {before} to {after}",
         ("what", "field", "column", "was", "now", "compatible", "because"),
         [
-            (change.what, f"{change.side}: {change.field or '(all)'}", change.column, change.was, change.now, change.compatible, change.why)
+            (
+                change.what,
+                f"{change.side}: {change.field or '(all)'}",
+                change.column,
+                change.was,
+                change.now,
+                change.compatible,
+                change.why,
+            )
             for change in changes
         ],
     )
     wrong = sum(not change.compatible for change in changes)
-    told = f"{wrong} of {counted(len(changes), 'change')} {'is' if wrong == 1 else 'are'} incompatible" if wrong else "compatible"
+    told = (
+        f"{wrong} of {counted(len(changes), 'change')} {'is' if wrong == 1 else 'are'} incompatible"
+        if wrong
+        else "compatible"
+    )
     print(f"{told}; {counted(len(found.unchanged), 'column')} unchanged")
     if not found.allowed:
         print(

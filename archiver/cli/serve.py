@@ -20,12 +20,18 @@ def serve(
     config: ConfigOption = None,
     roles: Annotated[
         str | None,
-        typer.Option("--roles", help="What this process does, with commas between: intake,archive,reconcile (else `roles` of the file)."),
+        typer.Option(
+            "--roles",
+            help="What this process does, with commas between: intake,archive,reconcile (else `roles` of "
+            "the file).",
+        ),
     ] = None,
 ) -> int:
-    """Take in records, archive, clean and audit, until SIGTERM or Ctrl-C; SIGHUP reads the configuration again.
+    """Take in records, archive, clean and audit, until SIGTERM or Ctrl-C; SIGHUP reads the configuration
+    again.
 
-    Whatever it depends on may be absent for a time: it waits, says so at /readyz and in the log, and goes on by itself.
+    Whatever it depends on may be absent for a time: it waits, says so at /readyz and in the log, and goes on
+    by itself.
     """
     path = config_path(config)
     settings = load_settings(path, os.environ)

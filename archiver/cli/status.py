@@ -24,22 +24,33 @@ from archiver.status.lag import STAGES
 PARTITIONS_SHOWN = 50
 """Partitions that the text shows, those that are behind; the JSON document has all of them."""
 OLD_PIN_S = 3600.0
-"""An intake file that is younger is needed because archiving takes its time; of an older one it is said who needs it."""
+"""An intake file that is younger is needed because archiving takes its time; of an older one it is said who
+needs it."""
 
 
 def status(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit 1 if there is a note: a topic that does not exist yet, archives that are pending, …")
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Exit 1 if there is a note: a topic that does not exist yet, archives that are pending, …",
+        ),
     ] = False,
 ) -> int:
     """Where the logs, the leadership and every topic stand."""
     with application_of(_settings(config)) as app:
         daemon = readiness(app)
         told = None if daemon is None else last_rounds(app)
-        stuck = {} if told is None else {topic["topic"]: topic["stuck"] for topic in told["topics"] if topic["stuck"] is not None}
-        document = redacted_document(status_document(app, SystemClock().now_us(), stuck, daemon if told is None else told["daemon"]))
+        stuck = (
+            {}
+            if told is None
+            else {topic["topic"]: topic["stuck"] for topic in told["topics"] if topic["stuck"] is not None}
+        )
+        document = redacted_document(
+            status_document(app, SystemClock().now_us(), stuck, daemon if told is None else told["daemon"])
+        )
     if output is Output.JSON:
         print_json(document)
     else:
@@ -65,20 +76,43 @@ def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
     print(f"leader: {document['leader'] or 'nobody at the moment'}, epoch {document['epoch']}")
     daemon = document["daemon"]
     if daemon is not None:
-        print(f"daemon: at {daemon['address']}, {daemon['state']}, {'ready' if daemon['ready'] else 'not ready'}")
+        print(
+            f"daemon: at {daemon['address']}, {daemon['state']}, "
+            f"{'ready' if daemon['ready'] else 'not ready'}"
+        )
         if not rounds_known:
-            print("        what its last round met, and its file sources, are on its page (its admin token cannot be read here)")
+            print(
+                "        what its last round met, and its file sources, are on its page (its admin "
+                "token cannot be read here)"
+            )
     topics = document["topics"]
     print_table(
         "topics",
-        ("topic", "goes to", "offsets", "offsets archived", "backlog records", "backlog size", "pending archives"),
+        (
+            "topic",
+            "goes to",
+            "offsets",
+            "offsets archived",
+            "backlog records",
+            "backlog size",
+            "pending archives",
+        ),
         [_topic(item) for item in topics],
     )
     held = [(item["topic"], one) for item in topics for one in item["held"]]
     if held:
         print_table(
             "held back by open transactions",
-            ("topic", "partition", "transaction", "producer", "epoch", "since", "its time is over at", "offsets waiting"),
+            (
+                "topic",
+                "partition",
+                "transaction",
+                "producer",
+                "epoch",
+                "since",
+                "its time is over at",
+                "offsets waiting",
+            ),
             [
                 (
                     topic,
@@ -115,7 +149,9 @@ def _topic(item: dict[str, Any]) -> tuple[object, ...]:
     """One line of the listing; a topic that stays in intake has nothing to wait for."""
     size = None if item["backlog_bytes"] is None else human_bytes(item["backlog_bytes"])
     further = (
-        (None, None, None, None) if item["kind"] == "none" else (item["archived"], item["backlog_rows"], size, item["pending_archives"])
+        (None, None, None, None)
+        if item["kind"] == "none"
+        else (item["archived"], item["backlog_rows"], size, item["pending_archives"])
     )
     return (item["topic"], item["kind"], item["records"], *further)
 
@@ -135,17 +171,28 @@ def _print_partitions(topics: list[dict[str, Any]]) -> None:
         stages: dict[str, dict[str, Any]] = one["stages"]
         return list(stages.values())[-1]
 
-    behind.sort(key=lambda item: (last(item[1])["lag_seconds"] is not None, -(last(item[1])["lag_seconds"] or 0.0)))
+    behind.sort(
+        key=lambda item: (last(item[1])["lag_seconds"] is not None, -(last(item[1])["lag_seconds"] or 0.0))
+    )
     print_table(
-        "partitions that are behind: up to which offset each stage is, and how many records and how old a one are not there yet",
+        "partitions that are behind: up to which offset each stage is, and how many records and how "
+        "old a one are not there yet",
         ("topic", "partition", "next", *STAGES, "what holds it back"),
         [
-            (topic, one["partition"], one["next"], *(_stage(one["stages"].get(stage)) for stage in STAGES), one["reason"] or "")
+            (
+                topic,
+                one["partition"],
+                one["next"],
+                *(_stage(one["stages"].get(stage)) for stage in STAGES),
+                one["reason"] or "",
+            )
             for topic, one in behind[:PARTITIONS_SHOWN]
         ],
     )
     if len(behind) > PARTITIONS_SHOWN:
-        print(f"and {counted(len(behind) - PARTITIONS_SHOWN, 'more partition')}; --output json has all of them")
+        print(
+            f"and {counted(len(behind) - PARTITIONS_SHOWN, 'more partition')}; --output json has all of them"
+        )
 
 
 def _stage(lag: dict[str, Any] | None) -> str | None:
@@ -163,9 +210,16 @@ def _print_sources(daemon: dict[str, Any] | None) -> None:
         print_table(
             "folders that files are taken in from",
             ("files", "topic", "waiting", "in work", "finished", "failed"),
-            [tuple(source[name] for name in ("glob", "topic", "waiting", "in_work", "finished", "failed")) for source in sources],
+            [
+                tuple(source[name] for name in ("glob", "topic", "waiting", "in_work", "finished", "failed"))
+                for source in sources
+            ],
         )
     mirrors = [] if daemon is None else daemon.get("mirrors", [])
     if mirrors:
         columns = ("name", "topics", "partitions", "behind", "stopped")
-        print_table("Kafka clusters that topics are mirrored from", columns, [tuple(one[name] for name in columns) for one in mirrors])
+        print_table(
+            "Kafka clusters that topics are mirrored from",
+            columns,
+            [tuple(one[name] for name in columns) for one in mirrors],
+        )

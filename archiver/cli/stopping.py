@@ -1,7 +1,8 @@
-"""Ends an input early when the process is asked to stop, and nothing else: what was read goes its way to the end.
+"""Ends an input early when the process is asked to stop, and nothing else: what was read goes its way to the
+end.
 
-Promises that no signal interrupts what is done with a record: it only makes the input end, between two reads. A second signal does what
-it would have done without us.
+Promises that no signal interrupts what is done with a record: it only makes the input end, between two reads.
+A second signal does what it would have done without us.
 """
 
 from __future__ import annotations
@@ -85,8 +86,11 @@ class StoppableInput(io.RawIOBase):
         """Wait for bytes, or for being asked to stop: then there are none."""
         ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
         if self._stop.wakes in ready:
-            # What is read here goes nowhere. It only tells an input that is cut short from one that was at its end anyway.
-            self._stop.cut = self._stop.cut or self._descriptor not in ready or bool(os.read(self._descriptor, 1))
+            # What is read here goes nowhere. It only tells an input that is cut short from one that was at
+            # its end anyway.
+            self._stop.cut = (
+                self._stop.cut or self._descriptor not in ready or bool(os.read(self._descriptor, 1))
+            )
             return 0
         piece = os.read(self._descriptor, len(buffer))
         buffer[: len(piece)] = piece
@@ -94,7 +98,9 @@ class StoppableInput(io.RawIOBase):
 
 
 def stoppable(source: BinaryIO, stop: Stop) -> tuple[BinaryIO, bool]:
-    """`source` (from which nothing was read yet), made to end when somebody asks; as it is, and False, if it has no file descriptor."""
+    """`source` (from which nothing was read yet), made to end when somebody asks; as it is, and False, if it
+    has no file descriptor.
+    """
     try:
         raw = StoppableInput(source.fileno(), stop)
     except (OSError, io.UnsupportedOperation):

@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 
 def tables(
     config: ConfigOption = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic's table.", autocompletion=complete_topic)] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only this topic's table.", autocompletion=complete_topic)
+    ] = None,
     files: Annotated[
-        bool, typer.Option("--files", help="Print DuckDB's statement over the current files in full; the next commit makes it stale.")
+        bool,
+        typer.Option(
+            "--files",
+            help="Print DuckDB's statement over the current files in full; the next commit makes it stale.",
+        ),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
@@ -43,14 +49,22 @@ def tables(
     print_table(
         "tables",
         ("topic", "table", "rows", "files", "snapshot"),
-        [(item["topic"], item["table"], item["rows"], item["files"], str(item["snapshot_id"] or "-")) for item in found],
+        [
+            (item["topic"], item["table"], item["rows"], item["files"], str(item["snapshot_id"] or "-"))
+            for item in found
+        ],
     )
     for item in found:
         if item["gone"] is not None:
             print(f"note: {item['gone']}")
         if item["files"]:
-            print(f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in Trino:\n{item['trino']}\n{_duckdb_text(item, files)}")
-    for name, text in {item["catalog"]: item["trino_catalog"] for item in found if item["files"] and item["trino_catalog"]}.items():
+            print(
+                f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in "
+                f"Trino:\n{item['trino']}\n{_duckdb_text(item, files)}"
+            )
+    for name, text in {
+        item["catalog"]: item["trino_catalog"] for item in found if item["files"] and item["trino_catalog"]
+    }.items():
         print(f"\n-- etc/catalog/{name}.properties of Trino:\n{text}")
     return FINE
 
@@ -93,7 +107,9 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
     place = StorePlace.of(app.settings.data)
-    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, command_path.spark_sql()))
+    document["spark"] = "\n".join(
+        engines.spark_sql(catalog, properties, place, query, command_path.spark_sql())
+    )
     document["trino"] = engines.trino(catalog, table)
     document["trino_catalog"] = engines.trino_catalog(properties, place)
     document["duckdb"] = _duckdb(view, [item.path for item in found]) if found else None
@@ -109,9 +125,13 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
         return (
             f"-- in DuckDB, always the current rows:\n{command_path.archiver()} query {query}\n"
             "-- in a DuckDB of your own: "
-            f"`{command_path.archiver()} tables --topic {item['topic']} --files` lists its current {counted(files, 'file')}"
+            f"`{command_path.archiver()} tables --topic {item['topic']} --files` lists its current "
+            f"{counted(files, 'file')}"
         )
-    head = f"-- in DuckDB, the files of snapshot {item['snapshot_id']}; stale after the next commit, so print it again then:"
+    head = (
+        f"-- in DuckDB, the files of snapshot {item['snapshot_id']}; stale after the next commit, so print "
+        "it again then:"
+    )
     return "\n".join(str(line) for line in (head, item["duckdb_secret"], item["duckdb"]) if line is not None)
 
 

@@ -1,4 +1,6 @@
-"""`archiver topics`: the topics of the intake log, how far each of their partitions is, and their beginning and end."""
+"""`archiver topics`: the topics of the intake log, how far each of their partitions is, and their beginning
+and end.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from archiver.runtime.errors import ConfigInvalid, InvalidInput
 from archiver.runtime.text import counted
 from intake.log.fold import TopicState
 
-app = typer.Typer(help="Look at topics, create those of the configuration, and delete what is not wanted any more.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at topics, create those of the configuration, and delete what is not wanted any more.",
+    no_args_is_help=True,
+)
 
 KnownTopic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topic)]
 
@@ -28,13 +33,20 @@ def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT)
     """Every topic of the intake log."""
     with application(config) as app_:
         intake, ledger = app_.intake(), app_.ledger()
-        found = {state: positions(intake, ledger, state.topic_id) for _, state in sorted(intake.topics_by_name.items())}
+        found = {
+            state: positions(intake, ledger, state.topic_id)
+            for _, state in sorted(intake.topics_by_name.items())
+        }
     rows = [_summary(state, of_topic) for state, of_topic in found.items()]
     attention = [note for state, of_topic in found.items() for note in troubles(state.name, of_topic)]
     if output is Output.JSON:
         print_json({"topics": rows, "attention": attention})
     else:
-        print_table("topics", ("topic", "partitions", "records", "archived", "topic id"), [list(row.values()) for row in rows])
+        print_table(
+            "topics",
+            ("topic", "partitions", "records", "archived", "topic id"),
+            [list(row.values()) for row in rows],
+        )
         _print_notes(attention)
     return FINE
 
@@ -61,7 +73,18 @@ def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOptio
     print_table(
         f"{topic} ({state.topic_id})",
         ("partition", "start", "archived to", "pending to", "stable", "next", "backlog rows"),
-        [(item.partition, item.start, item.watermark, item.written, item.stable, item.next, item.backlog_rows) for item in found],
+        [
+            (
+                item.partition,
+                item.start,
+                item.watermark,
+                item.written,
+                item.stable,
+                item.next,
+                item.backlog_rows,
+            )
+            for item in found
+        ],
     )
     _print_notes(attention)
     return FINE
@@ -69,24 +92,35 @@ def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOptio
 
 @app.command("create")
 def create(
-    topic: Annotated[str, typer.Argument(help="The topic's name, as in the configuration.", autocompletion=complete_topic)],
+    topic: Annotated[
+        str, typer.Argument(help="The topic's name, as in the configuration.", autocompletion=complete_topic)
+    ],
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Declare a configured topic in the intake log now, rather than at its first use.
 
-    Where a topic of that name was deleted, this alone makes a new one. It has another id, so it needs another table as well.
+    Where a topic of that name was deleted, this alone makes a new one. It has another id, so it needs another
+    table as well.
     """
     with application(config) as app_:
         settings = app_.settings.topic(topic)
         if settings is None:
-            raise ConfigInvalid(f"topic {topic} is not in the configuration; add it under topics, with its number of partitions")
+            raise ConfigInvalid(
+                f"topic {topic} is not in the configuration; add it under topics, with its number of "
+                "partitions"
+            )
         known = topic in app_.intake().topics_by_name
         state = app_.declare_topic(settings)
     if output is Output.JSON:
-        print_json({"topic": topic, "topic_id": state.topic_id, "partitions": state.partitions, "created": not known})
+        print_json(
+            {"topic": topic, "topic_id": state.topic_id, "partitions": state.partitions, "created": not known}
+        )
     else:
-        print(f"topic {topic} {'exists already' if known else 'created'}: {counted(state.partitions, 'partition')}, id {state.topic_id}")
+        print(
+            f"topic {topic} {'exists already' if known else 'created'}: "
+            f"{counted(state.partitions, 'partition')}, id {state.topic_id}"
+        )
     return FINE
 
 
@@ -97,7 +131,8 @@ def delete(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """End a topic: no record of it is taken or given any more, and its intake files go. Archives and table stay.
+    """End a topic: no record of it is taken or given any more, and its intake files go. Archives and table
+    stay.
 
     The topic must not be in the configuration any more. Records that no archive holds yet are lost.
     """
@@ -109,9 +144,14 @@ def delete(
         left = app_.ledger().topic(state.topic_id).remains()
         folder = app_.objects.uri(table_prefix(state.topic_id)) if left else None
         if not yes and not sys.stdin.isatty():
-            raise InvalidInput(f"topic {topic} was not deleted: nobody can be asked here, so --yes must say that it is meant")
+            raise InvalidInput(
+                f"topic {topic} was not deleted: nobody can be asked here, so --yes must say that it is meant"
+            )
         if not yes:
-            for sentence in (_lost(lost, "holds"), f"its {' and '.join(left)} in {folder} stay" if left else None):
+            for sentence in (
+                _lost(lost, "holds"),
+                f"its {' and '.join(left)} in {folder} stay" if left else None,
+            ):
                 if sentence is not None:
                     print(sentence)
             if not typer.confirm(f"Delete topic {topic} (id {state.topic_id})?"):
@@ -119,20 +159,34 @@ def delete(
                 return FINE
         app_.delete_topic(state)
     if output is Output.JSON:
-        print_json({"topic": topic, "topic_id": state.topic_id, "deleted": True, "offsets_lost": lost, "archives": folder})
+        print_json(
+            {
+                "topic": topic,
+                "topic_id": state.topic_id,
+                "deleted": True,
+                "offsets_lost": lost,
+                "archives": folder,
+            }
+        )
     else:
         sentence = _lost(lost, "held")
         print(f"topic {topic} (id {state.topic_id}) is deleted" + (f"; {sentence}" if sentence else ""))
         if left:
-            print(f"its {' and '.join(left)} in {folder} stay as they are; remove by hand what you do not want")
+            print(
+                f"its {' and '.join(left)} in {folder} stay as they are; remove by hand what you do not want"
+            )
     return FINE
 
 
 def _lost(offsets: int, holds: str) -> str | None:
-    """What a deletion loses; None if archives hold every record. `holds` is that verb in the tense of the sentence."""
+    """What a deletion loses; None if archives hold every record. `holds` is that verb in the tense of the
+    sentence.
+    """
     if offsets == 0:
         return None
-    return counted(offsets, f"offset that no archive {holds} is lost", f"offsets that no archive {holds} are lost")
+    return counted(
+        offsets, f"offset that no archive {holds} is lost", f"offsets that no archive {holds} are lost"
+    )
 
 
 def _print_notes(attention: Sequence[str]) -> None:

@@ -1,7 +1,9 @@
-"""Where a daemon may be asked while its configuration file is invalid. Connects nowhere and sends nothing: the file is not believed.
+"""Where a daemon may be asked while its configuration file is invalid. Connects nowhere and sends nothing:
+the file is not believed.
 
-A running daemon keeps the configuration that it has, so an invalid file says nothing about its health. Its address is read from the file as
-plain text, checked by itself. The token and the certificate of an invalid file are not used: they could be those of another cluster.
+A running daemon keeps the configuration that it has, so an invalid file says nothing about its health. Its
+address is read from the file as plain text, checked by itself. The token and the certificate of an invalid
+file are not used: they could be those of another cluster.
 """
 
 from __future__ import annotations
@@ -27,14 +29,21 @@ def where_to_ask(path: Path) -> str:
     http = document.get("http")
     group = http if isinstance(http, Mapping) else {}
     listen = group.get("listen", DEFAULT)
-    url = None if not isinstance(listen, str) else _url(listen, "https" if group.get("tls") is not None else "http")
+    url = (
+        None
+        if not isinstance(listen, str)
+        else _url(listen, "https" if group.get("tls") is not None else "http")
+    )
     if url is None:
         where = f"its page is at http.listen, which cannot be read here (by default http://{DEFAULT}/)"
     elif "listen" in group:
         where = f"its page is at {url}, by the http.listen of this file, if that has not changed since"
     else:
         where = f"its page is at {url}, unless its http.listen is another one"
-    return f"A daemon that runs keeps the configuration that it has, so it may be fine: {where}; /readyz there says whether it is ready"
+    return (
+        f"A daemon that runs keeps the configuration that it has, so it may be fine: {where}; /readyz "
+        "there says whether it is ready"
+    )
 
 
 def _readable(path: Path) -> Mapping[str, object]:

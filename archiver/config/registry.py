@@ -1,7 +1,7 @@
 """The settings of the schema registry: where it is, who we are to it, and every bound on what it may answer.
 
-Plain values only; connects nowhere. Promises that a password or token is never configured to go over an unprotected network, nor stands
-in an address.
+Plain values only; connects nowhere. Promises that a password or token is never configured to go over an
+unprotected network, nor stands in an address.
 """
 
 from __future__ import annotations
@@ -28,14 +28,23 @@ def _check_url(value: object) -> str:
         raise ValueError(f"is not {wanted}: {error}") from None
     if parts.username is not None or parts.password is not None:
         raise ValueError("has a user name or a password in it; write them under auth")
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(letter.isspace() for letter in value):
-        raise ValueError(f"{value[:120]!r} is not {wanted}: it begins with http:// or https:// and has a host")
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or port == 0
+        or any(letter.isspace() for letter in value)
+    ):
+        raise ValueError(
+            f"{value[:120]!r} is not {wanted}: it begins with http:// or https:// and has a host"
+        )
     if parts.query or parts.fragment:
         raise ValueError(f"{value[:120]!r} has a ? or # in it; write only scheme, host, port and path")
     return value.rstrip("/")
 
 
-RegistryUrl = Annotated[str, BeforeValidator(_check_url), WithJsonSchema({"type": "string", "pattern": "^https?://[^@?#\\s]+$"})]
+RegistryUrl = Annotated[
+    str, BeforeValidator(_check_url), WithJsonSchema({"type": "string", "pattern": "^https?://[^@?#\\s]+$"})
+]
 
 
 class RegistryAuthSettings(Group):
@@ -60,7 +69,9 @@ class RegistryAuthSettings(Group):
 
 
 class RegistryTlsSettings(Group):
-    """Certificates for an `https://` address. Left out: the server is judged by the authorities that this machine trusts."""
+    """Certificates for an `https://` address. Left out: the server is judged by the authorities that this
+    machine trusts.
+    """
 
     ca: FilePath | None = None
     """A PEM file with the authorities that alone are trusted."""
@@ -71,14 +82,19 @@ class RegistryTlsSettings(Group):
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
-        for name, given, other in (("key", self.key, self.certificate), ("certificate", self.certificate, self.key)):
+        for name, given, other in (
+            ("key", self.key, self.certificate),
+            ("certificate", self.certificate, self.key),
+        ):
             if given is None and other is not None:
                 raise Located([((name,), "is missing; certificate and key belong together")])
         return self
 
 
 class ConfluentSettings(Group):
-    """A registry that speaks Confluent's protocol: Confluent's, Buf's, Apicurio's (with the path /apis/ccompat/v7) and others."""
+    """A registry that speaks Confluent's protocol: Confluent's, Buf's, Apicurio's (with the path
+    /apis/ccompat/v7) and others.
+    """
 
     url: RegistryUrl
     """Address of the registry, `http://` or `https://`."""
@@ -93,13 +109,15 @@ class ConfluentSettings(Group):
     backoff: Annotated[Duration, Field(gt=0, le=60)] = 0.2
     """Wait before the second attempt; it doubles with each further one."""
     down_pause: Annotated[Duration, Field(ge=0, le=3600)] = 10.0
-    """How long nobody asks the registry after it counted as down, so that one outage does not hold up every topic in turn."""
+    """How long nobody asks the registry after it counted as down, so that one outage does not hold up every
+    topic in turn."""
     fetch_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 120.0
     """How long everything about one topic may take together, before the registry counts as down."""
     answer_bytes_max: Annotated[Size, Field(ge=2**10, le=2**28)] = 4 * 2**20
     """Largest answer. A larger one is an error."""
     versions_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 1000
-    """Versions that a subject may have. Each is asked for once in the life of a process, so that the ids of all of them are known."""
+    """Versions that a subject may have. Each is asked for once in the life of a process, so that the ids of
+    all of them are known."""
     references_max: Annotated[StrictInt, Field(ge=0, le=10_000)] = 200
     """References that a schema may have, those of its references included."""
     depth_max: Annotated[StrictInt, Field(ge=0, le=100)] = 20
@@ -118,17 +136,27 @@ class ConfluentSettings(Group):
         if parts.scheme == "http":
             if self.auth is not None and not is_loopback(parts.hostname or ""):
                 problems.append(
-                    (("auth",), f"would send a secret unprotected to {parts.hostname}; use https://, or a registry on this machine")
+                    (
+                        ("auth",),
+                        (
+                            f"would send a secret unprotected to {parts.hostname}; use https://, or a "
+                            "registry on this machine"
+                        ),
+                    )
                 )
             if self.tls is not None:
-                problems.append((("tls",), "is given, but url begins with http://; use https:// or remove tls"))
+                problems.append(
+                    (("tls",), "is given, but url begins with http://; use https:// or remove tls")
+                )
         if problems:
             raise Located(problems)
         return self
 
 
 class CompileSettings(Group):
-    """Bounds on the compiler of `.proto` texts, those of folders and those of the registry. It runs in a process of its own."""
+    """Bounds on the compiler of `.proto` texts, those of folders and those of the registry. It runs in a
+    process of its own.
+    """
 
     timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
     """How long one compilation may take, and how much of the processor's time."""
@@ -148,9 +176,10 @@ class SchemaRegistrySettings(Group):
     confluent: ConfluentSettings | None = None
     """A registry that speaks Confluent's protocol. Needed by topics with a `subject`."""
     when_down: Literal["last_known", "wait"] = "last_known"
-    """What a topic with a `subject` does while the registry cannot be reached: go on with the schema that the ledger holds, or wait. If the
-    ledger holds none, it waits. Other topics go on in any case."""
+    """What a topic with a `subject` does while the registry cannot be reached: go on with the schema that the
+    ledger holds, or wait. If the ledger holds none, it waits. Other topics go on in any case."""
     refresh: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
-    """Time between two looks of the intake at the newest schema of a topic with `validate` or `coerce`. A reload looks at once."""
+    """Time between two looks of the intake at the newest schema of a topic with `validate` or `coerce`. A
+    reload looks at once."""
     compile: CompileSettings = CompileSettings()
     """Bounds on the compiler of `.proto` texts."""

@@ -1,7 +1,8 @@
 """The configuration: one file, loaded once, validated whole before anything is opened.
 
-Owns the shape of `archiver.yaml` and every check over several of its groups. Promises that a `Settings` that exists can be used: names
-resolve, paths are absolute, units are seconds and bytes. Never connects anywhere, and never shows a secret in `repr` or in a message.
+Owns the shape of `archiver.yaml` and every check over several of its groups. Promises that a `Settings` that
+exists can be used: names resolve, paths are absolute, units are seconds and bytes. Never connects anywhere,
+and never shows a secret in `repr` or in a message.
 """
 
 from __future__ import annotations
@@ -13,16 +14,35 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from archiver.config.daemon import DaemonSettings, FileSourceSettings, HttpSettings, MetricsSettings, SourceSettings
+from archiver.config.daemon import (
+    DaemonSettings,
+    FileSourceSettings,
+    HttpSettings,
+    MetricsSettings,
+    SourceSettings,
+)
 from archiver.config.events import ControlTopicSettings, EventSettings
-from archiver.config.groups import CatalogSettings, CleanupSettings, IntakeSettings, LogSettings, SparkSettings, TestingSettings
+from archiver.config.groups import (
+    CatalogSettings,
+    CleanupSettings,
+    IntakeSettings,
+    LogSettings,
+    SparkSettings,
+    TestingSettings,
+)
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.config.metadata import MetadataSettings, SqliteSettings
 from archiver.config.mirroring import mirror_problems
 from archiver.config.registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
 from archiver.config.storage import DataSettings
 from archiver.config.telemetry import OtlpSettings, TelemetrySettings
-from archiver.config.topics import ArchiveSettings, ProtosSettings, SchemaSettings, TopicArchiveSettings, TopicSettings
+from archiver.config.topics import (
+    ArchiveSettings,
+    ProtosSettings,
+    SchemaSettings,
+    TopicArchiveSettings,
+    TopicSettings,
+)
 from archiver.config.types import Group, Located, Surroundings
 from archiver.config.yaml_loader import explain, is_known, problems_of, read_document, salvaged
 from archiver.runtime.errors import ConfigInvalid, no_topic
@@ -70,10 +90,11 @@ class Settings(Group):
     """The whole configuration."""
 
     cluster: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    """Name of this installation; 1 to 64 of A-Z a-z 0-9 . _ -. A data folder belongs to one cluster and refuses another."""
+    """Name of this installation; 1 to 64 of A-Z a-z 0-9 . _ -. A data folder belongs to one cluster and
+    refuses another."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1)] = ("intake", "archive", "reconcile")
-    """What the daemon does on this machine: `intake` takes in records (port and sources), `archive` makes archives and commits them,
-    `reconcile` cleans and audits. `archiver serve --roles` has the last word."""
+    """What the daemon does on this machine: `intake` takes in records (port and sources), `archive` makes
+    archives and commits them, `reconcile` cleans and audits. `archiver serve --roles` has the last word."""
     data: DataSettings
     """The object store."""
     metadata: MetadataSettings
@@ -125,24 +146,31 @@ class Settings(Group):
         return next((catalog for catalog in self.catalogs if catalog.name == name), None)
 
     def archive_for(self, topic: TopicSettings) -> ArchiveSettings:
-        """The archive settings in force for a topic: the cluster's, with the topic's own triggers in their place."""
+        """The archive settings in force for a topic: the cluster's, with the topic's own triggers in their
+        place.
+        """
         return self.archive.of(topic)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """The JSON Schema of the configuration file, for editors."""
-        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema(mode="validation")}
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **cls.model_json_schema(mode="validation"),
+        }
 
 
 def load_settings(
-    path: Path, environ: Mapping[str, str], schema: Callable[[SchemaSettings, CompileSettings], Problems] = lambda *_: []
+    path: Path,
+    environ: Mapping[str, str],
+    schema: Callable[[SchemaSettings, CompileSettings], Problems] = lambda *_: [],
 ) -> Settings:
     """Read and validate a configuration file.
 
-    Relative paths in it begin at the file's own folder; `environ` is where `{env: NAME}` looks. `schema` may find more problems of a
-    topic's key or value, relative to its group, with the bounds in force on the compiler. What is secret in it
-    stands in no text that this process puts out from here on. Raises `ConfigInvalid` that names the file and tells
-    every problem with line, key path and what to do.
+    Relative paths in it begin at the file's own folder; `environ` is where `{env: NAME}` looks. `schema` may
+    find more problems of a topic's key or value, relative to its group, with the bounds in force on the
+    compiler. What is secret in it stands in no text that this process puts out from here on. Raises
+    `ConfigInvalid` that names the file and tells every problem with line, key path and what to do.
     """
     document, lines = read_document(path)
     around = Surroundings(folder=_folder_of(path), environ=environ)
@@ -170,8 +198,8 @@ def load_settings(
 def _folder_of(path: Path) -> Path:
     """The absolute folder of a configuration file, without `..`.
 
-    Links behind the last `..` stay: where `current` is a link to a release, the data folder is the same for every release, and table
-    metadata names it by that path.
+    Links behind the last `..` stay: where `current` is a link to a release, the data folder is the same for
+    every release, and table metadata names it by that path.
     """
     folder = path.absolute().parent
     if ".." not in folder.parts:
@@ -182,7 +210,9 @@ def _folder_of(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What refers to each other in a configuration: the valid ones, each with its position, and every name, valid or not."""
+    """What refers to each other in a configuration: the valid ones, each with its position, and every name,
+    valid or not.
+    """
 
     catalogs: Sequence[tuple[int, CatalogSettings]]
     topics: Sequence[tuple[int, TopicSettings]]
@@ -200,15 +230,29 @@ class _Parts:
         """Of settings in which each group is valid by itself."""
         catalogs, topics = tuple(enumerate(settings.catalogs)), tuple(enumerate(settings.topics))
         names = [catalog.name for catalog in settings.catalogs], [topic.name for topic in settings.topics]
-        return cls(catalogs, topics, tuple(enumerate(settings.sources)), *names, settings.schema_registry.confluent is not None)
+        return cls(
+            catalogs,
+            topics,
+            tuple(enumerate(settings.sources)),
+            *names,
+            settings.schema_registry.confluent is not None,
+        )
 
     @classmethod
     def valid_in(cls, document: Mapping[str, Any], around: Surroundings) -> _Parts:
-        """Of a file that is not valid as a whole: of each entry the fields that are valid, so that a second problem of it is found too."""
+        """Of a file that is not valid as a whole: of each entry the fields that are valid, so that a second
+        problem of it is found too.
+        """
         sources = document.get("sources")
         found = _salvaged(SourceSettings, sources, around)
-        mirroring = [item for item in (sources if isinstance(sources, list) else []) if not isinstance(item, dict) or "kafka" in item]
-        readable = [source for _, source in found if source.kafka is not None and is_known(source.kafka.topics)]
+        mirroring = [
+            item
+            for item in (sources if isinstance(sources, list) else [])
+            if not isinstance(item, dict) or "kafka" in item
+        ]
+        readable = [
+            source for _, source in found if source.kafka is not None and is_known(source.kafka.topics)
+        ]
         return cls(
             _salvaged(CatalogSettings, document.get("catalogs"), around),
             _salvaged(TopicSettings, document.get("topics"), around),
@@ -221,11 +265,19 @@ class _Parts:
 
     def problems(self) -> Problems:
         """What does not fit together."""
-        return [*_catalog_problems(self), *_topic_problems(self), *_source_problems(self), *_schema_problems(self)]
+        return [
+            *_catalog_problems(self),
+            *_topic_problems(self),
+            *_source_problems(self),
+            *_schema_problems(self),
+        ]
 
 
 def _salvaged(group: type[_G], items: object, around: Surroundings) -> list[tuple[int, _G]]:
-    found = ((position, salvaged(group, item, around)) for position, item in enumerate(items if isinstance(items, list) else []))
+    found = (
+        (position, salvaged(group, item, around))
+        for position, item in enumerate(items if isinstance(items, list) else [])
+    )
     return [(position, one) for position, one in found if one is not None]
 
 
@@ -241,7 +293,11 @@ def _is_whole(group: Group) -> bool:
 def _names(items: object) -> list[str] | None:
     if items is not None and not isinstance(items, list):
         return None
-    return [str(item["name"]) for item in (items if isinstance(items, list) else []) if isinstance(item, dict) and "name" in item]
+    return [
+        str(item["name"])
+        for item in (items if isinstance(items, list) else [])
+        if isinstance(item, dict) and "name" in item
+    ]
 
 
 def _has_registry(group: object) -> bool:
@@ -263,7 +319,15 @@ def _catalog_problems(parts: _Parts) -> Problems:
     for position, catalog in parts.catalogs:
         if is_known(catalog.name) and catalog.name in seen:
             where = ("catalogs", position, "name")
-            problems.append((where, f"the catalog {catalog.name} is defined twice (catalogs[{seen[catalog.name]}]); rename or remove one"))
+            problems.append(
+                (
+                    where,
+                    (
+                        f"the catalog {catalog.name} is defined twice (catalogs[{seen[catalog.name]}]); "
+                        "rename or remove one"
+                    ),
+                )
+            )
         seen.setdefault(catalog.name, position)
     return problems
 
@@ -276,7 +340,11 @@ def _source_problems(parts: _Parts) -> Problems:
     ]
     return problems + mirror_problems(
         [(position, topic) for position, topic in parts.topics if is_known(topic.name)],
-        [(position, source.kafka) for position, source in parts.sources if source.kafka and is_known(source.kafka.topics)],
+        [
+            (position, source.kafka)
+            for position, source in parts.sources
+            if source.kafka and is_known(source.kafka.topics)
+        ],
         {source.files.topic: position for position, source in parts.sources if source.files is not None},
         parts.sources_known,
     )
@@ -290,20 +358,31 @@ def _topic_problems(parts: _Parts) -> Problems:
         here = ("topics", position)
         if is_known(topic.name) and topic.name in names:
             problems.append(
-                ((*here, "name"), f"the topic {topic.name} is defined twice (topics[{names[topic.name]}]); rename or remove one")
+                (
+                    (*here, "name"),
+                    (
+                        f"the topic {topic.name} is defined twice (topics[{names[topic.name]}]); rename or "
+                        "remove one"
+                    ),
+                )
             )
         names.setdefault(topic.name, position)
         catalog, table = topic.archive.catalog, topic.archive.table
         if _is_missing(catalog, parts.catalog_names):
             known = _known(parts.catalog_names or ())
-            problems.append(((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}"))
+            problems.append(
+                ((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}")
+            )
         if catalog is None or table is None or not is_known(topic.name):
             continue
         # Several catalogs do not distinguish case, so neither may two topics.
         owner = tables.setdefault((catalog, table.casefold()), topic.name)
         if owner != topic.name:
             problems.append(
-                ((*here, "archive", "table"), f"the table {table} in catalog {catalog} belongs to topic {owner}; give each its own")
+                (
+                    (*here, "archive", "table"),
+                    f"the table {table} in catalog {catalog} belongs to topic {owner}; give each its own",
+                )
             )
     return problems
 
@@ -316,19 +395,32 @@ def _schema_problems(parts: _Parts) -> Problems:
         for side, schema in (("key", topic.key), ("value", topic.value)):
             here = ("topics", position, side)
             if schema is not None and schema.subject is not None and not parts.registry:
-                problems.append(((*here, "subject"), "there is no registry; add schema_registry: {confluent: {url: …}}"))
-            if schema is not None and schema.dlq is not None and (why := _no_dlq(topic, schema.dlq, topics, parts.topic_names)):
+                problems.append(
+                    ((*here, "subject"), "there is no registry; add schema_registry: {confluent: {url: …}}")
+                )
+            if (
+                schema is not None
+                and schema.dlq is not None
+                and (why := _no_dlq(topic, schema.dlq, topics, parts.topic_names))
+            ):
                 problems.append(((*here, "dlq"), why))
     return problems
 
 
-def _no_dlq(topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str] | None) -> str | None:
+def _no_dlq(
+    topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str] | None
+) -> str | None:
     """Why a topic cannot take the records of another that do not decode."""
     if name == topic.name:
         return f"{name} is this topic itself; name another one"
     if _is_missing(name, names):
         return str(no_topic(name, names or ()))
     other = topics.get(name)
-    if other is not None and any(side is not None and side.validation != "none" for side in (other.key, other.value)):
-        return f"the topic {name} validates its records itself, so it could refuse them; name one without validate"
+    if other is not None and any(
+        side is not None and side.validation != "none" for side in (other.key, other.value)
+    ):
+        return (
+            f"the topic {name} validates its records itself, so it could refuse them; name one without "
+            "validate"
+        )
     return None

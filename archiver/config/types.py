@@ -1,7 +1,7 @@
 """How single values of the configuration are written: durations, sizes, paths, secrets, names.
 
-Owns their parsing and the words of the error when it fails. Pure, except that a secret is read from the variable or file it names. A
-message here never repeats a secret.
+Owns their parsing and the words of the error when it fails. Pure, except that a secret is read from the
+variable or file it names. A message here never repeats a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 _QUANTITY_MAX = 2.0**52
 """Beyond it a float no longer counts in ones."""
@@ -28,7 +38,9 @@ _MESSAGE = re.compile(r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})", re.ASCII)
 _COLUMN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_HOST_AND_PORT = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+))(?::\d{0,5})?", re.ASCII)
+_HOST_AND_PORT = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+))(?::\d{0,5})?", re.ASCII
+)
 LATER = "this version does not have it yet"
 TOPIC_NAME_MAX = 249
 SUBJECT_MAX = 1024
@@ -40,7 +52,13 @@ PORT_MAX = 65535
 class Group(BaseModel):
     """One group of settings: frozen, unknown keys refused, described by the docstrings under its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,9 @@ class Surroundings:
 
 
 class Located(ValueError):
-    """Problems that a check over several keys has found, each with the path of the key at fault, relative to the group that checks."""
+    """Problems that a check over several keys has found, each with the path of the key at fault, relative to
+    the group that checks.
+    """
 
     def __init__(self, problems: list[tuple[tuple[str | int, ...], str]]) -> None:
         super().__init__("; ".join(message for _, message in problems))
@@ -66,7 +86,8 @@ def parse_duration(value: object) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Bytes of `15MB`, `128MiB` and the like (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB) or of a plain number; raises `ValueError`.
+    """Bytes of `15MB`, `128MiB` and the like (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB) or of a plain number;
+    raises `ValueError`.
 
     -1 passes, for those settings in which it means never.
     """
@@ -127,7 +148,8 @@ def parse_retention(value: object) -> float | None:
         raise ValueError(f"{error}, and not the word forever") from None
     if seconds < RETENTION_MIN_S:
         raise ValueError(
-            f"{value!r} is less than an hour; records are deleted for good, so write what is meant, for example 30d or forever"
+            f"{value!r} is less than an hour; records are deleted for good, so write what is meant, "
+            "for example 30d or forever"
         )
     return seconds
 
@@ -138,11 +160,16 @@ def surroundings(info: ValidationInfo) -> Surroundings | None:
 
 
 def resolve_path(value: object, info: ValidationInfo) -> object:
-    """A path as an absolute one, beginning at the configuration's folder if it is relative; raises `ValueError`."""
+    """A path as an absolute one, beginning at the configuration's folder if it is relative; raises
+    `ValueError`.
+    """
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")  # noqa: TRY004 - see _quantity
     if str(value).startswith("~") or str(value).strip() == "" or "\0" in str(value):
-        raise ValueError(f"{str(value)!r} is not a usable path; write it out, absolute or relative to the configuration file")
+        raise ValueError(
+            f"{str(value)!r} is not a usable path; write it out, absolute or relative to the "
+            "configuration file"
+        )
     around = surroundings(info)
     return Path(value) if around is None else around.folder / value
 
@@ -167,21 +194,31 @@ def resolve_glob(value: object, info: ValidationInfo) -> str:
 
 
 def resolve_uri(value: object, info: ValidationInfo) -> object:
-    """A data folder as a URI: one with a scheme stays, a plain path becomes `file://`; raises `ValueError`."""
+    """A data folder as a URI: one with a scheme stays, a plain path becomes `file://`; raises
+    `ValueError`.
+    """
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{value!r} is not a URI such as file:///var/lib/archiver/data")
     if _SCHEME.match(value):
         if value.startswith("file://") and (not value.startswith("file:///") or value.strip("/") == "file:"):
-            raise ValueError(f"{value!r} must be file:/// followed by an absolute path; a relative path is written without file://")
+            raise ValueError(
+                f"{value!r} must be file:/// followed by an absolute path; a relative path is written "
+                "without file://"
+            )
         return value
     if value.startswith("file:"):
-        raise ValueError(f"{value!r} must be file:/// followed by an absolute path; a relative path is written without file:")
+        raise ValueError(
+            f"{value!r} must be file:/// followed by an absolute path; a relative path is written "
+            "without file:"
+        )
     path = resolve_path(value, info)
     return Path(str(path)).absolute().as_uri()
 
 
 def reveal(value: object, info: ValidationInfo) -> object:
-    """The secret that `{env: NAME}` or `{file: PATH}` names, still wrapped; raises `ValueError` without repeating anything secret."""
+    """The secret that `{env: NAME}` or `{file: PATH}` names, still wrapped; raises `ValueError` without
+    repeating anything secret.
+    """
     if isinstance(value, SecretStr):
         return value
     wanted = "write {env: NAME} or {file: PATH}, never the secret itself"
@@ -194,7 +231,9 @@ def reveal(value: object, info: ValidationInfo) -> object:
         raise ValueError(f"not a reference to a secret; {wanted}")
     around = surroundings(info)
     if around is None:
-        raise ValueError(f"a reference to a secret can be followed only when a configuration file is loaded; {wanted}")
+        raise ValueError(
+            f"a reference to a secret can be followed only when a configuration file is loaded; {wanted}"
+        )
     if "env" in value:
         secret = around.environ.get(value["env"])
         if secret is None:
@@ -219,7 +258,8 @@ def check_topic_name(value: object) -> object:
         raise ValueError(f"{value!r} is not a topic name; put it in quotes")  # noqa: TRY004 - see _quantity
     if not _TOPIC.fullmatch(value) or len(value) > TOPIC_NAME_MAX or value in (".", ".."):
         raise ValueError(
-            f"{value[: TOPIC_NAME_MAX + 1]!r} is not a topic name: 1 to {TOPIC_NAME_MAX} of A-Z a-z 0-9 . _ - and neither . nor .."
+            f"{value[: TOPIC_NAME_MAX + 1]!r} is not a topic name: 1 to {TOPIC_NAME_MAX} of A-Z a-z "
+            "0-9 . _ - and neither . nor .."
         )
     return value
 
@@ -231,7 +271,8 @@ def check_table(value: object) -> object:
     parts = value.split(".")
     if len(parts) < 2 or len(value) > 255 or not all(_TABLE_PART.fullmatch(part) for part in parts):
         raise ValueError(
-            f"{value[:256]!r} is not a table identifier: it has the form namespace.table, at most 255 of A-Z a-z 0-9 _ - in parts "
+            f"{value[:256]!r} is not a table identifier: it has the form namespace.table, at most 255 "
+            "of A-Z a-z 0-9 _ - in parts "
             "separated by dots, for example shop.orders"
         )
     return value
@@ -246,15 +287,28 @@ def check_message(value: object) -> object:
 
 def check_subject(value: object) -> object:
     """The name of a subject of a registry; raises `ValueError`."""
-    if not isinstance(value, str) or not 1 <= len(value) <= SUBJECT_MAX or not value.isprintable() or value.strip() != value:
-        raise ValueError(f"{str(value)[:80]!r} is not the name of a subject: 1 to {SUBJECT_MAX} printable characters, such as orders-value")
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= SUBJECT_MAX
+        or not value.isprintable()
+        or value.strip() != value
+    ):
+        raise ValueError(
+            f"{str(value)[:80]!r} is not the name of a subject: 1 to {SUBJECT_MAX} printable "
+            "characters, such as orders-value"
+        )
     return value
 
 
 def check_proto_file(value: object) -> object:
     """A .proto file below a folder; raises `ValueError`."""
     parts = value.split("/") if isinstance(value, str) else []
-    if not isinstance(value, str) or not value.endswith(".proto") or not value.isprintable() or {"", ".", ".."} & set(parts):
+    if (
+        not isinstance(value, str)
+        or not value.endswith(".proto")
+        or not value.isprintable()
+        or {"", ".", ".."} & set(parts)
+    ):
         raise ValueError(f"{str(value)[:80]!r} is not a file below the folder, such as shop/order.proto")
     return value
 
@@ -269,7 +323,10 @@ def check_field_path(value: object) -> object:
 def check_column(value: object) -> object:
     """The name of a column; raises `ValueError`."""
     if not isinstance(value, str) or not _COLUMN.fullmatch(value) or len(value) > COLUMN_NAME_MAX:
-        raise ValueError(f"{str(value)[:80]!r} is not the name of a column: 1 to {COLUMN_NAME_MAX} of A-Z a-z 0-9 _, no digit first")
+        raise ValueError(
+            f"{str(value)[:80]!r} is not the name of a column: 1 to {COLUMN_NAME_MAX} of A-Z a-z 0-9 "
+            "_, no digit first"
+        )
     if value.casefold() in RESERVED_COLUMNS:
         raise ValueError(f"{value!r} is the name of a column that every topic has; choose another")
     return value
@@ -280,7 +337,10 @@ Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     WithJsonSchema(
-        {"anyOf": [*_NUMBER_OR_TEXT, {"type": "string", "pattern": r"^\d+(\.\d+)? *(ms|s|m|h|d)?$"}], "examples": ["200ms", "10s", "1h"]}
+        {
+            "anyOf": [*_NUMBER_OR_TEXT, {"type": "string", "pattern": r"^\d+(\.\d+)? *(ms|s|m|h|d)?$"}],
+            "examples": ["200ms", "10s", "1h"],
+        }
     ),
 ]
 """Seconds."""
@@ -290,7 +350,10 @@ Size = Annotated[
     BeforeValidator(parse_size),
     WithJsonSchema(
         {
-            "anyOf": [{"type": "integer", "minimum": -1}, {"type": "string", "pattern": r"^\d+(\.\d+)? *([KMGT]i?)?B?$"}],
+            "anyOf": [
+                {"type": "integer", "minimum": -1},
+                {"type": "string", "pattern": r"^\d+(\.\d+)? *([KMGT]i?)?B?$"},
+            ],
             "examples": ["15MB", "128MiB"],
         }
     ),
@@ -300,7 +363,15 @@ Size = Annotated[
 Retention = Annotated[
     float | None,
     BeforeValidator(parse_retention),
-    WithJsonSchema({"anyOf": [{"const": "forever"}, *_NUMBER_OR_TEXT, {"type": "string", "pattern": r"^\d+(\.\d+)? *(ms|s|m|h|d)?$"}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "forever"},
+                *_NUMBER_OR_TEXT,
+                {"type": "string", "pattern": r"^\d+(\.\d+)? *(ms|s|m|h|d)?$"},
+            ]
+        }
+    ),
 ]
 """Seconds, or None for ever."""
 
@@ -309,7 +380,9 @@ GlobPath = Annotated[str, BeforeValidator(resolve_glob), WithJsonSchema({"type":
 """An absolute pattern of file names."""
 
 Listen = Annotated[
-    str, BeforeValidator(parse_listen), WithJsonSchema({"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):\d{1,5}$"})
+    str,
+    BeforeValidator(parse_listen),
+    WithJsonSchema({"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):\d{1,5}$"}),
 ]
 """Address and port."""
 DataUri = Annotated[str, BeforeValidator(resolve_uri)]
@@ -327,8 +400,8 @@ MessageName = Annotated[str, BeforeValidator(check_message)]
 
 
 def host_of(text: str) -> str:
-    """The host of `host:port` or `[address]:port`, with or without the port. Any other text as it is: an address without brackets, or
-    what nobody takes for this machine.
+    """The host of `host:port` or `[address]:port`, with or without the port. Any other text as it is: an
+    address without brackets, or what nobody takes for this machine.
     """
     told = _HOST_AND_PORT.fullmatch(text)
     return text if told is None else told["address"] or told["name"]
@@ -344,10 +417,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def bad_endpoint(endpoint: str, allow_http: bool, *, example: str, credentials: str, path: bool) -> str | None:
+def bad_endpoint(
+    endpoint: str, allow_http: bool, *, example: str, credentials: str, path: bool
+) -> str | None:
     """What is wrong with the address of a server that is spoken to over HTTP; None if nothing is.
 
-    `example` is an address as it should be, `credentials` the key where a name and a password belong, `path` whether it may have a path.
+    `example` is an address as it should be, `credentials` the key where a name and a password belong, `path`
+    whether it may have a path.
     """
     wanted = f"is not an address such as {example}" + ("" if path else ", without a path")
     if "@" in endpoint:  # not repeated: it may be a password
@@ -361,5 +437,8 @@ def bad_endpoint(endpoint: str, allow_http: bool, *, example: str, credentials: 
     if parts.scheme not in ("http", "https") or not host or more:
         return f"{endpoint[:80]!r} {wanted}"
     if parts.scheme == "http" and not allow_http and not is_loopback(host):
-        return "http:// to another machine can be read and changed on the way; use https://, or set allow_http: true"
+        return (
+            "http:// to another machine can be read and changed on the way; use https://, or set "
+            "allow_http: true"
+        )
     return None

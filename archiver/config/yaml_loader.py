@@ -1,7 +1,8 @@
 """Reads the configuration file and turns what is wrong with it into words.
 
-Owns YAML: duplicate keys are refused, `yes`, `no`, `on` and `1:30` are text (as in YAML 1.2), every value remembers its line. Promises that
-every problem is told at once, with line, key path and what to do, and that no value which may be secret is repeated.
+Owns YAML: duplicate keys are refused, `yes`, `no`, `on` and `1:30` are text (as in YAML 1.2), every value
+remembers its line. Promises that every problem is told at once, with line, key path and what to do, and that
+no value which may be secret is repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Annotated, Any, TypeVar, cast, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
-from archiver.config.types import Group, Located, Surroundings, format_duration, format_size, parse_duration, parse_size
+from archiver.config.types import (
+    Group,
+    Located,
+    Surroundings,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import excerpt
 
@@ -27,7 +36,8 @@ KeyPath = tuple[str | int, ...]
 DEPTH_MAX = 32
 """Deeper nesting is refused; ours is five deep."""
 VALUES_MAX = 200_000
-"""Values that a file may have, each alias counted as what it stands for: few lines of aliases can stand for billions."""
+"""Values that a file may have, each alias counted as what it stands for: few lines of aliases can stand for
+billions."""
 BYTES_MAX = 16 * 2**20
 """Bytes that a file may have."""
 SHOWN_MAX = 500
@@ -44,10 +54,18 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's own name
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?$"), list("-+0123456789")
+)
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
@@ -61,10 +79,14 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         document = _value(_Reading(loader, path, lines), node, ()) if node is not None else {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.problem or error.context}") from error
+        raise ConfigInvalid(
+            f"{path}, line {line}: not valid YAML: {error.problem or error.context}"
+        ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.reason}: character {error.character!r}") from error
+        raise ConfigInvalid(
+            f"{path}, line {line}: not valid YAML: {error.reason}: character {error.character!r}"
+        ) from error
     except RecursionError as error:
         line = 1 if loader is None else loader.line + 1
         raise ConfigInvalid(f"{path}, line {line}: nested deeper than {DEPTH_MAX} levels") from error
@@ -72,7 +94,9 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         if loader is not None:
             loader.dispose()
     if not isinstance(document, dict):
-        raise ConfigInvalid(f"{path}, line {lines[()]}: the file must consist of keys and values, not of {_kind(document)}")
+        raise ConfigInvalid(
+            f"{path}, line {lines[()]}: the file must consist of keys and values, not of {_kind(document)}"
+        )
     return document, lines
 
 
@@ -82,10 +106,16 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            raise ConfigInvalid(f"{path} is larger than {BYTES_MAX:,} bytes; name the configuration file with -c FILE or ARCHIVER_CONFIG")
+            raise ConfigInvalid(
+                f"{path} is larger than {BYTES_MAX:,} bytes; name the configuration file with -c FILE "
+                "or ARCHIVER_CONFIG"
+            )
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError as error:
-        raise ConfigInvalid(f"{path} does not exist; name a configuration file that does (commands: -c FILE or ARCHIVER_CONFIG)") from error
+        raise ConfigInvalid(
+            f"{path} does not exist; name a configuration file that does (commands: -c FILE or "
+            "ARCHIVER_CONFIG)"
+        ) from error
     except OSError as error:
         raise ConfigInvalid(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -109,7 +139,9 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
     reading.lines.setdefault(at, line)
     reading.values += 1
     if reading.values > VALUES_MAX:
-        raise ConfigInvalid(f"{where}: the file has more than {VALUES_MAX:,} values, each alias counted as what it stands for")
+        raise ConfigInvalid(
+            f"{where}: the file has more than {VALUES_MAX:,} values, each alias counted as what it stands for"
+        )
     if len(at) > DEPTH_MAX:
         raise ConfigInvalid(f"{where}: nested deeper than {DEPTH_MAX} levels")
     if isinstance(node, yaml.SequenceNode):
@@ -117,13 +149,20 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
     if isinstance(node, yaml.MappingNode):
         return _mapping(reading, node, at)
     if node.tag not in _SCALARS:
-        raise ConfigInvalid(f"{where}: the tag {node.tag[:80]!r} is not known here; write the value without it")
+        raise ConfigInvalid(
+            f"{where}: the tag {node.tag[:80]!r} is not known here; write the value without it"
+        )
     _check_text(node.value, where)
     try:
         return reading.loader.construct_object(node)
-    except (ValueError, KeyError, IndexError) as error:  # what the library raises for `!!bool x` and `!!int ''`
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+    ) as error:  # what the library raises for `!!bool x` and `!!int ''`
         raise ConfigInvalid(
-            f"{where}: the value {excerpt(node.value, SHOWN_MAX)!r} cannot be read ({type(error).__name__}: {error})"
+            f"{where}: the value {excerpt(node.value, SHOWN_MAX)!r} cannot be read "
+            f"({type(error).__name__}: {error})"
         ) from error
 
 
@@ -138,18 +177,25 @@ def _mapping(reading: _Reading, node: yaml.MappingNode, at: KeyPath) -> dict[str
         _check_text(key, where)
         if key in mapping:
             before = reading.lines[*at, key]
-            raise ConfigInvalid(f"{where}: the key {key_path((*at, key))} was given before, on line {before}; remove one of them")
+            raise ConfigInvalid(
+                f"{where}: the key {key_path((*at, key))} was given before, on line {before}; remove "
+                "one of them"
+            )
         reading.lines[*at, key] = key_line
         mapping[key] = _value(reading, value_node, (*at, key))
     return mapping
 
 
 def _check_text(text: str, where: str) -> None:
-    """Refuse half of a surrogate pair, which only an escape can make: no file, no log and no server takes it."""
+    """Refuse half of a surrogate pair, which only an escape can make: no file, no log and no server takes
+    it.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ConfigInvalid(f"{where}: a text holds half of a surrogate pair; write the character itself") from error
+        raise ConfigInvalid(
+            f"{where}: a text holds half of a surrogate pair; write the character itself"
+        ) from error
 
 
 def key_path(at: KeyPath) -> str:
@@ -172,7 +218,8 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Ke
 
 
 def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT | None:
-    """The group with the fields of an item that are valid by themselves, for checks across groups; None if it has no fields at all.
+    """The group with the fields of an item that are valid by themselves, for checks across groups; None if it
+    has no fields at all.
 
     A field that is missing or invalid has its default, or None if it has no default, regardless of its type.
     """
@@ -191,7 +238,9 @@ def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT 
             values[name] = _adapter(group, name).validate_python(given, context=around)
         except ValidationError:
             inner = _model_in(field.annotation)
-            part: Group | None = salvaged(inner, given, around) if inner is not None and issubclass(inner, Group) else None
+            part: Group | None = (
+                salvaged(inner, given, around) if inner is not None and issubclass(inner, Group) else None
+            )
             values[name] = values[name] if part is None else part
     return cast("GroupT", group.model_construct(**values))
 
@@ -220,7 +269,9 @@ def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[
         return f"{path}, {texts[0]}"
     rest = len(texts) - PROBLEMS_SHOWN
     more = [f"and {rest} more"] if rest > 0 else []
-    indented = (text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more])  # a compiler's problem has several lines
+    indented = (
+        text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more]
+    )  # a compiler's problem has several lines
     return f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in indented)
 
 
@@ -263,7 +314,9 @@ _BOUNDS = {
 
 
 def _as_written(bound: float, at: KeyPath, model: type[BaseModel]) -> str | None:
-    """A bound with its unit, as people write it in the file; None if the key is neither a duration nor a size."""
+    """A bound with its unit, as people write it in the file; None if the key is neither a duration nor a
+    size.
+    """
     group = _group_at(model, at[:-1])
     declared = None if group is None else group.model_fields.get(str(at[-1]))
     parsers = set() if declared is None else _parsers((declared.annotation, *declared.metadata))
@@ -283,7 +336,11 @@ def _parsers(parts: Iterable[Any]) -> set[Any]:
 
 
 def _unknown_key(key: str, group: type[BaseModel] | None) -> str:
-    names = sorted(declared.alias or name for name, declared in group.model_fields.items()) if group is not None else []
+    names = (
+        sorted(declared.alias or name for name, declared in group.model_fields.items())
+        if group is not None
+        else []
+    )
     near = difflib.get_close_matches(key, names, n=1)
     if near:
         return f"there is no such key; did you mean {near[0]}?"
@@ -305,10 +362,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The group inside `Group`, `Group | None` or `tuple[Group, ...]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for argument in get_args(annotation) if (found := _model_in(argument)) is not None), None)
+    return next(
+        (found for argument in get_args(annotation) if (found := _model_in(argument)) is not None), None
+    )
 
 
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    return {dict: "keys and values", list: "a list", tuple: "a list", bool: "yes or no", str: "a text"}.get(type(value), "a number")
+    return {dict: "keys and values", list: "a list", tuple: "a list", bool: "yes or no", str: "a text"}.get(
+        type(value), "a number"
+    )

@@ -1,4 +1,5 @@
-"""`archiver config check --connect`: whether the control topic is there and takes our events, before the first of them.
+"""`archiver config check --connect`: whether the control topic is there and takes our events, before the
+first of them.
 
 Only asks: sends nothing and makes nothing. Three questions at most, each bounded by `request_timeout`.
 """
@@ -49,37 +50,62 @@ def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -
 
 def _topic(asked: str, seen: TopicSeen) -> Finding:
     if not seen.replicas:
-        return Finding(asked, Verdict.UNTOLD, "the cluster describes it without any partition; it may not have loaded the topic yet")
+        return Finding(
+            asked,
+            Verdict.UNTOLD,
+            "the cluster describes it without any partition; it may not have loaded the topic yet",
+        )
     there = f"it is there, with {counted(len(seen.replicas), 'partition')}"
     if seen.leaderless:
         numbers = ", ".join(map(str, seen.leaderless))
-        return Finding(asked, Verdict.UNTOLD, f"{there}; without a leader at the moment, so that nothing can be written to: {numbers}")
+        return Finding(
+            asked,
+            Verdict.UNTOLD,
+            f"{there}; without a leader at the moment, so that nothing can be written to: {numbers}",
+        )
     if min(seen.replicas) == 1:
-        return Finding(asked, Verdict.NOTE, f"{there}, some with one replica: what is in those is lost with one broker")
+        return Finding(
+            asked, Verdict.NOTE, f"{there}, some with one replica: what is in those is lost with one broker"
+        )
     return Finding(asked, Verdict.FINE, f"{there} of {counted(min(seen.replicas), 'replica')} or more")
 
 
 def _rights(seen: TopicSeen) -> Finding:
     if seen.may_write is None:
-        return Finding("rights", Verdict.NOTE, "the cluster does not say what the user of events.kafka may do")
+        return Finding(
+            "rights", Verdict.NOTE, "the cluster does not say what the user of events.kafka may do"
+        )
     if not seen.may_write:
-        return Finding("rights", Verdict.WRONG, "the user of events.kafka may describe the topic and not write to it; give it that right")
+        return Finding(
+            "rights",
+            Verdict.WRONG,
+            "the user of events.kafka may describe the topic and not write to it; give it that right",
+        )
     return Finding("rights", Verdict.FINE, "the user of events.kafka may write to it")
 
 
 def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -> Finding:
     if limits is None:
         told = (
-            "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), or the cluster does not tell it, so its "
+            "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), or "
+            "the cluster does not tell it, so its "
             "limits are not compared with ours"
         )
         return Finding("limits", Verdict.NOTE, told)
     if seen.replicas and limits.replicas_min > min(seen.replicas):
-        told = f"min.insync.replicas is {limits.replicas_min}, and there are partitions with {counted(min(seen.replicas), 'replica')}"
+        told = (
+            f"min.insync.replicas is {limits.replicas_min}, and there are partitions with "
+            f"{counted(min(seen.replicas), 'replica')}"
+        )
         return Finding("limits", Verdict.WRONG, f"{told}: those acknowledge nothing")
     if limits.bytes_max < event_bytes_max + BESIDE_BYTES:
-        told = f"max.message.bytes is {limits.bytes_max}, too little for an event of events.bytes_max ({event_bytes_max})"
+        told = (
+            f"max.message.bytes is {limits.bytes_max}, too little for an event of events.bytes_max "
+            f"({event_bytes_max})"
+        )
         return Finding(
-            "limits", Verdict.WRONG, f"{told} and its headers: raise the one to {event_bytes_max + BESIDE_BYTES}, or lower the other"
+            "limits",
+            Verdict.WRONG,
+            f"{told} and its headers: raise the one to {event_bytes_max + BESIDE_BYTES}, or lower the other",
         )
     return Finding("limits", Verdict.FINE, "it takes the largest event that we write")

@@ -1,8 +1,9 @@
 """The control topic through confluent-kafka: the only file of this room that knows that library.
 
-Promises that `send` returns only when every record has the acknowledgement of all replicas in sync, that its own patience
-(`delivery_timeout`) and a request to stop end every wait, and that a closed connection sends nothing more of its own accord. Repetitions by
-the client itself are avoided by the idempotent producer; those across connections are the publisher's. Secrets never reach a log.
+Promises that `send` returns only when every record has the acknowledgement of all replicas in sync, that its
+own patience (`delivery_timeout`) and a request to stop end every wait, and that a closed connection sends
+nothing more of its own accord. Repetitions by the client itself are avoided by the idempotent producer; those
+across connections are the publisher's. Secrets never reach a log.
 """
 
 from __future__ import annotations
@@ -97,15 +98,23 @@ class TopicLimits:
 class KafkaTopic:
     """A producer and an administrative client; see `archiver.control_topic.destination.Destination`."""
 
-    def __init__(self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None, *, silent: bool = False) -> None:
-        """`log` outlives this connection. `silent`: what the client reports of its connections is in `said` alone, and not in the log."""
+    def __init__(
+        self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None, *, silent: bool = False
+    ) -> None:
+        """`log` outlives this connection. `silent`: what the client reports of its connections is in `said`
+        alone, and not in the log.
+        """
         self._topic = settings.topic
         self._timeout_s = settings.request_timeout
         self._patience_s = settings.delivery_timeout
         self._clock = clock
         self._heard: deque[KafkaError] = deque(maxlen=HEARD_MAX)
         common = common_properties("stream-archiver-events", settings.brokers, settings.client())
-        log = ClientLog("control topic", clock, _SILENT) if silent else log or ClientLog(f"control topic {settings.topic}", clock)
+        log = (
+            ClientLog("control topic", clock, _SILENT)
+            if silent
+            else log or ClientLog(f"control topic {settings.topic}", clock)
+        )
         self._log, of_producer, of_admin = log, log.ear(), log.ear()
         milliseconds = round(settings.delivery_timeout * 1000)
         producer = {
@@ -128,13 +137,17 @@ class KafkaTopic:
         poll_producer = of_producer.listening(self._producer)
 
         def poll_idle_producer() -> None:
-            if self._sending.acquire(blocking=False):  # while records are sent, their thread polls and counts acknowledgements
+            if self._sending.acquire(
+                blocking=False
+            ):  # while records are sent, their thread polls and counts acknowledgements
                 try:
                     poll_producer()
                 finally:
                     self._sending.release()
 
-        self._listener = ClientListener("control-topic", [of_admin.listening(self._admin), poll_idle_producer])
+        self._listener = ClientListener(
+            "control-topic", [of_admin.listening(self._admin), poll_idle_producer]
+        )
 
     def _hearing(self, ear: ClientEar) -> dict[str, Any]:
         """The properties that make a client report to us and to the log."""
@@ -147,7 +160,9 @@ class KafkaTopic:
         """How many the cluster has. Raises as `topic_id`."""
         self._begin()
         found = self._admin.describe_cluster(request_timeout=self._timeout_s)
-        return len(self._answer(found, f"the cluster of the control topic {self._topic} does not answer").nodes)
+        return len(
+            self._answer(found, f"the cluster of the control topic {self._topic} does not answer").nodes
+        )
 
     def seen(self) -> TopicSeen:
         """The topic, with what the user may do. Raises as `topic_id`."""
@@ -160,23 +175,32 @@ class KafkaTopic:
         )
 
     def limits(self) -> TopicLimits | None:
-        """None if the user may not ask for the topic's configuration, or the cluster leaves it out. Raises as `topic_id`."""
+        """None if the user may not ask for the topic's configuration, or the cluster leaves it out. Raises as
+        `topic_id`.
+        """
         self._begin()
         resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         asked = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
         try:
-            found = self._answer(asked, f"the cluster does not tell the configuration of the control topic {self._topic}")
+            found = self._answer(
+                asked, f"the cluster does not tell the configuration of the control topic {self._topic}"
+            )
         except _NotAllowed:
             return None
         values = {name: entry.value for name, entry in found.items()}
-        bytes_max, replicas_min = known_size(values.get("max.message.bytes")), known_size(values.get("min.insync.replicas"))
+        bytes_max, replicas_min = (
+            known_size(values.get("max.message.bytes")),
+            known_size(values.get("min.insync.replicas")),
+        )
         if bytes_max is None or replicas_min is None:
             return None  # not every server that speaks the protocol has them
         return TopicLimits(bytes_max, replicas_min)
 
     def _described(self, stopping: Callable[[], bool], **more: bool) -> Any:
         self._begin()
-        asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s, **more)[self._topic]
+        asked = self._admin.describe_topics(
+            TopicCollection([self._topic]), request_timeout=self._timeout_s, **more
+        )[self._topic]
         return self._answer(asked, f"the cluster does not describe the control topic {self._topic}", stopping)
 
     def _begin(self) -> None:
@@ -184,7 +208,9 @@ class KafkaTopic:
         self._admin.poll(0)
         self._heard.clear()
 
-    def _answer(self, asked: concurrent.futures.Future[Any], what: str, stopping: Callable[[], bool] = _never) -> Any:
+    def _answer(
+        self, asked: concurrent.futures.Future[Any], what: str, stopping: Callable[[], bool] = _never
+    ) -> Any:
         """To a question; `what` says that there is none."""
         until_s = self._clock.monotonic_s() + self._timeout_s + 5
         while not concurrent.futures.wait([asked], POLL_S).done:
@@ -199,13 +225,19 @@ class KafkaTopic:
         except KafkaException as error:
             code = error.args[0].code()
             if code in _NOT_THERE:
-                raise Halt(f"the cluster has no topic {self._topic}; create it, or correct events.kafka.topic") from error
+                raise Halt(
+                    f"the cluster has no topic {self._topic}; create it, or correct events.kafka.topic"
+                ) from error
             if code in _NOT_OURS:
-                raise _NotAllowed(f"the user of events.kafka may not describe the topic {self._topic}; give it that right") from error
+                raise _NotAllowed(
+                    f"the user of events.kafka may not describe the topic {self._topic}; give it that right"
+                ) from error
             self._admin.poll(0)
             refused = next((told for told in list(self._heard) if told.code() in _NOT_LET_IN), None)
             if refused is not None:
-                raise Halt(f"{what}, because it does not let us in: {_why(refused)}; correct events.kafka.properties") from error
+                raise Halt(
+                    f"{what}, because it does not let us in: {_why(refused)}; correct events.kafka.properties"
+                ) from error
             raise later(what, error) from error
 
     @property
@@ -234,17 +266,22 @@ class KafkaTopic:
         while waiting and not failed:
             self._producer.poll(POLL_S)
             if waiting and stopping():
-                raise OutcomeUnknown("the daemon is about to stop; what was not acknowledged is published again")
+                raise OutcomeUnknown(
+                    "the daemon is about to stop; what was not acknowledged is published again"
+                )
             if waiting and self._clock.monotonic_s() > until_s:
                 raise OutcomeUnknown(
-                    f"{counted(waiting, 'event was', 'events were')} not acknowledged within {self._patience_s:g} s and are sent again"
+                    f"{counted(waiting, 'event was', 'events were')} not acknowledged within "
+                    f"{self._patience_s:g} s and are sent again"
                 )
         if failed:
             raise next((error for error in failed if isinstance(error, Halt)), failed[0])
 
     def _produce(self, record: TopicRecord, on_delivery: Callable[[Any, Any], None]) -> None:
         try:
-            self._producer.produce(self._topic, record.value, record.key, headers=list(record.headers), on_delivery=on_delivery)
+            self._producer.produce(
+                self._topic, record.value, record.key, headers=list(record.headers), on_delivery=on_delivery
+            )
         except BufferError:
             raise RetryLater("the Kafka client's queue is full") from None
         except KafkaException as error:
@@ -255,13 +292,19 @@ class KafkaTopic:
         code, words = error.code(), excerpt(error.str(), MESSAGE_MAX)
         if code in _TOO_LARGE:
             return Halt(
-                f"the control topic {self._topic} refuses {what} as too large; raise max.message.bytes of the topic (or message.max.bytes "
+                f"the control topic {self._topic} refuses {what} as too large; raise max.message.bytes "
+                "of the topic (or message.max.bytes "
                 "of its brokers). Nothing behind it is published until then"
             )
         if code in _NOT_OURS:
-            return Halt(f"the user of events.kafka may not write to the topic {self._topic}: {words}; give it that right")
+            return Halt(
+                f"the user of events.kafka may not write to the topic {self._topic}: {words}; give it "
+                "that right"
+            )
         if code in _TOLD_NOTHING:
-            return OutcomeUnknown(f"{what} was not acknowledged within {self._patience_s:g} s: {words}; it is published again")
+            return OutcomeUnknown(
+                f"{what} was not acknowledged within {self._patience_s:g} s: {words}; it is published again"
+            )
         return RetryLater(f"{what} was not taken by the control topic {self._topic}: {words}")
 
     def close(self) -> None:

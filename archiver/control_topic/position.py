@@ -1,7 +1,9 @@
-"""How far events are published: the newest entry of the log `published`, which stands in the metadata store beside the other two.
+"""How far events are published: the newest entry of the log `published`, which stands in the metadata store
+beside the other two.
 
-Owns that log: its form, and that it stays short. Promises that a position never goes back behind one that somebody else wrote meanwhile: an
-entry is appended right behind the newest one that was read, or not at all. It is read by whoever publishes, and decides nothing else.
+Owns that log: its form, and that it stays short. Promises that a position never goes back behind one that
+somebody else wrote meanwhile: an entry is appended right behind the newest one that was read, or not at all.
+It is read by whoever publishes, and decides nothing else.
 """
 
 from __future__ import annotations
@@ -60,11 +62,13 @@ class Positions:
                 return None
             self._next = entries[-1].index + 1
             return _parse(entries[-1].index, entries[-1].data)
-        raise RetryLater("the position of the control topic moves on too quickly to be read; somebody else publishes")
+        raise RetryLater(
+            "the position of the control topic moves on too quickly to be read; somebody else publishes"
+        )
 
     def move(self, position: Position) -> None:
-        """Write it down, durably. `RetryLater` if somebody else moved it since it was read; `OutcomeUnknown` if it may have been moved: in
-        both cases it must be read again.
+        """Write it down, durably. `RetryLater` if somebody else moved it since it was read; `OutcomeUnknown`
+        if it may have been moved: in both cases it must be read again.
         """
         entry = pb.Published(
             format=FORMAT,
@@ -79,7 +83,9 @@ class Positions:
         )
         attempts, backoff_s = self._settings.append_attempts_max, self._settings.append_backoff
         try:
-            outcome = append_settled(self._log, self._next, entry.SerializeToString(), attempts, backoff_s, self._clock)
+            outcome = append_settled(
+                self._log, self._next, entry.SerializeToString(), attempts, backoff_s, self._clock
+            )
         except Trimmed:
             outcome = Appended.TAKEN
         if outcome is Appended.TAKEN:
@@ -92,7 +98,12 @@ def _parse(index: int, data: bytes) -> Position:
     try:
         entry = pb.Published.FromString(data)
     except DecodeError as error:
-        raise Corrupted(f"entry {index} of the log {LOG} ({len(data)} bytes) is no position: {error}") from error
+        raise Corrupted(
+            f"entry {index} of the log {LOG} ({len(data)} bytes) is no position: {error}"
+        ) from error
     if entry.format != FORMAT:
-        raise Halt(f"entry {index} of the log {LOG} has format {entry.format}; this version knows {FORMAT}: use the version that wrote it")
+        raise Halt(
+            f"entry {index} of the log {LOG} has format {entry.format}; this version knows {FORMAT}: "
+            "use the version that wrote it"
+        )
     return Position(entry.topic, entry.topic_id, Mark(entry.next_index, entry.last_id, entry.epoch))

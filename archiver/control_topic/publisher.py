@@ -1,12 +1,14 @@
 """Publishes the ledger's control events to the control topic, behind everything else and holding up nothing.
 
-Reads the control log from the position on, which is durable, sends what it says in waves, and moves the position behind what was
-acknowledged. Promises each event at least once, those of one table first seen in the order of the ledger, and only what counts there: an
-entry is in the log before it is read, and COMMIT_TO_TABLE is appended after the table's commit.
+Reads the control log from the position on, which is durable, sends what it says in waves, and moves the
+position behind what was acknowledged. Promises each event at least once, those of one table first seen in the
+order of the ledger, and only what counts there: an entry is in the log before it is read, and COMMIT_TO_TABLE
+is appended after the table's commit.
 
-Nothing of this needs a leader. Whether an entry counts is decided by the entries before it, so a process that slept publishes nothing
-false; two that publish at a time repeat events, which readers tell by their ids, and cannot disorder them: who sends an event has sent the
-ones before it, or started at a position that says they are acknowledged. The lease saves the repetition. Must never skip an event.
+Nothing of this needs a leader. Whether an entry counts is decided by the entries before it, so a process that
+slept publishes nothing false; two that publish at a time repeat events, which readers tell by their ids, and
+cannot disorder them: who sends an event has sent the ones before it, or started at a position that says they
+are acknowledged. The lease saves the repetition. Must never skip an event.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from archiver.log.store import Entry, Log
 from archiver.runtime.errors import ArchiverError, Corrupted, OutcomeUnknown
 
 READ_ENTRIES = 100
-"""Entries of the control log that are in memory at a time, and after which the position is moved at the latest."""
+"""Entries of the control log that are in memory at a time, and after which the position is moved at the
+latest."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,8 +95,8 @@ class EventPublisher:
         self._topic_id = b""
 
     def run(self) -> int:
-        """Publish what is there now; how many events that were. Raises `LeaseHeld` if somebody else does it, what the log raises, and what
-        `Destination` raises; then the next run begins again at the position.
+        """Publish what is there now; how many events that were. Raises `LeaseHeld` if somebody else does it,
+        what the log raises, and what `Destination` raises; then the next run begins again at the position.
         """
         self._lease.acquire()
         before = self.state.events
@@ -110,7 +113,9 @@ class EventPublisher:
         return self.state.events - before
 
     def look(self, trouble: str | None, holder: str | None = None) -> None:
-        """Bring `state` up to date after a run that ended so. Why it did is said also if it cannot be found out how much waits."""
+        """Bring `state` up to date after a run that ended so. Why it did is said also if it cannot be found
+        out how much waits.
+        """
         self.state = replace(self.state, trouble=trouble, holder=holder)
         lag: int | None = None
         since_us: int | None = None
@@ -122,7 +127,9 @@ class EventPublisher:
         self.state = replace(self.state, lag=lag, since_us=since_us)
 
     def _waiting(self) -> tuple[int, int | None]:
-        """How many entries wait, and since when; those that the log does not have any more wait for nothing."""
+        """How many entries wait, and since when; those that the log does not have any more wait for
+        nothing.
+        """
         reached = max(self._log.floor(), self._mark.next_index)
         lag = max(0, self._log.tail() - reached)
         waiting = self._log.read(reached, 1) if lag else []
@@ -134,7 +141,9 @@ class EventPublisher:
         self._disconnect()
 
     def _abandon(self) -> None:
-        """What comes next begins at the position, with a new connection if the old one may send something. Somebody else may try."""
+        """What comes next begins at the position, with a new connection if the old one may send something.
+        Somebody else may try.
+        """
         if self._reader is not None:
             self._reader.mark = self._mark
         if self._begun:
@@ -163,7 +172,9 @@ class EventPublisher:
         return self._destination, reader
 
     def _first(self) -> Position:
-        """The first position of all. It is written at once: what is behind it stays in the log, however long the broker is away."""
+        """The first position of all. It is written at once: what is behind it stays in the log, however long
+        the broker is away.
+        """
         if self._settings.beginning == "earliest":
             reader = EventReader.first(self._log, self._checkpoints)
         else:
@@ -187,13 +198,22 @@ class EventPublisher:
             if first.mark.next_index < mark.next_index:
                 self._reader, self._mark = first, first.mark
                 mark = first.mark
-        why = "was made anew" if position.topic == self._settings.topic else f"takes the place of {position.topic}"
-        _log.warning("the control topic %s %s; it begins with entry %d of the control log", self._settings.topic, why, mark.next_index)
+        why = (
+            "was made anew"
+            if position.topic == self._settings.topic
+            else f"takes the place of {position.topic}"
+        )
+        _log.warning(
+            "the control topic %s %s; it begins with entry %d of the control log",
+            self._settings.topic,
+            why,
+            mark.next_index,
+        )
         return Position(self._settings.topic, self._topic_id, mark)
 
     def _stand_at(self, position: Position) -> tuple[Position, EventReader]:
-        """Let the reader stand there. A position that does not fit the log is none: begin with the first event that there is, at a position
-        that is written at once.
+        """Let the reader stand there. A position that does not fit the log is none: begin with the first
+        event that there is, at a position that is written at once.
         """
         mark, reader = position.mark, self._reader
         if reader is None or reader.mark != mark or self._log.floor() > mark.next_index:
@@ -201,8 +221,10 @@ class EventPublisher:
         if reader is None:
             reader = EventReader.first(self._log, self._checkpoints)
             _log.error(
-                "the control log does not go on from entry %d, up to which events were published: it is another log, or was trimmed while "
-                "nothing was published. All events from entry %d on are published, those that were before with the ids they had",
+                "the control log does not go on from entry %d, up to which events were published: it "
+                "is another log, or was trimmed while "
+                "nothing was published. All events from entry %d on are published, those that were "
+                "before with the ids they had",
                 mark.next_index,
                 reader.mark.next_index,
             )
@@ -212,7 +234,9 @@ class EventPublisher:
         return position, reader
 
     def _reader_at(self, mark: Mark) -> EventReader | None:
-        """A reader that stands there and knows every text before it; None if the log is not the one of the mark."""
+        """A reader that stands there and knows every text before it; None if the log is not the one of the
+        mark.
+        """
         if mark == BEGINNING and self._log.floor() == 0:
             return EventReader()
         reader = EventReader.newest(self._log, self._checkpoints)
@@ -221,8 +245,8 @@ class EventPublisher:
         return reader if self._pass_to(reader, mark.next_index) and reader.mark == mark else None
 
     def _leads_to(self, mark: Mark, later: EventReader) -> bool:
-        """Whether the log goes from the mark to where the other reader stands: by the id of the entry before the mark, or, where others
-        have trimmed just that one, by all that come after it.
+        """Whether the log goes from the mark to where the other reader stands: by the id of the entry before
+        the mark, or, where others have trimmed just that one, by all that come after it.
         """
         floor = self._log.floor()
         if floor < mark.next_index:
@@ -253,8 +277,9 @@ class EventPublisher:
         return len(entries)
 
     def _publish(self, destination: Destination, reader: EventReader, entries: list[Entry]) -> None:
-        """Some entries, and the position behind what was acknowledged of them, whatever ends it. What the position then does not say,
-        because the process is to stop or the cluster does not answer, is published again.
+        """Some entries, and the position behind what was acknowledged of them, whatever ends it. What the
+        position then does not say, because the process is to stop or the cluster does not answer, is
+        published again.
         """
         acknowledged = self._mark
         try:
@@ -267,7 +292,8 @@ class EventPublisher:
             else:
                 acknowledged = reader.mark
         except ArchiverError:
-            # Else what came before it would be published again with every try, and with a broker that often fails nothing else.
+            # Else what came before it would be published again with every try, and with a broker that often
+            # fails nothing else.
             self._keep(destination, acknowledged)
             raise
         self._move(destination, acknowledged)
@@ -278,13 +304,19 @@ class EventPublisher:
         try:
             self._move(destination, mark)
         except ArchiverError as error:
-            _log.warning("events that the control topic acknowledged are published again, their position was not written: %s", error)
+            _log.warning(
+                "events that the control topic acknowledged are published again, their position was "
+                "not written: %s",
+                error,
+            )
 
     def _move(self, destination: Destination, mark: Mark) -> None:
         """The position, behind what was acknowledged."""
         if mark == self._mark:
             return
-        self._check_topic(destination)  # behind the acknowledgements: else they might be those of a topic that is gone
+        self._check_topic(
+            destination
+        )  # behind the acknowledgements: else they might be those of a topic that is gone
         self._positions.move(Position(self._settings.topic, self._topic_id, mark))
         self._mark = mark
 
@@ -292,7 +324,8 @@ class EventPublisher:
         """It is the one that the position speaks of."""
         if destination.topic_id(self._stopping) != self._topic_id:
             raise OutcomeUnknown(
-                f"the control topic {self._settings.topic} was made anew since it was last looked at; it is looked at again"
+                f"the control topic {self._settings.topic} was made anew since it was last looked at; "
+                "it is looked at again"
             )
 
 

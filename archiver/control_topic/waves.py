@@ -1,8 +1,9 @@
 """What is published together, and what an event looks like in the topic: pure.
 
-A *wave* is a set of events that may be on their way at the same time: one per table at most, so that no fault of broker or client can bring
-two events of one table into the wrong order. Events of a round as a whole (START_COMMIT, DATA_COMPLETE, COMMIT_COMPLETE) are waves of their
-own: whoever sees COMMIT_COMPLETE finds everything of that round in the topic already.
+A *wave* is a set of events that may be on their way at the same time: one per table at most, so that no fault
+of broker or client can bring two events of one table into the wrong order. Events of a round as a whole
+(START_COMMIT, DATA_COMPLETE, COMMIT_COMPLETE) are waves of their own: whoever sees COMMIT_COMPLETE finds
+everything of that round in the topic already.
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ class TopicRecord:
     """For messages."""
 
 
-def waves(events: Iterable[LedgerEvent], events_max: int = EVENTS_MAX, bytes_max: int = BYTES_MAX) -> Iterator[list[LedgerEvent]]:
+def waves(
+    events: Iterable[LedgerEvent], events_max: int = EVENTS_MAX, bytes_max: int = BYTES_MAX
+) -> Iterator[list[LedgerEvent]]:
     """The events in their order, cut into waves."""
     wave: list[LedgerEvent] = []
     tables: set[bytes] = set()
     size = 0
     for event in events:
         alone = not event.topic_id
-        if wave and (alone or event.topic_id in tables or len(wave) >= events_max or size + len(event.data) > bytes_max):
+        if wave and (
+            alone or event.topic_id in tables or len(wave) >= events_max or size + len(event.data) > bytes_max
+        ):
             yield wave
             wave, tables, size = [], set(), 0
         wave.append(event)
@@ -68,7 +73,9 @@ def record_of(cluster_id: str, event: LedgerEvent) -> TopicRecord:
     headers |= _of_commit(event)
     key = f"{cluster_id}/{event.topic_id.hex()}" if event.topic_id else cluster_id
     what = f"entry {event.index} of the control log ({event.kind}, {len(event.data)} bytes)"
-    return TopicRecord(key.encode(), event.data, tuple((name, value.encode()) for name, value in headers.items()), what)
+    return TopicRecord(
+        key.encode(), event.data, tuple((name, value.encode()) for name, value in headers.items()), what
+    )
 
 
 def _of_commit(event: LedgerEvent) -> dict[str, str]:

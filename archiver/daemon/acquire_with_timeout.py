@@ -1,4 +1,6 @@
-"""One at a time, and nobody waits for long: whoever holds the lock may hang on something outside of the process."""
+"""One at a time, and nobody waits for long: whoever holds the lock may hang on something outside of the
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The token that administration through the port asks for, where the configuration gives none.
 
-A file beside the metadata store, readable by its own user only, made once and never changed by us. Must never log the token.
+A file beside the metadata store, readable by its own user only, made once and never changed by us. Must never
+log the token.
 """
 
 from __future__ import annotations
@@ -24,21 +25,34 @@ def token_path(metadata: Path) -> Path:
 
 
 def ensure_token(path: Path, ids: IdSource) -> str:
-    """The token in the file, which is made with a new one if it is absent; of several processes that begin at once, one wins.
+    """The token in the file, which is made with a new one if it is absent; of several processes that begin at
+    once, one wins.
 
     Raises `Halt` if others can read it, or guess it; `RetryLater` if it can be neither read nor made.
     """
     try:
         if not path.exists():
-            _make(path, ids.random_bytes(TOKEN_BYTES).hex(), path.with_name(f"{path.name}.{ids.random_bytes(8).hex()}"))
+            _make(
+                path,
+                ids.random_bytes(TOKEN_BYTES).hex(),
+                path.with_name(f"{path.name}.{ids.random_bytes(8).hex()}"),
+            )
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise Halt(f"{path} can be read by others than its owner; chmod 600 it, or delete it and a new one is made")
+                raise Halt(
+                    f"{path} can be read by others than its owner; chmod 600 it, or delete it and a "
+                    "new one is made"
+                )
             text = file.read(_TEXT_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError as error:
-        raise RetryLater(f"the administration token {path} can be neither read nor made: {error.strerror}") from error
+        raise RetryLater(
+            f"the administration token {path} can be neither read nor made: {error.strerror}"
+        ) from error
     if len(text) < TOKEN_MIN:
-        raise Halt(f"{path} holds fewer than {TOKEN_MIN} characters, which others could guess; delete it and a new token is made")
+        raise Halt(
+            f"{path} holds fewer than {TOKEN_MIN} characters, which others could guess; delete it and "
+            "a new token is made"
+        )
     hide([text])
     return text
 

@@ -1,7 +1,8 @@
 """When to look again after a failure: soon, then ever later.
 
-Owns nothing but a time. The wait begins with a first one, doubles with every look that was followed by another failure, and ends at the
-longest; what went well begins anew. Safe for several threads. Must never hold anything up: whoever asks is told whether it is time.
+Owns nothing but a time. The wait begins with a first one, doubles with every look that was followed by
+another failure, and ends at the longest; what went well begins anew. Safe for several threads. Must never
+hold anything up: whoever asks is told whether it is time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Again:
         """Something failed; one look is due after the wait, however often it fails until then."""
         with self._lock:
             if self._due_s is None:
-                self._waited_s = min(self._first_s() if self._waited_s is None else 2 * self._waited_s, self._longest_s())
+                self._waited_s = min(
+                    self._first_s() if self._waited_s is None else 2 * self._waited_s, self._longest_s()
+                )
                 self._due_s = self._clock.monotonic_s() + self._waited_s
 
     def fine(self) -> None:

@@ -1,7 +1,8 @@
-"""The head of every job: measures it, catches what it raises, notes it in the journal and says in one line what it did.
+"""The head of every job: measures it, catches what it raises, notes it in the journal and says in one line
+what it did.
 
-Promises that a job never ends the daemon: an error is told, and the next cycle goes on. What is told again and again in the same words is
-told at `DEBUG` until it changes, and once an hour.
+Promises that a job never ends the daemon: an error is told, and the next cycle goes on. What is told again
+and again in the same words is told at `DEBUG` until it changes, and once an hour.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from archiver.status.journal import Cycle, Journal, Outcome
 _log = logging.getLogger(__name__)
 
 REPEAT_S = 3600.0
-_LEVELS: dict[Outcome, int] = {"fine": logging.INFO, "skipped": logging.INFO, "untold": logging.WARNING, "wrong": logging.ERROR}
+_LEVELS: dict[Outcome, int] = {
+    "fine": logging.INFO,
+    "skipped": logging.INFO,
+    "untold": logging.WARNING,
+    "wrong": logging.ERROR,
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ class Cycles:
     def attempt(self, job: str, work: Callable[[], Told], *, asked: bool = False) -> tuple[Told, Cycle]:
         """One cycle, for a caller who wants to know: raises what `work` raises, once that is noted as well.
 
-        With `asked`, somebody said what to do it with: what is wrong with that is theirs, and no cycle of the daemon's.
+        With `asked`, somebody said what to do it with: what is wrong with that is theirs, and no cycle of the
+        daemon's.
         """
         began_us, began_s = self._clock.now_us(), self._clock.monotonic_s()
         try:
@@ -77,7 +84,14 @@ class Cycles:
         self._journal.add(cycle)
         unexpected = error is not None and not isinstance(error, ArchiverError)
         level = self._level(job, told)
-        _log.log(level, "%s: %s", job, told.line, exc_info=error if unexpected else None, extra={"seconds": round(seconds, 3)})
+        _log.log(
+            level,
+            "%s: %s",
+            job,
+            told.line,
+            exc_info=error if unexpected else None,
+            extra={"seconds": round(seconds, 3)},
+        )
         return cycle
 
     def _level(self, job: str, told: Told) -> int:

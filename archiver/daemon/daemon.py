@@ -1,9 +1,10 @@
 """The composition root of the daemon: port, application, writer, schedule, and how they begin and end.
 
-Owns the life of one `archiver serve`. The port is up first, so that the daemon is seen to be alive while it waits for what it needs. Then
-everything is opened, tried again as long as it takes; then the jobs run. A request to stop lets in no more records, acknowledges those it
-has, ends the round that is under way, gives the lease back, all within `daemon.shutdown_grace`; what takes longer is left to the next
-leader, who loses nothing. The main thread only waits for signals and feeds the watchdog: it touches no dependency.
+Owns the life of one `archiver serve`. The port is up first, so that the daemon is seen to be alive while it
+waits for what it needs. Then everything is opened, tried again as long as it takes; then the jobs run. A
+request to stop lets in no more records, acknowledges those it has, ends the round that is under way, gives
+the lease back, all within `daemon.shutdown_grace`; what takes longer is left to the next leader, who loses
+nothing. The main thread only waits for signals and feeds the watchdog: it touches no dependency.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class Daemon:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        """`path` is the configuration file, which is read again at a reload; `roles` are what this process does."""
+        """`path` is the configuration file, which is read again at a reload; `roles` are what this process
+        does.
+        """
         self._settings = settings
         self._path = path
         self._environ = environ
@@ -112,9 +115,17 @@ class Daemon:
         self._sight = Sight(self._numbers, history, self._clock, self._owner)
         self._pace = Pace(self._clock)
         self._tick = Tick(self._round, lambda: self._settings)
-        self._again = Again(self._clock, lambda: self._settings.cleanup.reconcile_after, lambda: self._settings.cleanup.interval)
-        self._upkeep = Upkeep(self._in_service, self._cycles, self._numbers, self._sight, self._again, self._read_alone)
-        self._operations = DaemonOperations(self, roles, self._cycles, self._tick, self._numbers, self._journal)
+        self._again = Again(
+            self._clock,
+            lambda: self._settings.cleanup.reconcile_after,
+            lambda: self._settings.cleanup.interval,
+        )
+        self._upkeep = Upkeep(
+            self._in_service, self._cycles, self._numbers, self._sight, self._again, self._read_alone
+        )
+        self._operations = DaemonOperations(
+            self, roles, self._cycles, self._tick, self._numbers, self._journal
+        )
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
         self._refused: NotPermitted | None = None
@@ -137,14 +148,18 @@ class Daemon:
         self._looked_s = self._clock.monotonic_s()
         port = counting(create_app(self._face()), self._numbers.requested, self._clock)
         connections_max = connections_within(raise_limit(), CONNECTIONS_MAX)
-        self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max)
+        self._server = WebServer(
+            port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max
+        )
         self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
 
     def run(self, signals: Signals) -> int:
-        """Serve until asked to stop through `signals`, which are entered; the exit code. Raises `NotPermitted` where a first start may not
-        write. Call it in the main thread.
+        """Serve until asked to stop through `signals`, which are entered; the exit code. Raises
+        `NotPermitted` where a first start may not write. Call it in the main thread.
         """
-        os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)  # Whoever started it: what it writes is nobody else's to change.
+        os.umask(
+            os.umask(stat.S_IRWXO) | stat.S_IWOTH
+        )  # Whoever started it: what it writes is nobody else's to change.
         look_less_often()
         with contextlib.closing(self._notifier):
             self._server.start()
@@ -176,7 +191,9 @@ class Daemon:
             writer=lambda: self._opened.writer if self._serving is not None else None,
             operations=self._operations,
             token=lambda: self._opened.token if setting is None else setting.get_secret_value(),
-            cluster_id=lambda: None if (application := self._opened.application) is None else application.cluster.cluster_id,
+            cluster_id=lambda: (
+                None if (application := self._opened.application) is None else application.cluster.cluster_id
+            ),
             page=self._page,
             metrics=lambda: exposition(self._families()),
             alive=self._is_alive,
@@ -248,7 +265,9 @@ class Daemon:
         """Open everything, however long it takes; then begin to serve."""
         opened = self._opened
         try:
-            if not Opening(opened.steps(), opened.undo, self._journal, self._clock, self._settings.daemon.retry_max).run(self._stop):
+            if not Opening(
+                opened.steps(), opened.undo, self._journal, self._clock, self._settings.daemon.retry_max
+            ).run(self._stop):
                 return
         except NotPermitted as error:
             self._refused = error
@@ -268,7 +287,11 @@ class Daemon:
     def _serving_as(self) -> str:
         """One line, for the log and the service manager."""
         closed = self._server.closed_because
-        without = "" if closed is None else f", without its port, so no command, page or record reaches it: {closed}; it is tried again"
+        without = (
+            ""
+            if closed is None
+            else f", without its port, so no command, page or record reaches it: {closed}; it is tried again"
+        )
         return f"serving as {', '.join(sorted(self._roles))}{without}"
 
     # the jobs
@@ -282,13 +305,30 @@ class Daemon:
         if "archive" in self._roles:
             jobs.append(ScheduledJob("tick", every["tick"], partial(cycle, "tick", self._tick.run)))
             if kafka := self._settings.events.kafka:
-                jobs.append(ScheduledJob("control_topic", kafka.interval, partial(cycle, "control_topic", self._publication.run)))
+                jobs.append(
+                    ScheduledJob(
+                        "control_topic",
+                        kafka.interval,
+                        partial(cycle, "control_topic", self._publication.run),
+                    )
+                )
         if "reconcile" in self._roles:
             jobs.append(ScheduledJob("reconcile", None, partial(cycle, "reconcile", self._upkeep.reconcile)))
             jobs.append(ScheduledJob("cleanup", every["cleanup"], self._upkeep.clean_up, FIRST_CLEANUP_S))
-            jobs.append(ScheduledJob("audit", every["audit"], partial(cycle, "audit", self._upkeep.audit), FIRST_AUDIT_S))
+            jobs.append(
+                ScheduledJob(
+                    "audit", every["audit"], partial(cycle, "audit", self._upkeep.audit), FIRST_AUDIT_S
+                )
+            )
             if deep_s := self._settings.daemon.deep_audit_interval:
-                jobs.append(ScheduledJob("deep_audit", deep_s, partial(cycle, "deep_audit", self._upkeep.deep_audit), FIRST_DEEP_AUDIT_S))
+                jobs.append(
+                    ScheduledJob(
+                        "deep_audit",
+                        deep_s,
+                        partial(cycle, "deep_audit", self._upkeep.deep_audit),
+                        FIRST_DEEP_AUDIT_S,
+                    )
+                )
         return Schedule(jobs, self._clock)
 
     def _round(self, looks: Looks) -> ArchiveReport:
@@ -308,14 +348,20 @@ class Daemon:
         application = self._opened.application
         if application is None:
             return {}
-        tick = {"tick": lambda: self._pace.check(self._settings.daemon.silence_max)} if "archive" in self._roles else {}
+        tick = (
+            {"tick": lambda: self._pace.check(self._settings.daemon.silence_max)}
+            if "archive" in self._roles
+            else {}
+        )
         return self._dependencies.questions(application) | tick
 
     def _look(self) -> None:
-        """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the next look tells.
+        """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the
+        next look tells.
 
-        First it reads the control log, so that whoever leads without right hears of it (rule L4). A look that has to wait for others who
-        read the ledger, or for the object store behind it, counts as a log that cannot be read.
+        First it reads the control log, so that whoever leads without right hears of it (rule L4). A look that
+        has to wait for others who read the ledger, or for the object store behind it, counts as a log that
+        cannot be read.
         """
         application = self._opened.application
         if application is None:
@@ -324,7 +370,11 @@ class Daemon:
             self._schedule.soon("reconcile")
         try:
             with self._read_alone():
-                self._sight.look(application, self._tick.stuck(), sources_of(self._source_states()) | mirrors_of(self._mirror_states()))
+                self._sight.look(
+                    application,
+                    self._tick.stuck(),
+                    sources_of(self._source_states()) | mirrors_of(self._mirror_states()),
+                )
         except RetryLater:
             application.leadership.unheard()
         if "intake" in self._roles:
@@ -349,7 +399,11 @@ class Daemon:
 
     def _read_alone(self) -> contextlib.AbstractContextManager[None]:
         """Of those who read the ledger beside the leader, one at a time."""
-        return alone(self._reading, ANSWER_S, "the ledger is being read by something that does not come to an end; a catalog may hang")
+        return alone(
+            self._reading,
+            ANSWER_S,
+            "the ledger is being read by something that does not come to an end; a catalog may hang",
+        )
 
     def _in_service(self) -> Application:
         if self._serving is None:
@@ -367,11 +421,15 @@ class Daemon:
             self.reload()
 
     def reload(self) -> Done:
-        """Read the configuration file again. Raises, and nothing has changed: `ConfigInvalid` if it is wrong, `RetryLater` while another
-        reload is under way, and what declaring its topics raises.
+        """Read the configuration file again. Raises, and nothing has changed: `ConfigInvalid` if it is wrong,
+        `RetryLater` while another reload is under way, and what declaring its topics raises.
         """
         try:
-            with alone(self._reloading, ANSWER_S, "a reload is under way that does not come to an end; the metadata store may hang"):
+            with alone(
+                self._reloading,
+                ANSWER_S,
+                "a reload is under way that does not come to an end; the metadata store may hang",
+            ):
                 self._notifier.reloading()
                 try:
                     return self._reload()
@@ -408,8 +466,13 @@ class Daemon:
         """The document of `archiver status`; raises `RetryLater` while not everything is open."""
         application = self._serving
         if application is None:
-            raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
-        daemon = daemon_document(self._settings.http.listen, self._journal, self._source_states(), self._mirror_states())
+            raise RetryLater(
+                "the daemon has not opened everything it needs, or is about to stop; /readyz says what "
+                "it waits for"
+            )
+        daemon = daemon_document(
+            self._settings.http.listen, self._journal, self._source_states(), self._mirror_states()
+        )
         daemon["attention"] += self._tick.notes() + self._publication.notes()
         with self._read_alone():
             return status_document(application, self._clock.now_us(), self._tick.stuck(), daemon)

@@ -1,7 +1,7 @@
 """The questions that tell whether what a daemon depends on is there, by its roles.
 
-Each question is one quick request; the watch bounds how long it waits for the answer. Changes nothing but what is overdue anyway:
-transactions whose time is over are aborted when the clock is asked.
+Each question is one quick request; the watch bounds how long it waits for the answer. Changes nothing but
+what is overdue anyway: transactions whose time is over are aborted when the clock is asked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Opened(Protocol):
         """A configured catalog."""
 
     def end_overdue(self) -> None:
-        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with that."""
+        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with
+        that.
+        """
 
 
 class Dependencies:
@@ -79,9 +81,14 @@ class Dependencies:
 def _objects(opened: Opened) -> None:
     found = read_cluster(opened.objects)
     if found is None:
-        raise RetryLater(f"the data folder {opened.settings.data.uri} has lost its identity (cluster.json): is it mounted?")
+        raise RetryLater(
+            f"the data folder {opened.settings.data.uri} has lost its identity (cluster.json): is it mounted?"
+        )
     if found.cluster_id != opened.cluster.cluster_id:
-        raise RetryLater(f"the data folder {opened.settings.data.uri} is another one now: its cluster id is {found.cluster_id}")
+        raise RetryLater(
+            f"the data folder {opened.settings.data.uri} is another one now: its cluster id is "
+            f"{found.cluster_id}"
+        )
 
 
 def _catalogs(settings: Settings) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Tells the service manager how the daemon is: systemd's notification protocol, which is a datagram to a socket it names.
+"""Tells the service manager how the daemon is: systemd's notification protocol, which is a datagram to a
+socket it names.
 
-Owns `NOTIFY_SOCKET` and `WATCHDOG_USEC`. Does nothing where nobody asked for it. Promises to raise nothing and to block nothing: a manager
-that does not listen is no reason to stop.
+Owns `NOTIFY_SOCKET` and `WATCHDOG_USEC`. Does nothing where nobody asked for it. Promises to raise nothing
+and to block nothing: a manager that does not listen is no reason to stop.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ class Notifier:
     """Speaks to whoever started this process. Close it. Safe for several threads."""
 
     def __init__(self, environ: Mapping[str, str], clock: Clock, pid: int | None = None) -> None:
-        """`pid` is this process's, unless a test says otherwise: a watchdog that was meant for another process is not fed."""
+        """`pid` is this process's, unless a test says otherwise: a watchdog that was meant for another
+        process is not fed.
+        """
         self._clock = clock
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
-        self._socket = None if self._address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | _ATTITUDE)
+        self._socket = (
+            None if self._address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | _ATTITUDE)
+        )
         self._status = ""
         self._watchdog_s = _watchdog_s(environ, os.getpid() if pid is None else pid)
         self._fed_s = self._extended_s = clock.monotonic_s()
@@ -44,14 +49,19 @@ class Notifier:
 
     def reloading(self) -> None:
         """The configuration is being read again; `ready` follows."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={round(self._clock.monotonic_s() * 1e6)}\nSTATUS=reloading the configuration")
+        self._send(
+            f"RELOADING=1\nMONOTONIC_USEC={round(self._clock.monotonic_s() * 1e6)}\nSTATUS=reloading "
+            "the configuration"
+        )
 
     def stopping(self, status: str) -> None:
         """The end has begun."""
         self._send(f"STOPPING=1\nSTATUS={_line(status)}")
 
     def waiting(self, status: str) -> None:
-        """The start is not over, which is no reason to end it. `status` is what `systemctl status` shows. Call it often."""
+        """The start is not over, which is no reason to end it. `status` is what `systemctl status` shows.
+        Call it often.
+        """
         now_s = self._clock.monotonic_s()
         if status != self._status or now_s - self._extended_s >= EXTEND_S / 3:
             self._status, self._extended_s = status, now_s

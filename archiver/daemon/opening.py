@@ -1,8 +1,9 @@
 """The start: try, wait, try again, until everything is open or the daemon is asked to stop.
 
-Nearly every error is waited for, because what is absent may come: a folder that is not mounted yet, a metadata store that is being
-restored. A reason is logged when it changes, and stands in the journal's checks as long as it holds, under the name of the step that
-failed. Only a first start that may not write where it must ends the daemon, once this has lasted for `DENIED_S`.
+Nearly every error is waited for, because what is absent may come: a folder that is not mounted yet, a
+metadata store that is being restored. A reason is logged when it changes, and stands in the journal's checks
+as long as it holds, under the name of the step that failed. Only a first start that may not write where it
+must ends the daemon, once this has lasted for `DENIED_S`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,14 @@ class Step:
 class Opening:
     """Takes the steps in their order, all of them again after an error."""
 
-    def __init__(self, steps: Sequence[Step], undo: Callable[[], None], journal: Journal, clock: Clock, retry_max_s: float) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        undo: Callable[[], None],
+        journal: Journal,
+        clock: Clock,
+        retry_max_s: float,
+    ) -> None:
         """`undo` gives back what the steps have opened, after one of them has failed."""
         self._steps = tuple(steps)
         self._undo = undo
@@ -46,7 +54,9 @@ class Opening:
         self._said = ""
 
     def run(self, stop: threading.Event) -> bool:
-        """True once every step was taken; False if `stop` was set before. Raises `NotPermitted` where that is what has lasted."""
+        """True once every step was taken; False if `stop` was set before. Raises `NotPermitted` where that is
+        what has lasted.
+        """
         wait_s, denied_s = FIRST_WAIT_S, 0.0
         while not stop.is_set():
             error = self._once()

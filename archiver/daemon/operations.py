@@ -1,7 +1,9 @@
-"""What people ask a running daemon for, carried out like the jobs: in the same leadership, and noted in the same journal.
+"""What people ask a running daemon for, carried out like the jobs: in the same leadership, and noted in the
+same journal.
 
-Promises that a command which comes through the port does what it does by itself, says the same, and exits with the same code. Each call
-blocks until it is done. What this daemon has no role for is refused with `NotFound`, so that whoever asked does it by itself.
+Promises that a command which comes through the port does what it does by itself, says the same, and exits
+with the same code. Each call blocks until it is done. What this daemon has no role for is refused with
+`NotFound`, so that whoever asked does it by itself.
 """
 
 from __future__ import annotations
@@ -65,9 +67,19 @@ class Serving(Protocol):
 
 
 class DaemonOperations:
-    """What the port hands on: archiving, replaying, cleaning, reconciling and auditing, and what the daemon does itself."""
+    """What the port hands on: archiving, replaying, cleaning, reconciling and auditing, and what the daemon
+    does itself.
+    """
 
-    def __init__(self, daemon: Serving, roles: frozenset[str], cycles: Cycles, tick: Tick, numbers: Numbers, journal: Journal) -> None:
+    def __init__(
+        self,
+        daemon: Serving,
+        roles: frozenset[str],
+        cycles: Cycles,
+        tick: Tick,
+        numbers: Numbers,
+        journal: Journal,
+    ) -> None:
         """`numbers` count what is done; `journal` keeps what is shown."""
         self._daemon = daemon
         self._roles = roles
@@ -85,7 +97,9 @@ class DaemonOperations:
         return self._daemon.reload()
 
     def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
-        """The document and exit code of `archiver archive`; raises `LeaseHeld` and whatever `ArchiveRun.run` raises."""
+        """The document and exit code of `archiver archive`; raises `LeaseHeld` and whatever `ArchiveRun.run`
+        raises.
+        """
         deployment = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
         reports = []
@@ -103,7 +117,9 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def clean(self, dry_run: bool, progress: Progress) -> Done:
-        """The document and exit code of `archiver clean`; raises `LeaseHeld` and whatever `CleanRun.run` raises."""
+        """The document and exit code of `archiver clean`; raises `LeaseHeld` and whatever `CleanRun.run`
+        raises.
+        """
         deployment = self._open("reconcile")
         if dry_run:
             report = deployment.cleaning(progress, dry_run=True).run(dry_run=True)
@@ -119,8 +135,8 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
-        """The document and exit code of `archiver reconcile`; raises `LeaseHeld` and whatever `ReconcileRun.run` raises. One of a topic, or
-        without `fix`, is not noted as the daemon's.
+        """The document and exit code of `archiver reconcile`; raises `LeaseHeld` and whatever
+        `ReconcileRun.run` raises. One of a topic, or without `fix`, is not noted as the daemon's.
         """
         deployment = self._open("reconcile")
         if not fix:
@@ -139,7 +155,9 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
-        """The document and exit code of `archiver dlq replay`; raises `LeaseHeld` and whatever `ReplayRun.run` raises."""
+        """The document and exit code of `archiver dlq replay`; raises `LeaseHeld` and whatever
+        `ReplayRun.run` raises.
+        """
         deployment = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
         if files_max is not None and files_max < 1:
@@ -147,14 +165,18 @@ class DaemonOperations:
         reports = []
 
         def work() -> Told:
-            reports.append(deployment.replaying(progress).run(scope, FILES_MAX if files_max is None else files_max))
+            reports.append(
+                deployment.replaying(progress).run(scope, FILES_MAX if files_max is None else files_max)
+            )
             return told_of_replay(reports[0])
 
         self._cycles.attempt("replay", work, asked=topic is not None)
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
-        """The document and exit code of `archiver audit`. One of a part is not noted as the daemon's verdict."""
+        """The document and exit code of `archiver audit`. One of a part is not noted as the daemon's
+        verdict.
+        """
         deployment = self._open(None)
         scope = None if topic is None else parse_scope(topic)
         progress("auditing")
@@ -162,14 +184,22 @@ class DaemonOperations:
             document = deployment.audit(scope, deep=deep, progress=progress)
         else:
             job = "deep_audit" if deep else "audit"
-            told, _ = self._cycles.attempt(job, lambda: told_of_audit(deployment.audit(None, deep=deep, progress=progress)))
+            told, _ = self._cycles.attempt(
+                job, lambda: told_of_audit(deployment.audit(None, deep=deep, progress=progress))
+            )
             document = told.document
         return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
     def _open(self, role: str | None) -> Deployment:
         if role is not None and role not in self._roles:
-            raise NotFound(f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it by a command of its own")
+            raise NotFound(
+                f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it "
+                "by a command of its own"
+            )
         deployment = self._daemon.deployment
         if deployment is None:
-            raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
+            raise RetryLater(
+                "the daemon has not opened everything it needs, or is about to stop; /readyz says what "
+                "it waits for"
+            )
         return deployment

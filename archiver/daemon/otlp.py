@@ -1,8 +1,9 @@
 """The daemon's metrics, pushed to a collector of OpenTelemetry.
 
-Owns the only use of opentelemetry, and one thread. Every export is made anew from the families that `/metrics` shows, by the table of
-metrics, under the same names and labels; nothing is kept between two of them. Promises that nobody waits for it: a collector that is away,
-slow or angry costs one line of the log when that begins and one when it is over. Must never raise into the daemon.
+Owns the only use of opentelemetry, and one thread. Every export is made anew from the families that
+`/metrics` shows, by the table of metrics, under the same names and labels; nothing is kept between two of
+them. Promises that nobody waits for it: a collector that is away, slow or angry costs one line of the log
+when that begins and one when it is over. Must never raise into the daemon.
 """
 
 from __future__ import annotations
@@ -31,10 +32,21 @@ LIBRARY = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
 
 
 class OtlpExport:
-    """Sends the families again and again, if the settings name a collector. `start` it once; `stop` waits for nothing."""
+    """Sends the families again and again, if the settings name a collector. `start` it once; `stop` waits for
+    nothing.
+    """
 
-    def __init__(self, settings: Settings, families: Callable[[], Iterable[Family]], owner: str, version: str, clock: Clock) -> None:
-        """`owner` is this process. Raises `ConfigInvalid` if the packages of OpenTelemetry are needed and not installed."""
+    def __init__(
+        self,
+        settings: Settings,
+        families: Callable[[], Iterable[Family]],
+        owner: str,
+        version: str,
+        clock: Clock,
+    ) -> None:
+        """`owner` is this process. Raises `ConfigInvalid` if the packages of OpenTelemetry are needed and not
+        installed.
+        """
         self._settings = settings.telemetry.otlp
         self._families = families
         self._resource = {
@@ -50,7 +62,9 @@ class OtlpExport:
         self._thread: threading.Thread | None = None
         if self._settings is not None:
             self._exporter = _exporter(self._settings)
-            self._thread = threading.Thread(target=self._run, args=(self._settings,), name="otlp", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._settings,), name="otlp", daemon=True
+            )
 
     def start(self) -> None:
         """Begin; the first export comes at once."""
@@ -78,19 +92,25 @@ class OtlpExport:
         data = metrics_data(self._families(), self._resource, self._began_ns, self._clock.now_us() * 1000)
         with _Heard() as heard:
             result = self._exporter.export(data, timeout_millis=timeout_s * 1000)
-        return None if result is MetricExportResult.SUCCESS else heard.first or "the exporter does not say why"
+        return (
+            None if result is MetricExportResult.SUCCESS else heard.first or "the exporter does not say why"
+        )
 
     def _tell(self, url: str, why: str | None) -> None:
         if why is not None and not self._failing:
-            _log.warning("metrics do not get to the collector %s, and are sent again: %s", url, excerpt(why, MESSAGE_MAX))
+            _log.warning(
+                "metrics do not get to the collector %s, and are sent again: %s",
+                url,
+                excerpt(why, MESSAGE_MAX),
+            )
         elif why is None and self._failing:
             _log.info("metrics get to the collector %s again", url)
         self._failing = why is not None
 
 
 class _Heard(logging.Filter):
-    """Keeps the library's words to itself, which would come with every export that fails. The first ones say why; later ones, that it was
-    tried again and given up.
+    """Keeps the library's words to itself, which would come with every export that fails. The first ones say
+    why; later ones, that it was tried again and given up.
     """
 
     first = ""
@@ -114,7 +134,8 @@ def _exporter(settings: OtlpSettings) -> Any:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
         raise ConfigInvalid(
-            f"telemetry.otlp needs the packages of OpenTelemetry ({error}); install stream-archiver[otlp], or take the key out"
+            f"telemetry.otlp needs the packages of OpenTelemetry ({error}); install "
+            "stream-archiver[otlp], or take the key out"
         ) from error
     session = requests.Session()
     # It would take the environment's authorities for better than ours.
@@ -131,18 +152,28 @@ def _exporter(settings: OtlpSettings) -> Any:
 
 
 def _no_redirect(response: Any, *_: object, **__: object) -> None:
-    """The exporter takes every answer below 400 for a good one, and follows none: what was sent would be nowhere."""
+    """The exporter takes every answer below 400 for a good one, and follows none: what was sent would be
+    nowhere.
+    """
     if response.is_redirect:
         raise OSError(f"it redirects to {response.headers['location']}; name that as the endpoint")
 
 
-def metrics_data(families: Iterable[Family], resource: dict[str, str], began_ns: int, now_ns: int) -> MetricsData:
-    """The families in OpenTelemetry's shape: counters are monotonic sums since `began_ns`, both in nanoseconds since 1970."""
+def metrics_data(
+    families: Iterable[Family], resource: dict[str, str], began_ns: int, now_ns: int
+) -> MetricsData:
+    """The families in OpenTelemetry's shape: counters are monotonic sums since `began_ns`, both in
+    nanoseconds since 1970.
+    """
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    metrics = [_metric(family, began_ns, now_ns) for family in families if family.samples or family.spread is not None]
+    metrics = [
+        _metric(family, began_ns, now_ns)
+        for family in families
+        if family.samples or family.spread is not None
+    ]
     scope = ScopeMetrics(InstrumentationScope(SERVICE), metrics, "")
     return MetricsData([ResourceMetrics(Resource(dict(resource)), [scope], "")])
 
@@ -163,12 +194,22 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
     if family.spread is not None:
         spread = family.spread
         counts, bounds = list(spread.counts), list(spread.bounds)
-        unknown: Any = None  # the least and the greatest are not kept; the format allows that, the library's types do not
-        point = HistogramDataPoint({}, began_ns, now_ns, sum(counts), spread.total, counts, bounds, unknown, unknown)
+        # the least and the greatest are not kept; the format allows that, the library's types do not
+        unknown: Any = None
+        point = HistogramDataPoint(
+            {}, began_ns, now_ns, sum(counts), spread.total, counts, bounds, unknown, unknown
+        )
         return Metric(family.name, told.text, "", Histogram([point], since_start))
     counts_up = told.kind == "counter"
     points = [
-        NumberDataPoint(dict(zip(told.labels, labels, strict=True)), began_ns if counts_up else 0, now_ns, float(value))
+        NumberDataPoint(
+            dict(zip(told.labels, labels, strict=True)), began_ns if counts_up else 0, now_ns, float(value)
+        )
         for labels, value in sorted(family.samples.items())
     ]
-    return Metric(family.name, told.text, "", Sum(points, since_start, is_monotonic=True) if counts_up else Gauge(points))
+    return Metric(
+        family.name,
+        told.text,
+        "",
+        Sum(points, since_start, is_monotonic=True) if counts_up else Gauge(points),
+    )

@@ -1,7 +1,7 @@
 """The job that publishes control events.
 
-Owns the publisher of a daemon, which is made when there is first something to publish to. Promises that nothing of it holds up a round, and
-that a broker that is away is told and waited for.
+Owns the publisher of a daemon, which is made when there is first something to publish to. Promises that
+nothing of it holds up a round, and that a broker that is away is told and waited for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Publication:
         state = self.state
         if state is None or state.trouble is None:
             return []
-        behind = "" if not state.lag else f"; {counted(state.lag, 'entry', 'entries')} of the control log wait"
+        behind = (
+            "" if not state.lag else f"; {counted(state.lag, 'entry', 'entries')} of the control log wait"
+        )
         return [f"control topic {state.topic}: {state.trouble}{behind}"]
 
     def run(self) -> Told:
@@ -50,7 +52,9 @@ class Publication:
         except ArchiverError as error:
             before = publisher.state.trouble
             publisher.look(excerpt(str(error), MESSAGE_MAX))
-            return replace(told_of(error), idle=publisher.state.trouble == before)  # one that lasts is no news each second
+            return replace(
+                told_of(error), idle=publisher.state.trouble == before
+            )  # one that lasts is no news each second
         except Exception as error:
             publisher.look(excerpt(told_of(error).line, MESSAGE_MAX))
             raise

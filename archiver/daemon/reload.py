@@ -1,7 +1,8 @@
 """What a changed configuration file means for a daemon that runs: pure.
 
-Owns which keys are applied at once and which need a restart. Promises settings that are as consistent as if they came from one file, and
-changes named by their keys. The value of a key that is refused is never shown: it may be a secret.
+Owns which keys are applied at once and which need a restart. Promises settings that are as consistent as if
+they came from one file, and changes named by their keys. The value of a key that is refused is never shown:
+it may be a secret.
 """
 
 from __future__ import annotations
@@ -88,15 +89,25 @@ def intervals(settings: Settings) -> dict[str, float]:
 def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None = None) -> Reload:
     """What of `new` takes the place of `old`.
 
-    `existing`: the number of partitions in the intake log, by topic. A file that agrees with the log is accepted, also where the settings
-    in force do not. Without it the settings in force count.
+    `existing`: the number of partitions in the intake log, by topic. A file that agrees with the log is
+    accepted, also where the settings in force do not. Without it the settings in force count.
 
-    Raises `ConfigInvalid` if what would be in force, with the old values of what is refused, contradicts itself: then nothing changes.
+    Raises `ConfigInvalid` if what would be in force, with the old values of what is refused, contradicts
+    itself: then nothing changes.
     """
     topics, refused_topics = _topics(old, new, existing or {})
-    own = {key.removeprefix("daemon."): getattr(new.daemon, key.removeprefix("daemon.")) for key in APPLIED if key.startswith("daemon.")}
+    own = {
+        key.removeprefix("daemon."): getattr(new.daemon, key.removeprefix("daemon."))
+        for key in APPLIED
+        if key.startswith("daemon.")
+    }
     settings = old.model_copy(
-        update={"archive": new.archive, "cleanup": new.cleanup, "daemon": old.daemon.model_copy(update=own), "topics": topics}
+        update={
+            "archive": new.archive,
+            "cleanup": new.cleanup,
+            "daemon": old.daemon.model_copy(update=own),
+            "topics": topics,
+        }
     )
     _check(settings)
     wanted = _changes(old, new)
@@ -108,7 +119,9 @@ def _is_applied(key: str) -> bool:
     return any(key == name or key.startswith((name + ".", name + "[")) for name in APPLIED)
 
 
-def _topics(old: Settings, new: Settings, existing: Mapping[str, int]) -> tuple[tuple[TopicSettings, ...], list[Refused]]:
+def _topics(
+    old: Settings, new: Settings, existing: Mapping[str, int]
+) -> tuple[tuple[TopicSettings, ...], list[Refused]]:
     """The topics from now on, and what of their changes cannot be."""
     topics: list[TopicSettings] = []
     refused: list[Refused] = []
@@ -148,8 +161,10 @@ def _check(settings: Settings) -> None:
             owner = tables.setdefault((topic.archive.catalog, topic.archive.table.casefold()), topic.name)
             if owner != topic.name:
                 raise ConfigInvalid(
-                    f"the table {topic.archive.table} in catalog {topic.archive.catalog} would belong to the topics {owner} and "
-                    f"{topic.name}, because a part of the changes needs a restart; restart instead of reloading"
+                    f"the table {topic.archive.table} in catalog {topic.archive.catalog} would belong "
+                    f"to the topics {owner} and "
+                    f"{topic.name}, because a part of the changes needs a restart; restart instead of "
+                    "reloading"
                 )
 
 
@@ -165,14 +180,20 @@ def _changes(old: Settings, new: Settings) -> list[Change]:
         if name in before and name in after:
             found += _differences(before[name], after[name], here)
         else:
-            found.append(Change(here, ABSENT, "a new topic") if name in after else Change(here, "a topic", ABSENT))
+            found.append(
+                Change(here, ABSENT, "a new topic") if name in after else Change(here, "a topic", ABSENT)
+            )
     return found
 
 
 def _differences(old: object, new: object, key: str) -> list[Change]:
     before, after = dict(_leaves(old, key)), dict(_leaves(new, key))
     keys = [*after, *(name for name in before if name not in after)]
-    return [Change(name, _shown(before, name), _shown(after, name)) for name in keys if _plain(before.get(name)) != _plain(after.get(name))]
+    return [
+        Change(name, _shown(before, name), _shown(after, name))
+        for name in keys
+        if _plain(before.get(name)) != _plain(after.get(name))
+    ]
 
 
 def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:

@@ -1,7 +1,8 @@
-"""What a daemon opens at its start and closes at its end: application, intake writer, sources, the token of administration.
+"""What a daemon opens at its start and closes at its end: application, intake writer, sources, the token of
+administration.
 
-Owns the order, and what is made where nothing was before. Every step may be taken again after an error; `undo` gives back what the others
-have opened.
+Owns the order, and what is made where nothing was before. Every step may be taken again after an error;
+`undo` gives back what the others have opened.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from archiver.control_topic.destination import Destination
 from archiver.control_topic.publisher import EventPublisher
 from archiver.daemon.admin_token import ensure_token, token_path
 from archiver.daemon.opening import Step
-from archiver.daemon.storage_preflight import check_data_place, check_metadata_place, check_state_folder, earlier_trace
+from archiver.daemon.storage_preflight import (
+    check_data_place,
+    check_metadata_place,
+    check_state_folder,
+    earlier_trace,
+)
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.runtime.clock import Clock
@@ -52,7 +58,12 @@ class Opened:
     """None of it before its step was taken."""
 
     def __init__(
-        self, settings: Callable[[], Settings], environ: Mapping[str, str], roles: frozenset[str], clock: Clock, ids: IdSource
+        self,
+        settings: Callable[[], Settings],
+        environ: Mapping[str, str],
+        roles: frozenset[str],
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
         """`settings` are those in force, which a reload may change while the start still waits."""
         self.application: Application | None = None
@@ -68,7 +79,11 @@ class Opened:
 
     def steps(self) -> list[Step]:
         """In their order, under the names of their checks."""
-        intake = [Step("intake", self._open_writer), Step("sources", self._open_sources)] if "intake" in self._roles else []
+        intake = (
+            [Step("intake", self._open_writer), Step("sources", self._open_sources)]
+            if "intake" in self._roles
+            else []
+        )
         return [
             Step("objects", self._check_data),
             Step("metadata", self._check_metadata),
@@ -87,7 +102,9 @@ class Opened:
             application.close()
 
     def close_intake(self) -> None:
-        """Take in nothing more; what was taken in is written and acknowledged, within `intake.close_timeout`."""
+        """Take in nothing more; what was taken in is written and acknowledged, within
+        `intake.close_timeout`.
+        """
         for mirror in self.mirrors:
             mirror.begin_to_stop()
         if self.sources is not None:
@@ -98,14 +115,18 @@ class Opened:
             self._close_writer(self.writer)
 
     def close(self) -> None:
-        """Give up the leadership once the turn under way has ended, and close everything; the intake is closed already."""
+        """Give up the leadership once the turn under way has ended, and close everything; the intake is
+        closed already.
+        """
         if self.application is not None:
             self.application.leadership.resign()
             self.application.close()
             self.application.abandon_spark()
 
     def _check_data(self) -> None:
-        check_data_place(open_store(StorePlace.of(self._settings().data)), earlier_trace(self._settings().metadata))
+        check_data_place(
+            open_store(StorePlace.of(self._settings().data)), earlier_trace(self._settings().metadata)
+        )
 
     def _check_metadata(self) -> None:
         if self._settings().metadata.sqlite is None:
@@ -115,7 +136,9 @@ class Opened:
 
     def _open_application(self) -> None:
         settings, holding = self._settings(), self._roles >= {"archive", "reconcile"}
-        self.application = Application(settings, self._environ, self._clock, self._ids, lasting=True, holding=holding)
+        self.application = Application(
+            settings, self._environ, self._clock, self._ids, lasting=True, holding=holding
+        )
         self.application.warm()
         if settings.http.admin_token is None:
             self.token = ensure_token(token_path(self._beside()), self._ids)
@@ -124,7 +147,9 @@ class Opened:
     def _open_writer(self) -> None:
         assert self.application is not None, "a step before has opened it"
         application, intake = self.application, self._settings().intake
-        check_start_clock(application.objects, self._clock, application.sequencer.fold.newest_us, intake.clock_skew_max)
+        check_start_clock(
+            application.objects, self._clock, application.sequencer.fold.newest_us, intake.clock_skew_max
+        )
         self.writer = application.writer()
 
     def _open_sources(self) -> None:
@@ -141,7 +166,9 @@ class Opened:
             settings.daemon.watch_interval,
             judge=self.application.edge,
         )
-        self.mirrors = tuple(self._mirror(source.kafka) for source in settings.sources if source.kafka is not None)
+        self.mirrors = tuple(
+            self._mirror(source.kafka) for source in settings.sources if source.kafka is not None
+        )
 
     def publisher(self, stopping: Callable[[], bool]) -> EventPublisher:
         """Of control events, for settings that name a topic; the steps were taken."""

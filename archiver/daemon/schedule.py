@@ -1,8 +1,8 @@
 """When the daemon's jobs run: the only place that knows apscheduler.
 
-Owns the times and nothing else; a job keeps what it must know in the logs. Promises that a job never runs twice at a time, that runs which
-were missed are made up for by one, however late it is, and that stopping waits no longer than it is told to. All times are UTC, and an
-interval is counted from start to start.
+Owns the times and nothing else; a job keeps what it must know in the logs. Promises that a job never runs
+twice at a time, that runs which were missed are made up for by one, however late it is, and that stopping
+waits no longer than it is told to. All times are UTC, and an interval is counted from start to start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Schedule:
     """Runs the jobs until it is stopped. Safe for several threads."""
 
     def __init__(self, jobs: Sequence[ScheduledJob], clock: Clock) -> None:
-        # A run that is still under way when the next is due is no news: the jobs say themselves how long they took.
+        # A run that is still under way when the next is due is no news: the jobs say themselves how long they
+        # took.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._clock = clock
         self._runs = {job.name: _Run(job) for job in jobs}
@@ -62,11 +63,15 @@ class Schedule:
             job, interval_s = run.job, self._intervals[run.job.name]
             first = None if interval_s is None else now + timedelta(seconds=min(job.first_s, interval_s))
             seconds = UNASKED_S if interval_s is None else interval_s
-            self._scheduler.add_job(run.once, "interval", seconds=seconds, id=job.name, name=job.name, next_run_time=first)
+            self._scheduler.add_job(
+                run.once, "interval", seconds=seconds, id=job.name, name=job.name, next_run_time=first
+            )
         self._thread.start()
 
     def soon(self, name: str) -> None:
-        """Let the job run at once, or once more as soon as the run that is under way has ended. A name that has no job is passed over."""
+        """Let the job run at once, or once more as soon as the run that is under way has ended. A name that
+        has no job is passed over.
+        """
         run = self._runs.get(name)
         if run is None or self._stopped or self._thread.ident is None or run.again():
             return
@@ -89,7 +94,9 @@ class Schedule:
 
     @property
     def alive(self) -> bool:
-        """Whether it starts jobs when their time has come; true also before its start, and after it was stopped on purpose."""
+        """Whether it starts jobs when their time has come; true also before its start, and after it was
+        stopped on purpose.
+        """
         if self._stopped or self._thread.ident is None:
             return True
         latest = self._now() - timedelta(seconds=OVERDUE_S)
@@ -114,7 +121,9 @@ class Schedule:
     def wait(self, timeout_s: float) -> bool:
         """Wait until nothing runs any more; False if that takes longer."""
         deadline_s = self._clock.monotonic_s() + timeout_s
-        return all(run.idle.wait(max(0.0, deadline_s - self._clock.monotonic_s())) for run in self._runs.values())
+        return all(
+            run.idle.wait(max(0.0, deadline_s - self._clock.monotonic_s())) for run in self._runs.values()
+        )
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now_us() / 1e6, UTC)
@@ -165,7 +174,9 @@ class _Run:
             return True
 
     def _ends(self) -> bool:
-        """The run is over; whether one more was asked for. One step: who asks in between would take back what was asked before."""
+        """The run is over; whether one more was asked for. One step: who asks in between would take back what
+        was asked before.
+        """
         with self._lock:
             self.idle.set()
             return self._again

@@ -1,7 +1,8 @@
 """What other processes ask of the daemon by signals: SIGTERM and SIGINT stop it, SIGHUP reloads.
 
-Owns the handlers, for as long as it is entered. They only write into a pipe that the main loop waits on, so no signal meets anything half
-done. A second request to stop ends the process at once: nothing that was acknowledged needs a clean end.
+Owns the handlers, for as long as it is entered. They only write into a pipe that the main loop waits on, so
+no signal meets anything half done. A second request to stop ends the process at once: nothing that was
+acknowledged needs a clean end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _EXIT_BASE = 128
 
 
 class Signals:
-    """Waits for what is asked. Enter it in the main thread; elsewhere it takes no signals, and only `ask` wakes it."""
+    """Waits for what is asked. Enter it in the main thread; elsewhere it takes no signals, and only `ask`
+    wakes it.
+    """
 
     def __init__(self) -> None:
         self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
 """What the watch saw of topics, logs and leadership when it last looked: for the status page and the metrics.
 
-Owns the newest of it, the history of lags, and nothing else. Promises that whoever shows it touches no dependency. Must never be read to
-decide anything about data.
+Owns the newest of it, the history of lags, and nothing else. Promises that whoever shows it touches no
+dependency. Must never be read to decide anything about data.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Sight:
         return self._seen
 
     def pinned(self, pin: Pin | None) -> None:
-        """What holds the oldest intake file that is needed, as a cleaning or an audit found; None if none is needed."""
+        """What holds the oldest intake file that is needed, as a cleaning or an audit found; None if none is
+        needed.
+        """
         self._seen = replace(self._seen, pin=pin, pin_known=True)
 
     def look(self, at: Looked, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]) -> None:
@@ -85,13 +87,22 @@ class Sight:
         now_us = self._clock.now_us()
         told = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
         found = standing(
-            intake, ledger, at.settings.topics, now_us, told, archive=at.settings.archive, skew_max_s=at.settings.intake.clock_skew_max
+            intake,
+            ledger,
+            at.settings.topics,
+            now_us,
+            told,
+            archive=at.settings.archive,
+            skew_max_s=at.settings.intake.clock_skew_max,
         )
         self.history.add(found, self._clock.monotonic_s())
         leader = at.leadership.holder()
         before = self._seen
         self._seen = Seen(found, leader, ledger.epoch, before.pin, before.pin_known)
-        logs = {name: LogNumbers(log.floor(), log.tail()) for name, log in (("intake", at.intake_log), ("control", at.control_log))}
+        logs = {
+            name: LogNumbers(log.floor(), log.tail())
+            for name, log in (("intake", at.intake_log), ("control", at.control_log))
+        }
         self._numbers.watched(
             Watched(
                 seen_us=now_us,
@@ -108,7 +119,9 @@ class Sight:
         )
 
     def _ledger(self, at: Looked) -> LedgerFold:
-        """The control log; the leadership hears of it, so that it stands down in time whatever its lease says (rule L4)."""
+        """The control log; the leadership hears of it, so that it stands down in time whatever its lease says
+        (rule L4).
+        """
         try:
             ledger = at.ledger()
         except ArchiverError:

@@ -1,7 +1,9 @@
-"""`archiver config check --connect`: whether the data folder or bucket and the metadata store can be used, before a daemon needs them.
+"""`archiver config check --connect`: whether the data folder or bucket and the metadata store can be used,
+before a daemon needs them.
 
-Reads only. With a probe, one object is created under a key of its own, created again (which must be refused) and deleted; no log is ever
-written. Each request to a bucket is tried `TRIES_MAX` times at most, so a bucket that is away is reported within two minutes by default.
+Reads only. With a probe, one object is created under a key of its own, created again (which must be refused)
+and deleted; no log is ever written. Each request to a bucket is tried `TRIES_MAX` times at most, so a bucket
+that is away is reported within two minutes by default.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ LOGS = ("intake", "control")
 def check_data(settings: Settings, ids: IdSource, *, probe: bool) -> Checked:
     """The data folder, or the bucket."""
     place = _place(settings)
-    return Checked(settings.data.uri, "s3" if place.is_s3 else "folder", tuple(_of_data(settings, place, ids, probe)))
+    return Checked(
+        settings.data.uri, "s3" if place.is_s3 else "folder", tuple(_of_data(settings, place, ids, probe))
+    )
 
 
 def check_metadata(settings: Settings, clock: Clock, *, probe: bool) -> Checked:
@@ -76,9 +80,14 @@ def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) 
         yield Finding(check, _verdict(error), str(error))
         return
     if identity is None:
-        yield Finding(check, Verdict.NOTE, "it belongs to no cluster yet; the first start writes cluster.json")
+        yield Finding(
+            check, Verdict.NOTE, "it belongs to no cluster yet; the first start writes cluster.json"
+        )
     elif identity.name != settings.cluster:
-        why = f"it belongs to cluster {identity.name!r}; correct `cluster`, or give this cluster a `data.uri` of its own"
+        why = (
+            f"it belongs to cluster {identity.name!r}; correct `cluster`, or give this cluster a "
+            "`data.uri` of its own"
+        )
         yield Finding(check, Verdict.WRONG, why)
         return
     else:
@@ -93,7 +102,9 @@ def _probed(store: ObjectStore, key: str) -> Iterator[Finding]:
     try:
         store.create(key, PROBE)
         check_new_object(store, key)
-        created = Finding(check, Verdict.FINE, "an object was created, and a second one under its key was refused")
+        created = Finding(
+            check, Verdict.FINE, "an object was created, and a second one under its key was refused"
+        )
     except ArchiverError as error:
         created = Finding(check, _verdict(error), str(error))
     finally:
@@ -117,7 +128,9 @@ def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[Finding]:
     try:
         check_metadata_place(sqlite.path, open_store(_place(settings)))
         if not sqlite.path.exists():
-            yield Finding("reachable", Verdict.NOTE, f"{sqlite.path} does not exist yet; the first start makes it")
+            yield Finding(
+                "reachable", Verdict.NOTE, f"{sqlite.path} does not exist yet; the first start makes it"
+            )
             return
         found = tails(sqlite.path, sqlite.busy_timeout)
         yield Finding("reachable", Verdict.FINE, f"it can be read, {_lengths(found)}")
@@ -137,7 +150,11 @@ def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[Finding]
         with EtcdLook(etcd, clock) as look:
             found = look.tails(LOGS)
             if found is None:
-                yield Finding(check, Verdict.NOTE, f"it answers, and has nothing below {etcd.prefix} yet; the first start writes there")
+                yield Finding(
+                    check,
+                    Verdict.NOTE,
+                    f"it answers, and has nothing below {etcd.prefix} yet; the first start writes there",
+                )
             else:
                 yield Finding(check, Verdict.FINE, f"it answers, {_lengths(found)}")
             if probe:

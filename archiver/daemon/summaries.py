@@ -28,7 +28,9 @@ def told_of_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> T
     halted = [item for item in topics if item.state == "halted"]
     deferred = [item for item in topics if item.state == "deferred"]
     parts = [_archived(done, report)] if done else []
-    parts += [f"{kind}: {_named(items)}" for kind, items in (("halted", halted), ("deferred", deferred)) if items]
+    parts += [
+        f"{kind}: {_named(items)}" for kind, items in (("halted", halted), ("deferred", deferred)) if items
+    ]
     noted = [item for item in topics if item.notes]
     parts += [f"{item.topic}: {'; '.join(dict.fromkeys(item.notes))}" for item in noted[:_NAMED_MAX]]
     parts += [f"and so of {len(noted) - _NAMED_MAX} more"] if len(noted) > _NAMED_MAX else []
@@ -36,15 +38,23 @@ def told_of_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> T
     document = report.to_json() | {"topics": [dict(vars(item)) for item in topics]}
     settled = report.rounds > 0 and not done
     return Told(
-        outcome, "; ".join(parts) or ("pending archives are settled" if settled else "nothing was due"), document, idle=not report.rounds
+        outcome,
+        "; ".join(parts) or ("pending archives are settled" if settled else "nothing was due"),
+        document,
+        idle=not report.rounds,
     )
 
 
 def _archived(done: Sequence[TopicReport], report: ArchiveReport) -> str:
-    rows, archives, stored = (sum(getattr(item, name) for item in done) for name in ("rows", "archives", "stored_bytes"))
+    rows, archives, stored = (
+        sum(getattr(item, name) for item in done) for name in ("rows", "archives", "stored_bytes")
+    )
     gaps = sum(item.gaps for item in done)
     waiting = sum(item.waiting or 0 for item in report.topics.values())
-    told = f"{counted(rows, 'record')} of {counted(len(done), 'topic')} archived in {counted(archives, 'file')} ({stored / 1e6:,.3f} MB)"
+    told = (
+        f"{counted(rows, 'record')} of {counted(len(done), 'topic')} archived in "
+        f"{counted(archives, 'file')} ({stored / 1e6:,.3f} MB)"
+    )
     told += f", {counted(gaps, 'offset')} of aborted transactions passed over" if gaps else ""
     return told + (f", {counted(waiting, 'record waits', 'records wait')}" if waiting else "")
 
@@ -52,9 +62,22 @@ def _archived(done: Sequence[TopicReport], report: ArchiveReport) -> str:
 def told_of_cleaning(report: CleanReport) -> Told:
     """Of a run of the vacuum."""
     deleted = counted(len(report.deleted), "object")
-    parts = [f"{deleted} deleted, {len(report.condemned):,} condemned, {report.waiting:,} condemned and still there"]
-    parts += [f"nothing of {topic['topic']} is deleted: {topic['why']}" for topic in report.topics if topic["doubted"]]
-    parts += [f"{one.topic}: {counted(one.archives, 'archive')} merged into {one.merged:,}" for one in report.compacted if one.merged]
+    parts = [
+        (
+            f"{deleted} deleted, {len(report.condemned):,} condemned, {report.waiting:,} condemned and "
+            "still there"
+        )
+    ]
+    parts += [
+        f"nothing of {topic['topic']} is deleted: {topic['why']}"
+        for topic in report.topics
+        if topic["doubted"]
+    ]
+    parts += [
+        f"{one.topic}: {counted(one.archives, 'archive')} merged into {one.merged:,}"
+        for one in report.compacted
+        if one.merged
+    ]
     parts += [f"{one.topic} is not compacted: {one.why}" for one in report.compacted if one.why]
     parts += [f"finding: {finding}" for finding in report.findings]
     parts += [f"not finished: {report.error}"] if report.error is not None else []
@@ -64,12 +87,26 @@ def told_of_cleaning(report: CleanReport) -> Told:
 def told_of_reconciling(report: ReconcileReport) -> Told:
     """Of a run of the reconciler. What it only notes leaves all well."""
     fixed, left = sum(done for _, done in report.findings), report.left
-    parts = [f"{counted(len(left), 'finding')} in {counted(report.topics, 'topic')}" + (f", {fixed:,} fixed" if fixed else "")]
-    parts += [f"{item.id}{'' if item.topic is None else f' ({item.topic})'}: {item.what}" for item in left[:_NAMED_MAX]]
+    parts = [
+        f"{counted(len(left), 'finding')} in {counted(report.topics, 'topic')}"
+        + (f", {fixed:,} fixed" if fixed else "")
+    ]
+    parts += [
+        f"{item.id}{'' if item.topic is None else f' ({item.topic})'}: {item.what}"
+        for item in left[:_NAMED_MAX]
+    ]
     parts += [f"{len(left) - _NAMED_MAX} more"] if len(left) > _NAMED_MAX else []
-    parts += [f"{topic} could not be looked at: {why}" for topic, why in list(report.unread.items())[:_NAMED_MAX]]
+    parts += [
+        f"{topic} could not be looked at: {why}" for topic, why in list(report.unread.items())[:_NAMED_MAX]
+    ]
     parts += [f"not finished: {report.error}"] if report.error is not None else []
-    outcome: Outcome = "untold" if report.exit_code == UNTOLD else "wrong" if any(item.severity == "error" for item in left) else "fine"
+    outcome: Outcome = (
+        "untold"
+        if report.exit_code == UNTOLD
+        else "wrong"
+        if any(item.severity == "error" for item in left)
+        else "fine"
+    )
     return Told(outcome, "; ".join(parts), report.to_json())
 
 
@@ -81,8 +118,14 @@ def told_of_audit(document: dict[str, Any]) -> Told:
     verdict = str(document["verdict"])
     partitions = document["partitions"]
     bad = [item for item in partitions if item["verdict"] != "valid"]
-    told = f"{verdict}: {counted(len(partitions), 'partition')}, {counted(sum(item['rows'] or 0 for item in partitions), 'row')}"
-    named = [f"{item['topic']}:{item['partition']} is {item['verdict']}: {item['why']}" for item in bad[:_NAMED_MAX]]
+    told = (
+        f"{verdict}: {counted(len(partitions), 'partition')}, "
+        f"{counted(sum(item['rows'] or 0 for item in partitions), 'row')}"
+    )
+    named = [
+        f"{item['topic']}:{item['partition']} is {item['verdict']}: {item['why']}"
+        for item in bad[:_NAMED_MAX]
+    ]
     more = [f"{len(bad) - _NAMED_MAX} more"] if len(bad) > _NAMED_MAX else []
     return Told(_VERDICTS[verdict], "; ".join([told, *named, *more]), document)
 
@@ -90,8 +133,12 @@ def told_of_audit(document: dict[str, Any]) -> Told:
 def told_of_replay(report: ReplayReport) -> Told:
     """What a replay came to."""
     made, decoded = sum(item.archives for item in report.topics), sum(item.decoded for item in report.topics)
-    line = f"{counted(made, 'archive')} made anew, {counted(decoded, 'key or value', 'keys and values')} decoded"
-    bad = [f"{item.topic}: {item.why}" for item in report.topics if item.state in ("halted", "deferred")][:_NAMED_MAX]
+    line = (
+        f"{counted(made, 'archive')} made anew, {counted(decoded, 'key or value', 'keys and values')} decoded"
+    )
+    bad = [f"{item.topic}: {item.why}" for item in report.topics if item.state in ("halted", "deferred")][
+        :_NAMED_MAX
+    ]
     return Told(_OUTCOMES[report.exit_code], "; ".join([line, *bad]), report.to_json())
 
 

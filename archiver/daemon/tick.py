@@ -1,7 +1,8 @@
 """The tick: one archiving round of what is due.
 
-Owns what a round needs to know of the ones before it, which is nothing that must survive: when each topic was looked at, and the newest
-report of each, so that a topic that is stuck stays in the document of the ticks that did not look at it.
+Owns what a round needs to know of the ones before it, which is nothing that must survive: when each topic was
+looked at, and the newest report of each, so that a topic that is stuck stays in the document of the ticks
+that did not look at it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 class Pace:
-    """Notices a round that makes no progress. Safe for several threads; rounds may overlap, while one waits for its turn."""
+    """Notices a round that makes no progress. Safe for several threads; rounds may overlap, while one waits
+    for its turn.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +48,10 @@ class Pace:
         with self._lock:
             silent_s = self._clock.monotonic_s() - self._moved_s
             if self._under_way and silent_s > silence_max_s:
-                raise RetryLater(f"the round under way has made no progress for {silent_s:,.0f} s; the checks and the log may say on what")
+                raise RetryLater(
+                    f"the round under way has made no progress for {silent_s:,.0f} s; the checks and "
+                    "the log may say on what"
+                )
 
     def _line(self, line: str) -> None:
         self._moves(0)
@@ -58,7 +64,9 @@ class Pace:
 
 
 class Tick:
-    """Archives what is due. Safe for several threads; a round of its own and one that was asked for wait for each other."""
+    """Archives what is due. Safe for several threads; a round of its own and one that was asked for wait for
+    each other.
+    """
 
     def __init__(self, archive: Callable[[Looks], ArchiveReport], settings: Callable[[], Settings]) -> None:
         """`archive` carries out a round; `settings` is the configuration as it is now."""
@@ -83,7 +91,9 @@ class Tick:
             raise
 
     def note(self, report: ArchiveReport) -> Told:
-        """What a run did, this one or one that was asked for; the topics it did not look at keep their last report."""
+        """What a run did, this one or one that was asked for; the topics it did not look at keep their last
+        report.
+        """
         topics = [topic.name for topic in self._settings().topics]
         with self._lock:
             self._reports |= report.topics
@@ -93,26 +103,37 @@ class Tick:
     def stuck(self) -> dict[str, str]:
         """Per topic that its newest round left halted or deferred, why."""
         with self._lock:
-            return {name: item.why or item.state for name, item in self._reports.items() if item.state in ("halted", "deferred")}
+            return {
+                name: item.why or item.state
+                for name, item in self._reports.items()
+                if item.state in ("halted", "deferred")
+            }
 
     def notes(self) -> list[str]:
         """What an operator should know of topics that go on all the same."""
         return [*self._outgrown(), *self._of_topics()]
 
     def _outgrown(self) -> list[str]:
-        """Rounds follow each other, so each waits for the commits of the last one: delays grow by themselves, and here it is said."""
+        """Rounds follow each other, so each waits for the commits of the last one: delays grow by themselves,
+        and here it is said.
+        """
         tick_s, took_s = self._settings().archive.tick, self._commits_s
         if took_s <= tick_s:
             return []
         told = (
-            f"the commits of the last round took {took_s:,.0f} s, longer than archive.tick = {tick_s:g} s: no table gets the next one "
+            f"the commits of the last round took {took_s:,.0f} s, longer than archive.tick = "
+            f"{tick_s:g} s: no table gets the next one "
             "sooner; longer archive delays (complete_delay_max) make fewer and larger commits"
         )
         return [told]
 
     def _of_topics(self) -> list[str]:
         with self._lock:
-            return [f"topic {name}: {note}" for name, item in sorted(self._reports.items()) for note in dict.fromkeys(item.notes)]
+            return [
+                f"topic {name}: {note}"
+                for name, item in sorted(self._reports.items())
+                for note in dict.fromkeys(item.notes)
+            ]
 
     def forget(self) -> None:
         """The configuration or the leader has changed: the next tick looks at every topic."""

@@ -1,7 +1,8 @@
-"""The scheduled jobs of the role `reconcile`: the views are made to agree, what nobody needs goes, and all of it is audited.
+"""The scheduled jobs of the role `reconcile`: the views are made to agree, what nobody needs goes, and all of
+it is audited.
 
-Owns what follows from what a job came to: numbers, what holds the oldest intake file, and whether to reconcile again soon. Each raises what
-its run raises, and `RetryLater` when the daemon is not in service.
+Owns what follows from what a job came to: numbers, what holds the oldest intake file, and whether to
+reconcile again soon. Each raises what its run raises, and `RetryLater` when the daemon is not in service.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from reconcile.snapshot.oldest_required import Pin
 _log = logging.getLogger(__name__)
 
 RUNS_MAX = 100
-"""Runs of cleaning in a row, each of which ended at its limit. Each has a turn of its own, so rounds of archiving go on in between."""
+"""Runs of cleaning in a row, each of which ended at its limit. Each has a turn of its own, so rounds of
+archiving go on in between."""
 
 
 class KeptDeployment(Deployment, Protocol):
@@ -50,7 +52,9 @@ class Upkeep:
         again: Again,
         read_alone: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`deployment` is asked at the start of each job; `read_alone` is held by whoever reads the ledger beside the leader."""
+        """`deployment` is asked at the start of each job; `read_alone` is held by whoever reads the ledger
+        beside the leader.
+        """
         self._deployment = deployment
         self._cycles = cycles
         self._numbers = numbers
@@ -61,7 +65,9 @@ class Upkeep:
         """The newest run of cleaning ended at a limit, and got somewhere."""
 
     def clean_up(self) -> None:
-        """First the views agree as far as they can, then what nobody needs goes: a run that ended at a limit is followed by another."""
+        """First the views agree as far as they can, then what nobody needs goes: a run that ended at a limit
+        is followed by another.
+        """
         self._cycles.run("reconcile", self.reconcile)
         for _ in range(RUNS_MAX):
             self._more = False

@@ -1,8 +1,9 @@
 """The job that looks: does everything this daemon depends on answer?
 
-Owns a thread per dependency, so that one that hangs holds back neither the others nor the daemon: it is noted as not answering, and asked
-again when it has come back. What is done beside the questions has a thread of its own as well. Promises to end within the time-out of one
-question, however many there are, and that of what is done beside.
+Owns a thread per dependency, so that one that hangs holds back neither the others nor the daemon: it is noted
+as not answering, and asked again when it has come back. What is done beside the questions has a thread of its
+own as well. Promises to end within the time-out of one question, however many there are, and that of what is
+done beside.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Watch:
         now_us = self._clock.now_us()
         for name, why in answers.items():
             self._journal.checked(name, why, now_us)
-        missing = [f"{name} does not answer: {why}" for name, why in answers.items() if why is not None] + self._do_beside()
+        missing = [
+            f"{name} does not answer: {why}" for name, why in answers.items() if why is not None
+        ] + self._do_beside()
         if missing:
             return Told("untold", "; ".join(missing))
         back = sorted(name for name in answers if before.get(name) is False)
@@ -112,7 +115,10 @@ class Watch:
                 self._askers[name] = _Asker(name)
             self._askers[name].begin(question)
         deadline_s = self._clock.monotonic_s() + self._timeout_s
-        return {name: self._askers[name].answer(max(0.0, deadline_s - self._clock.monotonic_s()), self._timeout_s) for name in questions}
+        return {
+            name: self._askers[name].answer(max(0.0, deadline_s - self._clock.monotonic_s()), self._timeout_s)
+            for name in questions
+        }
 
 
 class _Asker:

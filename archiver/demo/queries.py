@@ -1,6 +1,7 @@
 """Three questions a person would ask of the demo's tables, answered by DuckDB from their current data files.
 
-Owns the only use of DuckDB. Promises to read exactly the files it is given (those of the tables' current snapshots) and to change nothing.
+Owns the only use of DuckDB. Promises to read exactly the files it is given (those of the tables' current
+snapshots) and to change nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ QUESTIONS = (
         """
         SELECT airlines.name AS airline,
                count(*) AS flights,
-               round(100.0 * count(*) FILTER (flights.departure_delay_minutes > 15) / count(*), 1) AS late_percent,
+               round(100.0 * count(*) FILTER (flights.departure_delay_minutes > 15) / count(*), 1)
+                   AS late_percent,
                round(avg(flights.departure_delay_minutes), 1) AS mean_delay_minutes
         FROM flights JOIN airlines USING (carrier)
         WHERE flights.status <> 'FLIGHT_STATUS_CANCELLED'
@@ -52,7 +54,8 @@ QUESTIONS = (
                     WHEN weather.precipitation_inches > 0 THEN 'some rain or snow'
                     ELSE 'fair' END AS weather,
                count(*) AS flights,
-               round(100.0 * count(*) FILTER (flights.status = 'FLIGHT_STATUS_CANCELLED') / count(*), 1) AS cancelled_percent,
+               round(100.0 * count(*) FILTER (flights.status = 'FLIGHT_STATUS_CANCELLED') / count(*), 1)
+                   AS cancelled_percent,
                round(avg(flights.departure_delay_minutes), 1) AS mean_delay_minutes
         FROM flights JOIN weather
           ON flights.route.origin = weather.origin
@@ -68,7 +71,8 @@ QUESTIONS = (
                planes.manufacturer || ' ' || planes.model AS model,
                count(*) AS flights,
                mode(airports.name) AS most_often_to
-        FROM flights JOIN planes USING (tail_number) LEFT JOIN airports ON airports.code = flights.route.destination
+        FROM flights JOIN planes USING (tail_number)
+        LEFT JOIN airports ON airports.code = flights.route.destination
         WHERE planes.year_built < 1986 AND flights.status = 'FLIGHT_STATUS_ARRIVED'
         GROUP BY ALL ORDER BY flights DESC, plane LIMIT 5
         """,
@@ -81,7 +85,10 @@ def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUES
     try:
         import duckdb
     except ImportError as error:
-        raise InvalidInput("the demo asks its questions with DuckDB, which is not installed: install the Python package duckdb") from error
+        raise InvalidInput(
+            "the demo asks its questions with DuckDB, which is not installed: install the Python "
+            "package duckdb"
+        ) from error
     answers: list[Answer] = []
     with duckdb.connect() as connection:
         connection.execute("SET threads = 2")
@@ -95,7 +102,9 @@ def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUES
 
 
 def view_sql(name: str, uris: Sequence[str]) -> str:
-    """SQL that makes a topic's data files a view: the message's fields, and the `kafka` column beside them."""
+    """SQL that makes a topic's data files a view: the message's fields, and the `kafka` column beside
+    them.
+    """
     paths = ", ".join("'" + _local(uri).replace("'", "''") + "'" for uri in uris)
     # The name is one of our topics; the paths are quoted.
     return f'CREATE OR REPLACE VIEW "{name}" AS SELECT unnest("value"), kafka FROM read_parquet([{paths}])'  # noqa: S608

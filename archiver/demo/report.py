@@ -1,7 +1,7 @@
 """What the demo has to show at its end, as values and as lines of text.
 
-Owns the words of the demo's last page. Promises that every number in it was read back from the tables or the audit, none from what the
-demo believes to have written.
+Owns the words of the demo's last page. Promises that every number in it was read back from the tables or the
+audit, none from what the demo believes to have written.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class DemoReport:
 
     @property
     def verdict(self) -> str:
-        """valid, invalid or unknown: the audit's, but never valid if a table holds other than what was sent."""
+        """valid, invalid or unknown: the audit's, but never valid if a table holds other than what was
+        sent.
+        """
         told = str(self.audit["verdict"])
         complete = all(table.rows == table.records for table in self.tables)
         return told if complete or told != "valid" else "invalid"
@@ -71,11 +73,18 @@ class DemoReport:
             "configuration": str(self.configuration),
             "steps": [vars(step) for step in self.steps],
             "tables": [
-                {name: getattr(table, name) for name in ("topic", "table", "records", "rows", "files", "bytes", "metadata_location")}
+                {
+                    name: getattr(table, name)
+                    for name in ("topic", "table", "records", "rows", "files", "bytes", "metadata_location")
+                }
                 for table in self.tables
             ],
             "answers": [
-                {"question": answer.question.text, "columns": list(answer.columns), "rows": [list(row) for row in answer.rows]}
+                {
+                    "question": answer.question.text,
+                    "columns": list(answer.columns),
+                    "rows": [list(row) for row in answer.rows],
+                }
                 for answer in self.answers
             ],
             "verdict": self.verdict,
@@ -98,7 +107,9 @@ def further(report: DemoReport, archiver: str, spark_command: str) -> list[str]:
     configured = f"-c {shlex.quote(str(report.configuration))}"
     query = "SELECT value.status, count(*) FROM nyc.flights GROUP BY 1"
     properties = {"type": "sql", "uri": f"sqlite:///{catalog_path(report.directory)}"}
-    spark = spark_sql(CATALOG, properties, StorePlace((report.directory / "data").as_uri()), query, spark_command)
+    spark = spark_sql(
+        CATALOG, properties, StorePlace((report.directory / "data").as_uri()), query, spark_command
+    )
     return [
         f"  {archiver} consume {configured} --topic flights --partition 0 --max 3 --decode",
         f"  {archiver} audit {configured}",
@@ -107,7 +118,10 @@ def further(report: DemoReport, archiver: str, spark_command: str) -> list[str]:
         "  DuckDB (its shell, or duckdb.sql(...) in Python):",
         f"    {view_sql('flights', flights.uris)};",
         "    SELECT status, count(*) FROM flights GROUP BY 1;",
-        "  Spark SQL (fetches Iceberg's runtime at the first start; leaves derby.log and metastore_db in the current folder):",
+        (
+            "  Spark SQL (fetches Iceberg's runtime at the first start; leaves derby.log and metastore_db "
+            "in the current folder):"
+        ),
         *(f"    {line}" for line in spark),
     ]
 
@@ -116,10 +130,16 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list
     """A plain table: numbers to the right, text to the left, two blanks between."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[place]) for line in [list(columns), *cells]) for place in range(len(columns))]
-    right = [bool(rows) and all(isinstance(row[place], int | float) for row in rows) for place in range(len(columns))]
+    right = [
+        bool(rows) and all(isinstance(row[place], int | float) for row in rows)
+        for place in range(len(columns))
+    ]
 
     def aligned(line: Sequence[str]) -> str:
-        padded = (text.rjust(width) if end else text.ljust(width) for text, width, end in zip(line, widths, right, strict=True))
+        padded = (
+            text.rjust(width) if end else text.ljust(width)
+            for text, width, end in zip(line, widths, right, strict=True)
+        )
         return ("  " + "  ".join(padded)).rstrip()
 
     return [aligned(columns), aligned(["-" * width for width in widths]), *(aligned(line) for line in cells)]
@@ -135,20 +155,39 @@ def _cell(value: object) -> str:
 
 def _tables(tables: Sequence[TableReport]) -> list[str]:
     rows: list[tuple[object, ...]] = [
-        (item.table, item.rows, item.files, item.bytes, round(item.bytes / max(1, item.rows), 1)) for item in tables
+        (item.table, item.rows, item.files, item.bytes, round(item.bytes / max(1, item.rows), 1))
+        for item in tables
     ]
-    rows.append(("all", sum(item.rows for item in tables), sum(item.files for item in tables), sum(item.bytes for item in tables), None))
+    rows.append(
+        (
+            "all",
+            sum(item.rows for item in tables),
+            sum(item.files for item in tables),
+            sum(item.bytes for item in tables),
+            None,
+        )
+    )
     lines = text_table(("table", "rows", "files", "bytes", "bytes/row"), rows)
     short = [item for item in tables if item.rows != item.records]
     return lines + [
-        f"  {item.table} holds {counted(item.rows, 'row')}, but {counted(item.records, 'record')} went to {item.topic}" for item in short
+        f"  {item.table} holds {counted(item.rows, 'row')}, but {counted(item.records, 'record')} went "
+        f"to {item.topic}"
+        for item in short
     ]
 
 
 def _audit(report: DemoReport) -> list[str]:
     partitions = report.audit["partitions"]
     assert isinstance(partitions, list)
-    lines = [f"Audit: {report.verdict} ({len(partitions)} topic partitions: is every offset in its table exactly once?)"]
+    lines = [
+        (
+            f"Audit: {report.verdict} ({len(partitions)} topic partitions: is every offset in its table "
+            "exactly once?)"
+        )
+    ]
     wrong = [item for item in partitions if item["verdict"] != "valid"]
-    lines += [f"  {item['topic']} partition {item['partition']}: {item['verdict']}: {item['why']}" for item in wrong[:REASONS_MAX]]
+    lines += [
+        f"  {item['topic']} partition {item['partition']}: {item['verdict']}: {item['why']}"
+        for item in wrong[:REASONS_MAX]
+    ]
     return lines

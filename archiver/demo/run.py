@@ -1,7 +1,8 @@
 """The demo: real data through the real parts, from intake files to an audit.
 
-Owns the order of the steps and nothing else. Whoever calls it hands in how an application is opened from a configuration file, so that the
-demo uses what every other command uses; only loading the data and asking the questions are its own.
+Owns the order of the steps and nothing else. Whoever calls it hands in how an application is opened from a
+configuration file, so that the demo uses what every other command uses; only loading the data and asking the
+questions are its own.
 """
 
 from __future__ import annotations
@@ -86,11 +87,15 @@ class _Run:
 
 
 def run_demo(
-    directory: Path, open_application: Callable[[Path], AbstractContextManager[DemoApplication]], clock: Clock, progress: Progress
+    directory: Path,
+    open_application: Callable[[Path], AbstractContextManager[DemoApplication]],
+    clock: Clock,
+    progress: Progress,
 ) -> DemoReport:
     """Run the whole demo in `directory`, which is emptied if an earlier demo made it.
 
-    Raises `InvalidInput` for a folder that is somebody else's or missing data, `Halt`, `RetryLater` or `OutcomeUnknown` from the parts.
+    Raises `InvalidInput` for a folder that is somebody else's or missing data, `Halt`, `RetryLater` or
+    `OutcomeUnknown` from the parts.
     """
     folder = find_data()
     run = _Run(clock, progress, [])
@@ -139,15 +144,23 @@ def _check_acknowledged(pending: Sequence[PendingBatch]) -> None:
             continue
         why = next(verdict.error for verdict in found.verdicts if verdict.outcome == found.outcome)
         if found.outcome == "unknown":
-            raise OutcomeUnknown(f"it is not known whether some records of {found.topic} were stored ({why}); run the demo again")
-        raise RetryLater(f"some records of {found.topic} were not stored ({why}); mend that and run the demo again")
+            raise OutcomeUnknown(
+                f"it is not known whether some records of {found.topic} were stored ({why}); run the "
+                "demo again"
+            )
+        raise RetryLater(
+            f"some records of {found.topic} were not stored ({why}); mend that and run the demo again"
+        )
 
 
 def _archive(application: DemoApplication, progress: Progress) -> None:
     report = application.archiving(lambda text: progress(f"      {text}")).run(None, everything=True)
     stuck = [*report.halted, *report.deferred]
     if stuck:
-        raise Halt("the demo could not archive everything: " + "; ".join(f"{item.topic}: {item.why}" for item in stuck))
+        raise Halt(
+            "the demo could not archive everything: "
+            + "; ".join(f"{item.topic}: {item.why}" for item in stuck)
+        )
 
 
 def _table_report(application: DemoApplication, topic: str, records: int) -> TableReport:

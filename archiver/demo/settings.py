@@ -1,7 +1,8 @@
-"""The demo's folder: its configuration, its descriptor set, and what may be removed when the demo starts again.
+"""The demo's folder: its configuration, its descriptor set, and what may be removed when the demo starts
+again.
 
-Owns the names of everything the demo puts into its folder. Must never remove a file that the demo did not make: a folder counts as the
-demo's only if it holds the marker, and nothing but the names listed here.
+Owns the names of everything the demo puts into its folder. Must never remove a file that the demo did not
+make: a folder counts as the demo's only if it holds the marker, and nothing but the names listed here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ MARKER = "this-is-a-demo.txt"
 CONFIGURATION = "archiver.yaml"
 DESCRIPTORS = "flights.binpb"
 _OURS = frozenset({MARKER, CONFIGURATION, DESCRIPTORS, "data", "metadata", "catalog"})
-_MARKER_TEXT = "Made by `archiver demo`. Running it again with this folder removes everything in here and starts afresh.\n"
+_MARKER_TEXT = (
+    "Made by `archiver demo`. Running it again with this folder removes everything in here and starts "
+    "afresh.\n"
+)
 
 CATALOG = "local"
 NAMESPACE = "nyc"
@@ -42,7 +46,9 @@ def prepare(directory: Path) -> Path:
         (directory / DESCRIPTORS).write_bytes(descriptor_set())
         (directory / CONFIGURATION).write_text(configuration(directory), encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"the demo cannot write into {directory}: {error}; choose another folder with --dir") from error
+        raise InvalidInput(
+            f"the demo cannot write into {directory}: {error}; choose another folder with --dir"
+        ) from error
     return directory / CONFIGURATION
 
 
@@ -72,19 +78,28 @@ def configuration(directory: Path) -> str:
         "cluster": "demo",
         "data": {"uri": (directory / "data").as_uri()},
         "metadata": {"sqlite": {"path": str(directory / "metadata" / "metadata.db")}},
-        "catalogs": [{"name": CATALOG, "type": "sql", "uri": f"sqlite:///{catalog_path(directory)}?timeout=60"}],
+        "catalogs": [
+            {"name": CATALOG, "type": "sql", "uri": f"sqlite:///{catalog_path(directory)}?timeout=60"}
+        ],
         "topics": [
             {
                 "name": topic.name,
                 "partitions": topic.partitions,
                 "retention": "forever",
                 "value": {"descriptor_set": DESCRIPTORS, "message": topic.message},
-                "archive": {"kind": "iceberg", "catalog": CATALOG, "table": table_name(topic.name), "partition_by": ["day"]},
+                "archive": {
+                    "kind": "iceberg",
+                    "catalog": CATALOG,
+                    "table": table_name(topic.name),
+                    "partition_by": ["day"],
+                },
             }
             for topic in TOPICS
         ],
     }
-    return "# The demo's configuration: a working example to copy from.\n" + yaml.safe_dump(document, sort_keys=False, width=120)
+    return "# The demo's configuration: a working example to copy from.\n" + yaml.safe_dump(
+        document, sort_keys=False, width=120
+    )
 
 
 def _clear(directory: Path) -> None:
@@ -98,7 +113,8 @@ def _clear(directory: Path) -> None:
     if MARKER not in present or foreign:
         named = ", ".join((foreign or present)[:3])
         raise InvalidInput(
-            f"{directory} is not empty and not a demo's folder (it holds {named}); choose another with --dir, or empty it yourself"
+            f"{directory} is not empty and not a demo's folder (it holds {named}); choose another with "
+            "--dir, or empty it yourself"
         )
     # The marker goes last, so that a removal that was interrupted can be taken up again.
     for name in sorted(present, key=lambda entry: entry == MARKER):

@@ -1,9 +1,10 @@
-"""A small Avro codec: single datums in Avro's binary encoding, read and written by a parsed schema (`avro_schema.py`).
+"""A small Avro codec: single datums in Avro's binary encoding, read and written by a parsed schema
+(`avro_schema.py`).
 
-Owns what control events need and nothing more; no container files, no schema resolution.
-Promises: bytes from outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else is raised. Work and memory stay
-proportional to the input: a datum cannot make the reader loop or allocate beyond its own length, whatever its counts claim.
-Must never know what an event is.
+Owns what control events need and nothing more; no container files, no schema resolution. Promises: bytes from
+outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else is raised. Work and memory
+stay proportional to the input: a datum cannot make the reader loop or allocate beyond its own length,
+whatever its counts claim. Must never know what an event is.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.position = 0
-        # A value takes at least one byte, apart from records and nulls, of which the schemas have a few per byte at most.
+        # A value takes at least one byte, apart from records and nulls, of which the schemas have a few per
+        # byte at most.
         self._values_left = 8 * len(data) + 1024
 
     def take(self, count: int) -> bytes:
         end = self.position + count
         if count < 0 or end > len(self.data):
-            raise Corrupted(f"the event ends early: {count} bytes wanted at {self.position} of {len(self.data)}")
+            raise Corrupted(
+                f"the event ends early: {count} bytes wanted at {self.position} of {len(self.data)}"
+            )
         taken = self.data[self.position : end]
         self.position = end
         return taken
@@ -75,11 +79,14 @@ class _Reader:
         items: list[Any] = []
         while count := self.number(_LONG_RANGE):
             if count < 0:
-                # A negative count is followed by the size of the block in bytes, which only a skipping reader needs.
+                # A negative count is followed by the size of the block in bytes, which only a skipping reader
+                # needs.
                 count = -count
                 self.number(_LONG_RANGE)
             if count > self._values_left:
-                raise Corrupted(f"an array before {self.position} claims {count} items, more than the event can hold")
+                raise Corrupted(
+                    f"an array before {self.position} claims {count} items, more than the event can hold"
+                )
             items.extend(self.read(schema.items) for _ in range(count))
         return items
 
@@ -116,7 +123,9 @@ _READ: dict[str, Callable[[_Reader], Any]] = {
 
 
 def read_datum(schema: Schema, data: bytes) -> Any:
-    """Read one datum that fills `data` exactly: records and arrays as lists, null as None. Raises `Corrupted`."""
+    """Read one datum that fills `data` exactly: records and arrays as lists, null as None. Raises
+    `Corrupted`.
+    """
     reader = _Reader(data)
     value = reader.read(schema)
     if reader.position != len(data):
@@ -125,7 +134,9 @@ def read_datum(schema: Schema, data: bytes) -> Any:
 
 
 def read_data(schema: Schema, data: bytes, count: int) -> list[Any]:
-    """Read `count` datums that fill `data` exactly, as a container file's block holds them. Raises `Corrupted`."""
+    """Read `count` datums that fill `data` exactly, as a container file's block holds them. Raises
+    `Corrupted`.
+    """
     reader = _Reader(data)
     values = [reader.read(schema) for _ in range(min(count, len(data) + 1))]
     if len(values) != count or reader.position != len(data):
@@ -134,7 +145,9 @@ def read_data(schema: Schema, data: bytes, count: int) -> list[Any]:
 
 
 def write_datum(schema: Schema, value: Any) -> bytes:
-    """The bytes of one datum; arrays in one block, as Java writes them. Raises `InvalidInput` with the path of the wrong value."""
+    """The bytes of one datum; arrays in one block, as Java writes them. Raises `InvalidInput` with the path
+    of the wrong value.
+    """
     out = bytearray()
     _write(schema, value, out)
     return bytes(out)

@@ -1,9 +1,10 @@
 """Avro schemas as typed trees, parsed from their JSON text.
 
-Owns the part of Avro that control events need: null, boolean, int, long, float, double, string, bytes, fixed, array, record, and unions of
-null with one other type. A name inside a namespace is looked up in that namespace first and then without one, as Java does.
-Promises: a wrong text raises `Corrupted` and nothing else; work is proportional to the text.
-Must never guess: schemas that refer to themselves, enums, maps and wider unions are refused (Iceberg writes none of them).
+Owns the part of Avro that control events need: null, boolean, int, long, float, double, string, bytes, fixed,
+array, record, and unions of null with one other type. A name inside a namespace is looked up in that
+namespace first and then without one, as Java does. Promises: a wrong text raises `Corrupted` and nothing
+else; work is proportional to the text. Must never guess: schemas that refer to themselves, enums, maps and
+wider unions are refused (Iceberg writes none of them).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from archiver.runtime.errors import Corrupted
 DEPTH_MAX = 32
 """Levels of nesting in a schema, with names replaced by what they stand for. Events use ten."""
 NODES_MAX = 20_000
-"""Types in a schema, with names replaced by what they stand for. A short text can refer to a record twice in a record twice, and so on: its
-tree would have more types than any machine has memory. A manifest of a table with 1,000 partition fields has fewer."""
+"""Types in a schema, with names replaced by what they stand for. A short text can refer to a record twice in
+a record twice, and so on: its tree would have more types than any machine has memory. A manifest of a table
+with 1,000 partition fields has fewer."""
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "bytes"})
 
@@ -43,7 +45,9 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list; Iceberg's maps with integer keys are arrays of key and value records with the logical type `map`."""
+    """A list; Iceberg's maps with integer keys are arrays of key and value records with the logical type
+    `map`.
+    """
 
     items: Schema
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -83,7 +87,9 @@ def describe(schema: Schema) -> str:
         return "an optional value"
     if isinstance(schema, Record):
         return f"the record {schema.name!r:.200}"
-    name = {Fixed: "fixed", Array: "array"}.get(type(schema)) or (schema.kind if isinstance(schema, Primitive) else "")
+    name = {Fixed: "fixed", Array: "array"}.get(type(schema)) or (
+        schema.kind if isinstance(schema, Primitive) else ""
+    )
     logical = schema.properties.get("logicalType")
     return name if logical is None else f"{name} ({logical!r:.80})"
 
@@ -114,25 +120,37 @@ class _SchemaParser:
         return schema
 
     def _measure(self, schema: Schema) -> tuple[int, int]:
-        """Levels and types of a schema. Work is proportional to its own fields, because each part is measured once."""
+        """Levels and types of a schema. Work is proportional to its own fields, because each part is measured
+        once.
+        """
         known = self._sizes.get(id(schema))
         if known is not None:
             return known
         if isinstance(schema, Record):
             parts = [self._measure(one.schema) for one in schema.fields]
         else:
-            inner = schema.schema if isinstance(schema, Optional) else schema.items if isinstance(schema, Array) else None
+            inner = (
+                schema.schema
+                if isinstance(schema, Optional)
+                else schema.items
+                if isinstance(schema, Array)
+                else None
+            )
             parts = [] if inner is None else [self._measure(inner)]
         size = (1 + max((levels for levels, _ in parts), default=0), 1 + sum(types for _, types in parts))
         if size[0] > DEPTH_MAX + 1 or size[1] > NODES_MAX:
-            raise Corrupted(f"the avro schema nests deeper than {DEPTH_MAX} levels, or has more than {NODES_MAX} types")
+            raise Corrupted(
+                f"the avro schema nests deeper than {DEPTH_MAX} levels, or has more than {NODES_MAX} types"
+            )
         self._sizes[id(schema)] = size
         self._measured.append(schema)
         return size
 
     def _parsed(self, tree: object, namespace: str, depth: int) -> Schema:
         if depth > DEPTH_MAX:
-            raise Corrupted(f"the avro schema nests deeper than {DEPTH_MAX} levels")  # before Python's own stack ends
+            raise Corrupted(
+                f"the avro schema nests deeper than {DEPTH_MAX} levels"
+            )  # before Python's own stack ends
         if isinstance(tree, str):
             return Primitive(tree) if tree in PRIMITIVES else self._lookup(tree, namespace)
         if isinstance(tree, list):
@@ -169,7 +187,9 @@ class _SchemaParser:
         if kind == "array":
             if "items" not in tree:
                 raise Corrupted("the avro schema holds an array without items")
-            return Array(self.parse(tree["items"], namespace, depth + 1), _properties(tree, ("type", "items")))
+            return Array(
+                self.parse(tree["items"], namespace, depth + 1), _properties(tree, ("type", "items"))
+            )
         if kind not in ("fixed", "record"):
             raise Corrupted(f"the avro schema holds the type {kind!r:.80}, which control events do not use")
         name, inside = _full_name(tree, namespace)

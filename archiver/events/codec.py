@@ -1,12 +1,13 @@
-"""Control-topic events as bytes: `C2 01`, the length of the schema text (16 bits, big endian), the text, one Avro datum.
+"""Control-topic events as bytes: `C2 01`, the length of the schema text (16 bits, big endian), the text, one
+Avro datum.
 
-Owns the way from an `Event` to those bytes and back. Writes what the Java classes write, entries of maps in ascending key order.
-Reads what any release wrote: a foreign schema is matched by field id, as Java does it, and the older vocabulary (`io.tabular`) by name; the
-result is the same types. What Java refuses is refused (a missing or unknown field id), and so are a type number that does not fit the
-payload and bytes after the datum.
-Promises: bytes from outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else is raised; work stays in proportion.
-Nothing else in the project builds or parses event bytes. The older vocabulary is written only on request (`ledger encode`): the ledger
-never holds it.
+Owns the way from an `Event` to those bytes and back. Writes what the Java classes write, entries of maps in
+ascending key order. Reads what any release wrote: a foreign schema is matched by field id, as Java does it,
+and the older vocabulary (`io.tabular`) by name; the result is the same types. What Java refuses is refused (a
+missing or unknown field id), and so are a type number that does not fit the payload and bytes after the
+datum. Promises: bytes from outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else
+is raised; work stays in proportion. Nothing else in the project builds or parses event bytes. The older
+vocabulary is written only on request (`ledger encode`): the ledger never holds it.
 """
 
 from __future__ import annotations
@@ -38,17 +39,26 @@ class Decoded:
     partition_fields: tuple[PartitionField, ...]
     """Fields of the partition tuples of its files; empty for other payloads and unpartitioned tables."""
     table_uuid: bool
-    """Whether the schema has the field `table_uuid`; False for releases up to 1.10 (and for payloads without a table)."""
+    """Whether the schema has the field `table_uuid`; False for releases up to 1.10 (and for payloads without
+    a table)."""
     legacy: bool
-    """Whether it is of the older vocabulary. Such an event has no catalog name, and its times were milliseconds."""
+    """Whether it is of the older vocabulary. Such an event has no catalog name, and its times were
+    milliseconds."""
 
 
-def encode(event: Event, partition_fields: Sequence[PartitionField] = (), *, table_uuid: bool = True, legacy: bool = False) -> bytes:
+def encode(
+    event: Event,
+    partition_fields: Sequence[PartitionField] = (),
+    *,
+    table_uuid: bool = True,
+    legacy: bool = False,
+) -> bytes:
     """The bytes of an event, as Java writes them.
 
-    `partition_fields` names and types the partition tuples of its files, in order; other payloads ignore it. `table_uuid` False leaves the
-    uuid of the table out, because readers of release 1.10 stop at it. `legacy` is the older vocabulary, which has neither catalog names nor
-    the newest fields of files, and whole milliseconds. Raises `InvalidInput` with the path of the value that does not fit.
+    `partition_fields` names and types the partition tuples of its files, in order; other payloads ignore it.
+    `table_uuid` False leaves the uuid of the table out, because readers of release 1.10 stop at it. `legacy`
+    is the older vocabulary, which has neither catalog names nor the newest fields of files, and whole
+    milliseconds. Raises `InvalidInput` with the path of the value that does not fit.
     """
     if type(event.payload) not in TYPE_OF_PAYLOAD:
         raise InvalidInput(f"{type(event.payload).__name__} is not the payload of a control event")
@@ -56,13 +66,18 @@ def encode(event: Event, partition_fields: Sequence[PartitionField] = (), *, tab
     text = schema_text(event.type, fields, table_uuid, legacy)
     writer = _Writer(fields, event_fields.left_out(table_uuid, legacy))
     outer = event_fields.struct_of(event.type, legacy)
-    datum = [writer.wire(one.kind, int(event.type) if one.name == "type" else getattr(event, one.attribute)) for one in outer.fields]
+    datum = [
+        writer.wire(one.kind, int(event.type) if one.name == "type" else getattr(event, one.attribute))
+        for one in outer.fields
+    ]
     return join(text, avro.write_datum(_parsed(text), datum))
 
 
 def write(decoded: Decoded) -> bytes:
     """The bytes of an event, with a schema as the one it was read with. Raises `InvalidInput`."""
-    return encode(decoded.event, decoded.partition_fields, table_uuid=decoded.table_uuid, legacy=decoded.legacy)
+    return encode(
+        decoded.event, decoded.partition_fields, table_uuid=decoded.table_uuid, legacy=decoded.legacy
+    )
 
 
 def decode(data: bytes) -> Event:
@@ -78,24 +93,35 @@ def read(data: bytes) -> Decoded:
     number = values.pop("type")
     event = Event(**values)
     if number != event.type:
-        raise Corrupted(f"the event has the type number {number}, but its payload is that of {event.type.name} ({event.type.value})")
+        raise Corrupted(
+            f"the event has the type number {number}, but its payload is that of {event.type.name} "
+            f"({event.type.value})"
+        )
     return Decoded(event, plan.partition_fields or (), plan.table_uuid, plan.legacy)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
     """The schema text and the datum of an event, both as on the wire. Raises `Corrupted`."""
     if len(data) < 4 or data[:2] != MAGIC:
-        raise Corrupted(f"a control event starts with c201 and a length, this one with {data[:4].hex() or 'nothing'}")
+        raise Corrupted(
+            f"a control event starts with c201 and a length, this one with {data[:4].hex() or 'nothing'}"
+        )
     end = 4 + int.from_bytes(data[2:4], "big")
     if end > len(data):
-        raise Corrupted(f"the control event ends inside its schema text: {end} bytes wanted, {len(data)} there")
+        raise Corrupted(
+            f"the control event ends inside its schema text: {end} bytes wanted, {len(data)} there"
+        )
     return data[4:end], data[end:]
 
 
 def join(text: bytes, datum: bytes) -> bytes:
-    """Put an event together again from what `split` gave. Raises `InvalidInput` when the text is too long for its length field."""
+    """Put an event together again from what `split` gave. Raises `InvalidInput` when the text is too long for
+    its length field.
+    """
     if len(text) > TEXT_BYTES_MAX:
-        raise InvalidInput(f"a schema text of {len(text)} bytes does not fit in an event, {TEXT_BYTES_MAX} do")
+        raise InvalidInput(
+            f"a schema text of {len(text)} bytes does not fit in an event, {TEXT_BYTES_MAX} do"
+        )
     return MAGIC + len(text).to_bytes(2, "big") + text + datum
 
 
@@ -119,7 +145,9 @@ class _Writer:
                 return _whole_milliseconds(value)
             return value.bytes if isinstance(value, uuid.UUID) else value
         if isinstance(kind, ListOf):
-            return [self.wire(kind.items, item) for item in value] if isinstance(value, list | tuple) else value
+            return (
+                [self.wire(kind.items, item) for item in value] if isinstance(value, list | tuple) else value
+            )
         if isinstance(kind, MapOf):
             return _sorted_items(value)
         if isinstance(kind, PartitionTuple):
@@ -136,13 +164,20 @@ class _Writer:
     def _tuple(self, values: Any) -> list[Any]:
         if not isinstance(values, list | tuple) or len(values) != len(self._partition):
             names = ", ".join(name for name, _ in self._partition) or "none"
-            raise InvalidInput(f"partition: {len(self._partition)} values expected (fields: {names}), got {avro.shown(values)}")
-        return [partitions.to_wire(kind, value) for (_, kind), value in zip(self._partition, values, strict=True)]
+            raise InvalidInput(
+                f"partition: {len(self._partition)} values expected (fields: {names}), got "
+                f"{avro.shown(values)}"
+            )
+        return [
+            partitions.to_wire(kind, value) for (_, kind), value in zip(self._partition, values, strict=True)
+        ]
 
 
 def _whole_milliseconds(time_us: Any) -> Any:
     if isinstance(time_us, int) and time_us % 1000:
-        raise InvalidInput(f"the older vocabulary has whole milliseconds, not {avro.shown(time_us)} microseconds")
+        raise InvalidInput(
+            f"the older vocabulary has whole milliseconds, not {avro.shown(time_us)} microseconds"
+        )
     return time_us // 1000 if isinstance(time_us, int) else time_us
 
 
@@ -171,7 +206,10 @@ def _plan(text: bytes) -> _Plan:
     schema = _parsed(text)
     name = schema.name if isinstance(schema, avro_schema.Record) else "no record"
     if name not in (event_fields.EVENT, event_fields.LEGACY_EVENT):
-        raise Corrupted(f"the schema of the event describes {name!r:.200}; known are {event_fields.EVENT} and {event_fields.LEGACY_EVENT}")
+        raise Corrupted(
+            f"the schema of the event describes {name!r:.200}; known are {event_fields.EVENT} and "
+            f"{event_fields.LEGACY_EVENT}"
+        )
     assert isinstance(schema, avro_schema.Record)
     legacy = name == event_fields.LEGACY_EVENT
     struct = _payload_struct(schema, legacy)
@@ -183,17 +221,24 @@ def _plan(text: bytes) -> _Plan:
 
 def _payload_struct(schema: avro_schema.Record, legacy: bool) -> Struct:
     """The table of the payload, found by the name of its record, as Java finds the class."""
-    known = {struct.name: struct for struct in (event_fields.LEGACY_PAYLOADS if legacy else event_fields.PAYLOADS).values()}
+    known = {
+        struct.name: struct
+        for struct in (event_fields.LEGACY_PAYLOADS if legacy else event_fields.PAYLOADS).values()
+    }
     for one in schema.fields:
         if one.name == "payload" and isinstance(one.schema, avro_schema.Record):
             if one.schema.name in known:
                 return known[one.schema.name]
-            raise Corrupted(f"the payload of the event is {one.schema.name!r:.200}; known are {', '.join(known)}")
+            raise Corrupted(
+                f"the payload of the event is {one.schema.name!r:.200}; known are {', '.join(known)}"
+            )
     raise Corrupted("the schema of the event has no payload")
 
 
 class _Matcher:
-    """Compares a foreign schema with the tables, once per schema text, and builds the functions that turn its datums into values."""
+    """Compares a foreign schema with the tables, once per schema text, and builds the functions that turn its
+    datums into values.
+    """
 
     def __init__(self) -> None:
         self.partition_fields: tuple[PartitionField, ...] | None = None
@@ -211,24 +256,35 @@ class _Matcher:
             return self._match_partition(node)
         if isinstance(kind, Struct) and isinstance(node, avro_schema.Record):
             return self._match_struct(kind, node)
-        raise Corrupted(f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected")
+        raise Corrupted(
+            f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected"
+        )
 
     def _match_struct(self, struct: Struct, node: avro_schema.Record) -> _Read:
         if node.name != struct.name:
-            raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {struct.name} is expected")
-        known: dict[Any, event_fields.Field] = {(one.name if struct.by_name else one.field_id): one for one in struct.fields}
+            raise Corrupted(
+                f"the schema of the event has a record {node.name!r:.200} where {struct.name} is expected"
+            )
+        known: dict[Any, event_fields.Field] = {
+            (one.name if struct.by_name else one.field_id): one for one in struct.fields
+        }
         readers: list[tuple[str, _Read]] = []
         for one in node.fields:
             key = one.name if struct.by_name else _field_id(node, one)
             field = known.pop(key, None)
             if field is None:
-                raise Corrupted(f"{node.name} has the field {one.name!r:.200} ({key!r:.200}), which is unknown or there twice")
+                raise Corrupted(
+                    f"{node.name} has the field {one.name!r:.200} ({key!r:.200}), which is unknown or "
+                    "there twice"
+                )
             self.table_uuid |= field.field_id == event_fields.TABLE_UUID_ID
             readers.append((field.attribute, self._match_field(field, one.schema)))
         if missing := [one.name for one in known.values() if not one.optional]:
             raise Corrupted(f"{node.name} lacks the fields {', '.join(missing)}")
         make = struct.make
-        return lambda values: make(**{name: reader(value) for (name, reader), value in zip(readers, values, strict=True)})
+        return lambda values: make(
+            **{name: reader(value) for (name, reader), value in zip(readers, values, strict=True)}
+        )
 
     def _match_field(self, field: event_fields.Field, node: avro_schema.Schema) -> _Read:
         reader = self.match(field.kind, node.schema if isinstance(node, avro_schema.Optional) else node)
@@ -244,20 +300,29 @@ class _Matcher:
 
     def _match_partition(self, node: avro_schema.Record) -> _Read:
         if node.name != event_fields.PARTITION_DATA:
-            raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {event_fields.PARTITION_DATA} is expected")
+            raise Corrupted(
+                f"the schema of the event has a record {node.name!r:.200} where "
+                f"{event_fields.PARTITION_DATA} is expected"
+            )
         fields: list[PartitionField] = []
         kinds: list[partitions.PartitionType] = []
         for one in node.fields:
-            kind = partitions.type_of(one.schema.schema if isinstance(one.schema, avro_schema.Optional) else one.schema)
+            kind = partitions.type_of(
+                one.schema.schema if isinstance(one.schema, avro_schema.Optional) else one.schema
+            )
             name = one.properties.get("iceberg-field-name", one.name)
             if not isinstance(name, str):
                 raise Corrupted(f"the partition field {one.name!r:.200} has an original name that is no text")
             kinds.append(kind)
             fields.append(PartitionField(_field_id(node, one), name, str(kind)))
         if self.partition_fields not in (None, tuple(fields)):
-            raise Corrupted("the data files and the delete files of the event have different partition fields")
+            raise Corrupted(
+                "the data files and the delete files of the event have different partition fields"
+            )
         self.partition_fields = tuple(fields)
-        return lambda values: tuple(partitions.from_wire(kind, value) for kind, value in zip(kinds, values, strict=True))
+        return lambda values: tuple(
+            partitions.from_wire(kind, value) for kind, value in zip(kinds, values, strict=True)
+        )
 
 
 def _field_id(record: avro_schema.Record, field: avro_schema.RecordField) -> int:
@@ -268,7 +333,11 @@ def _field_id(record: avro_schema.Record, field: avro_schema.RecordField) -> int
 
 
 def _match_scalar(kind: Scalar, node: avro_schema.Schema) -> _Read:
-    logical = None if isinstance(node, avro_schema.Record | avro_schema.Optional) else node.properties.get("logicalType")
+    logical = (
+        None
+        if isinstance(node, avro_schema.Record | avro_schema.Optional)
+        else node.properties.get("logicalType")
+    )
     if kind.name == "uuid":
         if isinstance(node, avro_schema.Fixed) and node.size == 16 and logical == "uuid":
             return lambda value: uuid.UUID(bytes=value)
@@ -279,11 +348,17 @@ def _match_scalar(kind: Scalar, node: avro_schema.Schema) -> _Read:
             return lambda value: value * 1000
         if kind.name == node.kind or (kind.name, node.kind) == ("long", "int"):
             return _same
-    raise Corrupted(f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected")
+    raise Corrupted(
+        f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected"
+    )
 
 
 def _described(kind: Kind) -> str:
-    return kind.name if isinstance(kind, Scalar | Struct) else {ListOf: "a list", MapOf: "a map"}.get(type(kind), "a partition tuple")
+    return (
+        kind.name
+        if isinstance(kind, Scalar | Struct)
+        else {ListOf: "a list", MapOf: "a map"}.get(type(kind), "a partition tuple")
+    )
 
 
 def _same(value: Any) -> Any:

@@ -1,9 +1,10 @@
-"""The structs of control events as tables: name, field id, type and doc of every field, and the Python type each stands for.
+"""The structs of control events as tables: name, field id, type and doc of every field, and the Python type
+each stands for.
 
-Owns the vocabulary, both the current one (releases 1.10 to 1.12) and the older one, which the archiver itself only reads. The tables are
-what `schemas.py` writes as schema text and what `codec.py` matches a foreign schema against: by field id, or by name where the older
-vocabulary has no ids.
-A field id once used is never used again, and fields are never added: Java readers refuse ids they do not know.
+Owns the vocabulary, both the current one (releases 1.10 to 1.12) and the older one, which the archiver itself
+only reads. The tables are what `schemas.py` writes as schema text and what `codec.py` matches a foreign
+schema against: by field id, or by name where the older vocabulary has no ids. A field id once used is never
+used again, and fields are never added: Java readers refuse ids they do not know.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ LEGACY_WITHOUT = frozenset({142, 143, 144, 145})
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """`int`, `long`, `string`, `bytes`, `uuid`, `timestamp` (microseconds) or `millis` (older vocabulary, turned into microseconds)."""
+    """`int`, `long`, `string`, `bytes`, `uuid`, `timestamp` (microseconds) or `millis` (older vocabulary,
+    turned into microseconds).
+    """
 
     name: str
 
@@ -147,11 +150,32 @@ _FILE_FIELDS = (
     _statistic("upper_bounds", 128, (129, 130), _BYTES, "upper bound"),
     Field("key_metadata", 131, _BYTES, "key_metadata", optional=True, doc="Encryption key metadata blob"),
     Field("split_offsets", 132, ListOf(_LONG, 133), "split_offsets", optional=True, doc="Splittable offsets"),
-    Field("equality_ids", 135, ListOf(_INT, 136), "equality_ids", optional=True, doc="Equality comparison field IDs"),
+    Field(
+        "equality_ids",
+        135,
+        ListOf(_INT, 136),
+        "equality_ids",
+        optional=True,
+        doc="Equality comparison field IDs",
+    ),
     Field("sort_order_id", 140, _INT, "sort_order_id", optional=True, doc="Sort order ID"),
-    Field("first_row_id", 142, _LONG, "first_row_id", optional=True, doc="The first row ID assigned to the first row in the data file"),
+    Field(
+        "first_row_id",
+        142,
+        _LONG,
+        "first_row_id",
+        optional=True,
+        doc="The first row ID assigned to the first row in the data file",
+    ),
     Field("referenced_data_file", 143, _STRING, "referenced_data_file", optional=True, doc=_REFERENCED_DOC),
-    Field("content_offset", 144, _LONG, "content_offset", optional=True, doc="The offset in the file where the content starts"),
+    Field(
+        "content_offset",
+        144,
+        _LONG,
+        "content_offset",
+        optional=True,
+        doc="The offset in the file where the content starts",
+    ),
     Field("content_size_in_bytes", 145, _LONG, "content_size", optional=True, doc=_CONTENT_SIZE_DOC),
 )
 
@@ -159,7 +183,9 @@ _DATA_FILE = Struct(f"{FILE_NAMESPACE}.GenericDataFile", _FILE_FIELDS, types.Dat
 _DELETE_FILE = Struct(f"{FILE_NAMESPACE}.GenericDeleteFile", _FILE_FIELDS, types.DataFile)
 
 PAYLOADS: dict[types.EventType, Struct] = {
-    types.EventType.START_COMMIT: Struct(f"{NAMESPACE}.StartCommit", (Field("commit_id", 10200, _UUID, "commit_id"),), types.StartCommit),
+    types.EventType.START_COMMIT: Struct(
+        f"{NAMESPACE}.StartCommit", (Field("commit_id", 10200, _UUID, "commit_id"),), types.StartCommit
+    ),
     types.EventType.DATA_WRITTEN: Struct(
         f"{NAMESPACE}.DataWritten",
         (
@@ -201,7 +227,9 @@ PAYLOADS: dict[types.EventType, Struct] = {
 
 
 def event_struct(payload: Struct) -> Struct:
-    """The outer struct around a payload; it becomes a dictionary, because the type number is checked against the payload."""
+    """The outer struct around a payload; it becomes a dictionary, because the type number is checked against
+    the payload.
+    """
     return Struct(
         EVENT,
         (
@@ -269,7 +297,9 @@ LEGACY_PAYLOADS: dict[types.EventType, Struct] = {
         _legacy_field("snapshotId", _LONG, "snapshot_id", optional=True),
         _LEGACY_VALID_THROUGH,
     ),
-    types.EventType.COMMIT_COMPLETE: _legacy("CommitCompletePayload", types.CommitComplete, _LEGACY_COMMIT, _LEGACY_VALID_THROUGH),
+    types.EventType.COMMIT_COMPLETE: _legacy(
+        "CommitCompletePayload", types.CommitComplete, _LEGACY_COMMIT, _LEGACY_VALID_THROUGH
+    ),
 }
 """Struct of each payload, older vocabulary."""
 

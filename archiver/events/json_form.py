@@ -1,10 +1,11 @@
 """Events as the JSON people read, in the form of the golden samples.
 
-Owns that form: uuids as text, bytes as hex, maps as objects with the field id as text, each time as ISO text with six decimals and as a
-number (`..._micros`). The partition type and the presence of `table_uuid` are part of it, so that the same bytes can be made of it.
-An event of the older vocabulary has that vocabulary's names, times as plain milliseconds, and no partition type.
-Promises: `from_json` and `from_document` raise `InvalidInput` and nothing else. Must never pass over a key it does not know: a misspelt one
-would be lost in silence.
+Owns that form: uuids as text, bytes as hex, maps as objects with the field id as text, each time as ISO text
+with six decimals and as a number (`..._micros`). The partition type and the presence of `table_uuid` are part
+of it, so that the same bytes can be made of it. An event of the older vocabulary has that vocabulary's names,
+times as plain milliseconds, and no partition type. Promises: `from_json` and `from_document` raise
+`InvalidInput` and nothing else. Must never pass over a key it does not know: a misspelt one would be lost in
+silence.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class _Writer:
             if one.field_id in self._left_out:
                 continue
             if one.name == "data_files":
-                tree["partition_type"] = [{"id": field.field_id, "name": field.name, "type": field.type} for field, _ in self._fields]
+                tree["partition_type"] = [
+                    {"id": field.field_id, "name": field.name, "type": field.type}
+                    for field, _ in self._fields
+                ]
             tree |= self.field(one, getattr(value, one.attribute))
         return tree
 
@@ -90,8 +94,8 @@ class _Writer:
 def from_document(document: object) -> Decoded:
     """The event of a golden file (it stands under `event`), or of an object as `to_json` makes it.
 
-    The partition fields are those that the event states; else those of `partition_spec` and `table_schema` beside it. Raises
-    `InvalidInput`.
+    The partition fields are those that the event states; else those of `partition_spec` and `table_schema`
+    beside it. Raises `InvalidInput`.
     """
     if not isinstance(document, Mapping):
         raise InvalidInput(f"an event is a json object, got {shown(document)}")
@@ -103,7 +107,8 @@ def from_document(document: object) -> Decoded:
 
 
 def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = None) -> Decoded:
-    """The event that `to_json` would turn into `tree`; `given` are the partition fields, where the event does not state them.
+    """The event that `to_json` would turn into `tree`; `given` are the partition fields, where the event does
+    not state them.
 
     Raises `InvalidInput` with the key that is missing, unknown or wrong.
     """
@@ -120,16 +125,22 @@ def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = 
     if _get(tree, "type", int) != kind:
         raise InvalidInput(f"the type number of {name} is {kind.value}, not {shown(tree['type'])}")
     if tree.get("type_name", _type_name(kind, legacy)) != _type_name(kind, legacy):
-        raise InvalidInput(f"the type name of {name} is {_type_name(kind, legacy)}, not {shown(tree['type_name'])}")
+        raise InvalidInput(
+            f"the type name of {name} is {_type_name(kind, legacy)}, not {shown(tree['type_name'])}"
+        )
     fields = _stated_fields(payload, given, legacy) if kind is EventType.DATA_WRITTEN else ()
     reader = _Reader(fields, event_fields.left_out(True, legacy))
     values = reader.values(event_fields.struct_of(kind, legacy), tree, also=("type_name",))
     values.pop("type")
     reference = payload.get("table_reference")
-    return Decoded(Event(**values), fields, isinstance(reference, Mapping) and "table_uuid" in reference, legacy)
+    return Decoded(
+        Event(**values), fields, isinstance(reference, Mapping) and "table_uuid" in reference, legacy
+    )
 
 
-def _stated_fields(payload: Mapping[str, Any], given: Sequence[PartitionField] | None, legacy: bool) -> tuple[PartitionField, ...]:
+def _stated_fields(
+    payload: Mapping[str, Any], given: Sequence[PartitionField] | None, legacy: bool
+) -> tuple[PartitionField, ...]:
     if "partition_type" in payload and not legacy:
         return tuple(map(_partition_field, _get(payload, "partition_type", list)))
     if given is not None:
@@ -177,7 +188,11 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], Any]]] = {
 }
 
 
-_PAYLOAD_NAMES = {struct.name for structs in (event_fields.PAYLOADS, event_fields.LEGACY_PAYLOADS) for struct in structs.values()}
+_PAYLOAD_NAMES = {
+    struct.name
+    for structs in (event_fields.PAYLOADS, event_fields.LEGACY_PAYLOADS)
+    for struct in structs.values()
+}
 
 
 def _stated_time(name: str, tree: Mapping[str, Any]) -> Any:
@@ -189,7 +204,10 @@ def _stated_time(name: str, tree: Mapping[str, Any]) -> Any:
         raise InvalidInput(f"{name} is {shown(text)}, which is of the wrong type")
     told = time_us_of(text)
     if number is not None and number != told:
-        raise InvalidInput(f"{name} is {text!r:.80} and {name}_micros {shown(number)}, which is another time; leave one of them out")
+        raise InvalidInput(
+            f"{name} is {text!r:.80} and {name}_micros {shown(number)}, which is another time; leave "
+            "one of them out"
+        )
     return told
 
 
@@ -201,12 +219,20 @@ class _Reader:
     def struct(self, struct: Struct, tree: object) -> Any:
         if not isinstance(tree, Mapping):
             raise InvalidInput(f"an object expected for {struct.name}, got {shown(tree)}")
-        return struct.make(**self.values(struct, tree, also=("class", "partition_type") if struct.name in _PAYLOAD_NAMES else ()))
+        return struct.make(
+            **self.values(
+                struct, tree, also=("class", "partition_type") if struct.name in _PAYLOAD_NAMES else ()
+            )
+        )
 
     def values(self, struct: Struct, tree: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, Any]:
         """Values by attribute. `also` are further keys that may be there."""
         fields = [one for one in struct.fields if one.field_id not in self._left_out]
-        known = {one.name for one in fields} | {f"{one.name}_micros" for one in fields if one.kind == _TIMESTAMP} | set(also)
+        known = (
+            {one.name for one in fields}
+            | {f"{one.name}_micros" for one in fields if one.kind == _TIMESTAMP}
+            | set(also)
+        )
         if unknown := [key for key in tree if key not in known]:
             raise InvalidInput(f"{struct.name} has the unknown key {unknown[0]!r:.80}")
         values: dict[str, Any] = {}
@@ -227,7 +253,9 @@ class _Reader:
         if isinstance(kind, PartitionTuple):
             if isinstance(tree, Mapping) and len(tree) > len(self._fields):
                 raise InvalidInput(
-                    f"partition: values of {', '.join(name for name, _ in self._fields) or 'no fields'} expected, got {shown(tree)}"
+                    "partition: values of "
+                    f"{', '.join(name for name, _ in self._fields) or 'no fields'} expected, got "
+                    f"{shown(tree)}"
                 )
             return tuple(partitions.from_json(form, _get(tree, name, object)) for name, form in self._fields)
         if isinstance(kind, Struct):
@@ -238,6 +266,8 @@ class _Reader:
         return convert(tree)
 
     def _map(self, kind: MapOf, tree: Any) -> dict[int, Any]:
-        if not isinstance(tree, Mapping) or not all(isinstance(key, str) and _FIELD_ID.fullmatch(key) for key in tree):
+        if not isinstance(tree, Mapping) or not all(
+            isinstance(key, str) and _FIELD_ID.fullmatch(key) for key in tree
+        ):
             raise InvalidInput(f"an object with field ids as keys expected, got {shown(tree)}")
         return {int(key): self._value(kind.values, value) for key, value in tree.items()}

@@ -1,8 +1,9 @@
-"""Iceberg's primitive types in the partition record: type names, Avro forms, and values in Python, on the wire and in JSON.
+"""Iceberg's primitive types in the partition record: type names, Avro forms, and values in Python, on the
+wire and in JSON.
 
-Owns the rules by which Iceberg writes a partition tuple into Avro, its rewriting of names that Avro does not allow included.
-Promises: a type or value that does not fit raises `InvalidInput` when it comes from us and `Corrupted` when it comes from stored bytes.
-Must never read or write Avro bytes itself.
+Owns the rules by which Iceberg writes a partition tuple into Avro, its rewriting of names that Avro does not
+allow included. Promises: a type or value that does not fit raises `InvalidInput` when it comes from us and
+`Corrupted` when it comes from stored bytes. Must never read or write Avro bytes itself.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _PLAIN: dict[str, str | dict[str, Any]] = {
     "timestamptz_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": True},
     "uuid": UUID_FIXED,
 }
-_WHOLE_NUMBERS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_WHOLE_NUMBERS = frozenset(
+    {"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
+)
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
 _FIXED = re.compile(r"fixed\[\s*([0-9]{1,9})\s*\]")
 
@@ -69,7 +72,9 @@ class PartitionType:
 
 
 def parse_type(text: str) -> PartitionType:
-    """Take an Iceberg type name apart. Raises `InvalidInput` for anything but a primitive type a partition can have."""
+    """Take an Iceberg type name apart. Raises `InvalidInput` for anything but a primitive type a partition
+    can have.
+    """
     if text in _PLAIN:
         return PartitionType(text)
     if found := _DECIMAL.fullmatch(text):
@@ -81,7 +86,9 @@ def parse_type(text: str) -> PartitionType:
 
 def _decimal_type(precision: int, scale: int, text: str) -> PartitionType:
     if not 1 <= precision <= _DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
-        raise InvalidInput(f"{text!r:.80} needs 1 to {_DECIMAL_PRECISION_MAX} digits, and a scale of at most as many")
+        raise InvalidInput(
+            f"{text!r:.80} needs 1 to {_DECIMAL_PRECISION_MAX} digits, and a scale of at most as many"
+        )
     size = ((10**precision - 1).bit_length() + 8) // 8
     return PartitionType("decimal", precision, scale, size)
 
@@ -111,7 +118,11 @@ def type_of(node: Schema) -> PartitionType:
         logical, utc = node.properties.get("logicalType"), node.properties.get("adjust-to-utc")
         for name, form in _PLAIN.items():
             full = {"type": form} if isinstance(form, str) else form
-            if full["type"] == node.kind and full.get("logicalType") == logical and full.get("adjust-to-utc") == utc:
+            if (
+                full["type"] == node.kind
+                and full.get("logicalType") == logical
+                and full.get("adjust-to-utc") == utc
+            ):
                 return PartitionType(name)
     raise Corrupted(f"a partition field has the avro type {describe(node)}, which no iceberg type has")
 
@@ -134,7 +145,9 @@ def _type_of_fixed(node: Fixed) -> PartitionType:
 
 
 def avro_name(name: str) -> str:
-    """The name Java gives a partition field in Avro: other characters as `_x` and their UTF-16 code, a leading digit behind `_`."""
+    """The name Java gives a partition field in Avro: other characters as `_x` and their UTF-16 code, a
+    leading digit behind `_`.
+    """
     if not name:
         raise InvalidInput("a partition field has an empty name")
     try:

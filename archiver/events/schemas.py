@@ -1,8 +1,10 @@
-"""Builds the schema text that Java embeds in an event, byte for byte, and turns it to and from the bytes on the wire.
+"""Builds the schema text that Java embeds in an event, byte for byte, and turns it to and from the bytes on
+the wire.
 
-Owns the order of keys, the places where a type is written in full or by name, Jackson's escapes and Java's modified UTF-8
-(characters beyond the basic plane as two three-byte surrogates, U+0000 as two bytes).
-Promises: the same payload type, partition fields and switches give the same bytes for ever; they are frozen by the golden samples.
+Owns the order of keys, the places where a type is written in full or by name, Jackson's escapes and Java's
+modified UTF-8 (characters beyond the basic plane as two three-byte surrogates, U+0000 as two bytes).
+Promises: the same payload type, partition fields and switches give the same bytes for ever; they are frozen
+by the golden samples.
 """
 
 from __future__ import annotations
@@ -42,11 +44,17 @@ _LEGACY_UUID = UUID_FIXED | {"name": "uuid"}
 
 
 @lru_cache(maxsize=TEXTS_CACHED)
-def schema_text(event_type: EventType, partition_fields: tuple[PartitionField, ...], table_uuid: bool, legacy: bool = False) -> bytes:
+def schema_text(
+    event_type: EventType,
+    partition_fields: tuple[PartitionField, ...],
+    table_uuid: bool,
+    legacy: bool = False,
+) -> bytes:
     """The schema of an event of that type, as bytes on the wire.
 
-    `table_uuid` False leaves that field out, for readers of release 1.10; `legacy` is the older vocabulary. Raises `InvalidInput` for
-    partition fields that Iceberg could not have, and for a text that takes more than `TEXT_BYTES_MAX` bytes.
+    `table_uuid` False leaves that field out, for readers of release 1.10; `legacy` is the older vocabulary.
+    Raises `InvalidInput` for partition fields that Iceberg could not have, and for a text that takes more
+    than `TEXT_BYTES_MAX` bytes.
     """
     builder = _Builder(partition_fields, left_out(table_uuid, legacy), legacy)
     tree = builder.kind(struct_of(event_type, legacy), "")
@@ -54,15 +62,20 @@ def schema_text(event_type: EventType, partition_fields: tuple[PartitionField, .
     if len(text) > TEXT_BYTES_MAX:
         names = len(partition_fields)
         raise InvalidInput(
-            f"the schema of the event takes {len(text)} bytes, {TEXT_BYTES_MAX} fit; its {names} partition fields need shorter names"
+            f"the schema of the event takes {len(text)} bytes, {TEXT_BYTES_MAX} fit; its {names} "
+            "partition fields need shorter names"
         )
     return text
 
 
 class _Builder:
-    """Makes the JSON tree, and remembers which named types stand in it already: those are referred to by name."""
+    """Makes the JSON tree, and remembers which named types stand in it already: those are referred to by
+    name.
+    """
 
-    def __init__(self, partition_fields: Sequence[PartitionField], left_out_ids: frozenset[int], legacy: bool) -> None:
+    def __init__(
+        self, partition_fields: Sequence[PartitionField], left_out_ids: frozenset[int], legacy: bool
+    ) -> None:
         self._partition_fields = partition_fields
         self._left_out = left_out_ids
         self._scalars = _SCALARS | ({"uuid": _LEGACY_UUID} if legacy else {})
@@ -128,7 +141,11 @@ class _Builder:
             if name in names:
                 raise InvalidInput(f"two partition fields are named {name!r:.80} in avro; rename one of them")
             names.add(name)
-            tree: dict[str, Any] = {"name": name, "type": ["null", self._maybe_fixed(avro_type(parse_type(one.type)))], "default": None}
+            tree: dict[str, Any] = {
+                "name": name,
+                "type": ["null", self._maybe_fixed(avro_type(parse_type(one.type)))],
+                "default": None,
+            }
             if name != one.name:
                 tree["iceberg-field-name"] = one.name
             trees.append(tree | {"field-id": one.field_id})
@@ -173,7 +190,9 @@ def to_wire_text(text: str) -> bytes:
         return text.encode("ascii")
     units = text.encode("utf-16-be", "surrogatepass")
     characters = (chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2))
-    return b"".join(b"\xc0\x80" if one == "\0" else one.encode("utf-8", "surrogatepass") for one in characters)
+    return b"".join(
+        b"\xc0\x80" if one == "\0" else one.encode("utf-8", "surrogatepass") for one in characters
+    )
 
 
 def from_wire_text(data: bytes) -> str:
@@ -181,7 +200,10 @@ def from_wire_text(data: bytes) -> str:
     try:
         units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         if max(units, default="") > "\uffff":
-            raise Corrupted("the schema text of the event is not java's modified utf-8: it holds a character of four bytes")
+            raise Corrupted(
+                "the schema text of the event is not java's modified utf-8: it holds a character of "
+                "four bytes"
+            )
         return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
     except UnicodeError as error:
         raise Corrupted(f"the schema text of the event is not java's modified utf-8: {error}") from error

@@ -1,6 +1,7 @@
 """The partition fields of a table, from Iceberg's own JSON of its partition spec and schema.
 
-Owns which type each transform makes of its source. Promises that a document which is no such JSON raises `InvalidInput` and nothing else.
+Owns which type each transform makes of its source. Promises that a document which is no such JSON raises
+`InvalidInput` and nothing else.
 """
 
 from __future__ import annotations
@@ -36,10 +37,20 @@ def _field(tree: object, field_id: int, sources: Mapping[int, object]) -> Partit
         raise InvalidInput(f"a partition field is an object, got {shown(tree)}")
     name, transform, source_id = tree.get("name"), tree.get("transform"), tree.get("source-id")
     given_id = tree.get("field-id", field_id)
-    if not isinstance(name, str) or not isinstance(transform, str) or not isinstance(source_id, int) or not isinstance(given_id, int):
-        raise InvalidInput(f"a partition field has a name, a transform, a source-id and a field-id, got {shown(tree)}")
+    if (
+        not isinstance(name, str)
+        or not isinstance(transform, str)
+        or not isinstance(source_id, int)
+        or not isinstance(given_id, int)
+    ):
+        raise InvalidInput(
+            f"a partition field has a name, a transform, a source-id and a field-id, got {shown(tree)}"
+        )
     if source_id not in sources:
-        raise InvalidInput(f"the partition field {name!r:.80} has the source {shown(source_id)}, which the table's schema lacks")
+        raise InvalidInput(
+            f"the partition field {name!r:.80} has the source {shown(source_id)}, which the table's "
+            "schema lacks"
+        )
     return PartitionField(given_id, name, str(parse_type(_result(transform, sources[source_id]))))
 
 
@@ -52,7 +63,8 @@ def _result(transform: str, source: object) -> str:
         return "int"
     if transform not in _RESULTS:
         raise InvalidInput(
-            f"{transform!r:.80} is not a transform of iceberg; known are identity, void, bucket[N], truncate[N], year to hour"
+            f"{transform!r:.80} is not a transform of iceberg; known are identity, void, bucket[N], "
+            "truncate[N], year to hour"
         )
     return _RESULTS[transform]
 

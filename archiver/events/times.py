@@ -1,7 +1,8 @@
 """Times of control events as ISO text, as the golden samples have it.
 
-Owns the way from microseconds since 1970 (UTC) to `2026-01-02T03:04:05.678901Z` and back, for every time that 64 bits can hold: years
-before 0 have a minus, years beyond 9999 a plus, as Java writes them (Python's own dates end at both).
+Owns the way from microseconds since 1970 (UTC) to `2026-01-02T03:04:05.678901Z` and back, for every time that
+64 bits can hold: years before 0 have a minus, years beyond 9999 a plus, as Java writes them (Python's own
+dates end at both).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The five control-topic events of Iceberg Kafka Connect as plain values.
 
-Owns the meaning of every field. Knows nothing of bytes (`codec.py`) or of JSON (`json_form.py`). The list of events is closed.
-All times are microseconds since 1970-01-01 UTC. Offsets name the next record to read, not the last one read.
-Values are immutable by convention: the dictionaries inside a `DataFile` must not be changed after it was made.
+Owns the meaning of every field. Knows nothing of bytes (`codec.py`) or of JSON (`json_form.py`). The list of
+events is closed. All times are microseconds since 1970-01-01 UTC. Offsets name the next record to read, not
+the last one read. Values are immutable by convention: the dictionaries inside a `DataFile` must not be
+changed after it was made.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 PartitionValue = bool | int | float | str | bytes | UUID | decimal.Decimal | dt.date | dt.datetime | None
-"""One value of a partition tuple. Dates, times and timestamps are read as Iceberg's own numbers: days, hours, months, years, microseconds
-or nanoseconds since 1970 (times: microseconds of the day). `datetime.date` and `datetime.datetime` are accepted on writing only."""
+"""One value of a partition tuple. Dates, times and timestamps are read as Iceberg's own numbers: days, hours,
+months, years, microseconds or nanoseconds since 1970 (times: microseconds of the day). `datetime.date` and
+`datetime.datetime` are accepted on writing only."""
 
 
 class EventType(enum.IntEnum):
@@ -43,7 +45,8 @@ class PartitionField:
     name: str
     """Original name; names that Avro does not allow are rewritten on the wire only."""
     type: str
-    """Iceberg primitive type of the transform's result: `date`, `int`, `string`, `decimal(9, 2)`, `fixed[16]` and so on."""
+    """Iceberg primitive type of the transform's result: `date`, `int`, `string`, `decimal(9, 2)`, `fixed[16]`
+    and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,9 @@ class TopicPartitionOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One data or delete file, with the names of Iceberg's manifest struct where they differ given in brackets."""
+    """One data or delete file, with the names of Iceberg's manifest struct where they differ given in
+    brackets.
+    """
 
     path: str
     """Full location (file_path)."""
@@ -83,7 +88,8 @@ class DataFile:
     file_size: int
     """Bytes of the whole file (file_size_in_bytes)."""
     content: int = 0
-    """0 data, 1 position deletes (and deletion vectors), 2 equality deletes. A null on the wire is read as 0, as Java reads it."""
+    """0 data, 1 position deletes (and deletion vectors), 2 equality deletes. A null on the wire is read as 0,
+    as Java reads it."""
     file_format: str = "PARQUET"
     """PARQUET, AVRO, ORC or PUFFIN, in upper case as Java writes it."""
     spec_id: int = 0

@@ -1,9 +1,10 @@
 """How old archived offsets are: what retention goes by.
 
-Pure; part of the ledger's fold. Kept per partition are pairs (end, ingest time): no record below that offset was ingested later. They come
-from the archives that DATA_WRITTEN names, whatever becomes of those: which offset was ingested when is a function of the intake log. Ingest
-time never falls along the offsets, so of two neighbours the first may be forgotten; then its records pass for as young as those of the
-second. Memory is bounded that way, and an answer is never above the true one.
+Pure; part of the ledger's fold. Kept per partition are pairs (end, ingest time): no record below that offset
+was ingested later. They come from the archives that DATA_WRITTEN names, whatever becomes of those: which
+offset was ingested when is a function of the intake log. Ingest time never falls along the offsets, so of two
+neighbours the first may be forgotten; then its records pass for as young as those of the second. Memory is
+bounded that way, and an answer is never above the true one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Iterable
 from archiver.proto import ledger_state_pb2 as pb
 
 POINTS_MAX = 512
-"""Pairs that are kept of a partition, 8 KiB. The steps that retention takes are at most a 128th of what is kept: of `retention: 30d`, six
-hours."""
+"""Pairs that are kept of a partition, 8 KiB. The steps that retention takes are at most a 128th of what is
+kept: of `retention: 30d`, six hours."""
 
 
 class Ages:
@@ -27,8 +28,13 @@ class Ages:
         self._times: dict[int, array[int]] = {}
 
     def add(self, partition: int, end: int, ingest_max_us: int) -> None:
-        """No record below `end` was ingested after `ingest_max_us`. What does not go on behind the newest pair tells nothing new."""
-        ends, times = self._ends.setdefault(partition, array("q")), self._times.setdefault(partition, array("q"))
+        """No record below `end` was ingested after `ingest_max_us`. What does not go on behind the newest
+        pair tells nothing new.
+        """
+        ends, times = (
+            self._ends.setdefault(partition, array("q")),
+            self._times.setdefault(partition, array("q")),
+        )
         if ends and end <= ends[-1]:
             return
         ends.append(end)
@@ -37,8 +43,8 @@ class Ages:
             self._coarsen(partition, ends, times)
 
     def _coarsen(self, partition: int, ends: array[int], times: array[int]) -> None:
-        """Of the pairs of one stretch of time the last one stays. Stretches are powers of two and lie where they lie: a pair that is the
-        last of its stretch once stays so until they get longer.
+        """Of the pairs of one stretch of time the last one stays. Stretches are powers of two and lie where
+        they lie: a pair that is the last of its stretch once stays so until they get longer.
         """
         stretch_us = 1 << ((times[-1] - times[0]) * 2 // self._points_max).bit_length()
         kept = [
@@ -50,7 +56,9 @@ class Ages:
         self._times[partition] = array("q", (times[place] for place in kept))
 
     def older_than(self, partition: int, limit_us: int, below: int) -> int:
-        """The highest offset, not above `below`, under which every record was ingested before `limit_us`; 0 if none is known."""
+        """The highest offset, not above `below`, under which every record was ingested before `limit_us`; 0
+        if none is known.
+        """
         found = 0
         for end, time_us in zip(self._ends.get(partition, ()), self._times.get(partition, ()), strict=True):
             if end > below or time_us >= limit_us:
@@ -70,9 +78,15 @@ class Ages:
 
     def to_proto(self) -> list[pb.Ages]:
         """The stored form."""
-        return [pb.Ages(partition=number, ends=self._ends[number], times_us=self._times[number]) for number in sorted(self._ends)]
+        return [
+            pb.Ages(partition=number, ends=self._ends[number], times_us=self._times[number])
+            for number in sorted(self._ends)
+        ]
 
     def restore(self, message: Iterable[pb.Ages]) -> None:
         """Take over what `to_proto` gave; nothing must be known yet."""
         for item in message:
-            self._ends[item.partition], self._times[item.partition] = array("q", item.ends), array("q", item.times_us)
+            self._ends[item.partition], self._times[item.partition] = (
+                array("q", item.ends),
+                array("q", item.times_us),
+            )

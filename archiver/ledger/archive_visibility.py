@@ -1,9 +1,11 @@
 """Which archives nobody should begin to read: always, or as long as others hold the same records.
 
-Pure. An archive that the ledger has killed never goes into the table from there, and is deleted once others hold its offsets. But its
-commit may have landed, and been compacted and expired before the ledger heard of it; then the range is archived, no other archive has it,
-and its intake goes. Such an archive stays (`reconcile.snapshot.unreferenced_objects` asks here too), and readers take it: records are a
-function of the log, so it holds the right ones. Must never give a condemned archive, or one that a replay made anew, to anybody.
+Pure. An archive that the ledger has killed never goes into the table from there, and is deleted once others
+hold its offsets. But its commit may have landed, and been compacted and expired before the ledger heard of
+it; then the range is archived, no other archive has it, and its intake goes. Such an archive stays
+(`reconcile.snapshot.unreferenced_objects` asks here too), and readers take it: records are a function of the
+log, so it holds the right ones. Must never give a condemned archive, or one that a replay made anew, to
+anybody.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class GivenUp:
         )
 
     def kept(self, archives: Iterable[_R]) -> list[_R]:
-        """Of all archives of the partition those that readers take: of killed ones with the same offsets that of the newest epoch."""
+        """Of all archives of the partition those that readers take: of killed ones with the same offsets that
+        of the newest epoch.
+        """
         found: list[_R] = []
         spare: list[_R] = []
         for one in archives:
@@ -91,7 +95,9 @@ class GivenUp:
         return held
 
     def is_held(self, held: Coverage, base: int, end: int) -> bool:
-        """Whether readers find a range elsewhere: in what is held, or in intake, which has all from the watermark on."""
+        """Whether readers find a range elsewhere: in what is held, or in intake, which has all from the
+        watermark on.
+        """
         base, end = max(base, self.start), min(end, self.watermark)
         return base >= end or any(low <= base and end <= high for low, high in held.ranges(0))
 

@@ -1,4 +1,6 @@
-"""Which offsets are archived, as merged ranges: a few numbers per partition, however many archives there were."""
+"""Which offsets are archived, as merged ranges: a few numbers per partition, however many archives there
+were.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Coverage:
     def to_proto(self) -> list[pb.Ranges]:
         """The stored form."""
         return [
-            pb.Ranges(partition=number, ranges=[control_log_pb2.OffsetRange(base=base, end=end) for base, end in self.ranges(number)])
+            pb.Ranges(
+                partition=number,
+                ranges=[control_log_pb2.OffsetRange(base=base, end=end) for base, end in self.ranges(number)],
+            )
             for number in self.partitions()
         ]
 

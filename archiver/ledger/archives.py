@@ -1,7 +1,7 @@
 """One archive file as the ledger describes it: a value, and its stored form.
 
-Owns the translation between `ArchiveFile` and the message of the same name in `control_log.proto`. Promises that both directions keep
-every field. Must never invent a value that the stored form lacks.
+Owns the translation between `ArchiveFile` and the message of the same name in `control_log.proto`. Promises
+that both directions keep every field. Must never invent a value that the stored form lacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from archiver.runtime.errors import Corrupted
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """One archive, or a range of offsets that holds nothing but gaps (then `key` is empty and there is no object)."""
+    """One archive, or a range of offsets that holds nothing but gaps (then `key` is empty and there is no
+    object).
+    """
 
     key: str
     """Object key under `data.uri`; contains the range and the epoch, so that no two archives share it."""
@@ -68,7 +70,10 @@ class ArchiveFile:
     def from_proto(cls, message: pb.ArchiveFile) -> ArchiveFile:
         """The value behind a stored form; raises `Corrupted` if its range is empty or reversed."""
         if message.end <= message.base:
-            raise Corrupted(f"archive {message.key!r} in the ledger has the range [{message.base}, {message.end}), which holds no offset")
+            raise Corrupted(
+                f"archive {message.key!r} in the ledger has the range [{message.base}, {message.end}), "
+                "which holds no offset"
+            )
         return cls(
             key=message.key,
             size=message.size,

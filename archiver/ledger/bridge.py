@@ -1,11 +1,11 @@
 """Between control-topic events and ledger entries.
 
-What is too large for one entry, or for one event on a broker, becomes several. Each of them holds by itself, because a leader may die
-between any two.
+What is too large for one entry, or for one event on a broker, becomes several. Each of them holds by itself,
+because a leader may die between any two.
 
-An event's Avro schema text is most of its bytes and nearly always the same, so the ledger stores each text once and an event as the text's
-hash and the datum. Promises that `event_bytes` gives back exactly the bytes the codec made. Must never let an entry name a text that is not
-in the log before it.
+An event's Avro schema text is most of its bytes and nearly always the same, so the ledger stores each text
+once and an event as the text's hash and the datum. Promises that `event_bytes` gives back exactly the bytes
+the codec made. Must never let an entry name a text that is not in the log before it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def intern(leader: Leader, text: bytes, what: str) -> bytes:
     `what` names table or event in the error: `Halt` if the text is longer than 64 KiB.
     """
     if len(text) >= TEXT_BYTES_MAX:
-        raise Halt(f"the event schema of {what} has {len(text)} bytes, more than {TEXT_BYTES_MAX - 1}; partition the table by fewer fields")
+        raise Halt(
+            f"the event schema of {what} has {len(text)} bytes, more than {TEXT_BYTES_MAX - 1}; "
+            "partition the table by fewer fields"
+        )
     digest = hashlib.sha256(text).digest()
     if digest not in leader.fold.texts:
         failpoints.reach("text.append.before")
@@ -55,9 +58,16 @@ def intern(leader: Leader, text: bytes, what: str) -> bytes:
 
 
 def event_message(
-    leader: Leader, event: Event, partition_fields: Sequence[PartitionField], what: str, *, table_uuid: bool = EVENTS.table_uuid
+    leader: Leader,
+    event: Event,
+    partition_fields: Sequence[PartitionField],
+    what: str,
+    *,
+    table_uuid: bool = EVENTS.table_uuid,
 ) -> pb.Event:
-    """The stored form of `event`; its schema text is in the log when this returns. `table_uuid` is `events.table_uuid`."""
+    """The stored form of `event`; its schema text is in the log when this returns. `table_uuid` is
+    `events.table_uuid`.
+    """
     try:
         text, datum = codec.split(codec.encode(event, partition_fields, table_uuid=table_uuid))
     except InvalidInput as error:
@@ -66,7 +76,9 @@ def event_message(
 
 
 def event_bytes(texts: Mapping[bytes, bytes], message: pb.Event) -> bytes:
-    """The event as it goes on the wire; `texts` are those of the ledger by SHA-256. `Corrupted` if its own is not among them."""
+    """The event as it goes on the wire; `texts` are those of the ledger by SHA-256. `Corrupted` if its own is
+    not among them.
+    """
     text = texts.get(message.text_sha256)
     if text is None:
         raise Corrupted(f"the ledger holds no schema text {message.text_sha256.hex()}")
@@ -86,12 +98,12 @@ def append_files_written(
     what: str,
     events: EventSettings = EVENTS,
 ) -> list[int]:
-    """Append DATA_WRITTEN for the files, in order, as one entry or as many as the limits of entries and events ask for; returns their
-    indexes.
+    """Append DATA_WRITTEN for the files, in order, as one entry or as many as the limits of entries and
+    events ask for; returns their indexes.
 
-    `make_event` builds the event of a part from its data files; None for a topic without a table. Each entry is a commit point of its own:
-    if a later one fails, the earlier files are pending all the same. Raises what `Leader.append` raises; `Halt` if one file alone is too
-    large.
+    `make_event` builds the event of a part from its data files; None for a topic without a table. Each entry
+    is a commit point of its own: if a later one fails, the earlier files are pending all the same. Raises
+    what `Leader.append` raises; `Halt` if one file alone is too large.
     """
 
     def message(part: Sequence[Written]) -> pb.FilesWritten:
@@ -104,34 +116,49 @@ def append_files_written(
         )
         if make_event is not None:
             event = make_event([data_file for _, data_file in part if data_file is not None])
-            body.event.CopyFrom(event_message(leader, event, partition_fields, what, table_uuid=events.table_uuid))
+            body.event.CopyFrom(
+                event_message(leader, event, partition_fields, what, table_uuid=events.table_uuid)
+            )
         return body
 
     if not written:
         return []
     return append_in_parts(
-        leader, written, lambda part, _: message(part), lambda item: f"{what}: archive {item[0].key}", event_bytes_max=events.bytes_max
+        leader,
+        written,
+        lambda part, _: message(part),
+        lambda item: f"{what}: archive {item[0].key}",
+        event_bytes_max=events.bytes_max,
     )
 
 
 def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int]:
     """Append COMMIT_TO_TABLE as one entry, or as many as `entry_bytes_max` asks for; returns their indexes.
 
-    Watermarks that the ledger has already are left out. All others come before the first key: a committed file leaves the pending ones
-    only when the watermark is beyond it, so that after no entry a plan would start below what the table holds (rule P1). A successor that
-    finds only some of the entries settles the rest from the table (rule T1): nothing but the last one moves the sequence number, and files
-    that were not told of yet are still pending. Raises what `Leader.append` raises.
+    Watermarks that the ledger has already are left out. All others come before the first key: a committed
+    file leaves the pending ones only when the watermark is beyond it, so that after no entry a plan would
+    start below what the table holds (rule P1). A successor that finds only some of the entries settles the
+    rest from the table (rule T1): nothing but the last one moves the sequence number, and files that were not
+    told of yet are still pending. Raises what `Leader.append` raises.
     """
     ledger = leader.fold.topic(TopicId(whole.topic_id.hex()))
     moved = [item for item in whole.watermarks if item.offset != ledger.watermark(item.partition)]
-    items: list[pb.PartitionOffset | str | pb.TableCommitted.Killed] = [*moved, *whole.committed, *whole.killed]
+    items: list[pb.PartitionOffset | str | pb.TableCommitted.Killed] = [
+        *moved,
+        *whole.committed,
+        *whole.killed,
+    ]
     bare = pb.TableCommitted()
     bare.CopyFrom(whole)
     for name in ("watermarks", "committed", "killed"):
         bare.ClearField(name)
 
-    def message(part: Sequence[pb.PartitionOffset | str | pb.TableCommitted.Killed], last: bool) -> pb.TableCommitted:
-        body = pb.TableCommitted(commit_id=whole.commit_id, topic_id=whole.topic_id, table_uuid=whole.table_uuid, more=True)
+    def message(
+        part: Sequence[pb.PartitionOffset | str | pb.TableCommitted.Killed], last: bool
+    ) -> pb.TableCommitted:
+        body = pb.TableCommitted(
+            commit_id=whole.commit_id, topic_id=whole.topic_id, table_uuid=whole.table_uuid, more=True
+        )
         if last:
             body.CopyFrom(bare)
         body.watermarks.extend(item for item in part if isinstance(item, pb.PartitionOffset))
@@ -152,8 +179,9 @@ def append_in_parts(
 ) -> list[int]:
     """Append entries that say `items`, in order, as few as halving finds; returns their indexes.
 
-    `message` makes the body of a part; it is told whether the part is the last one. There is an entry even if there is no item. Raises
-    what `Leader.append` raises; `Halt` with `what` of the item if one alone is too large for an entry, or its event for a broker.
+    `message` makes the body of a part; it is told whether the part is the last one. There is an entry even if
+    there is no item. Raises what `Leader.append` raises; `Halt` with `what` of the item if one alone is too
+    large for an entry, or its event for a broker.
     """
     indexes: list[int] = []
     at, size = 0, max(1, len(items))
@@ -166,7 +194,8 @@ def append_in_parts(
             leader.check_size(body, name)
             if event_size > event_bytes_max:
                 raise Halt(
-                    f"{name} needs a control event of {event_size} bytes, more than events.bytes_max ({event_bytes_max}); "
+                    f"{name} needs a control event of {event_size} bytes, more than events.bytes_max "
+                    f"({event_bytes_max}); "
                     "raise that setting, and the limit of the broker that takes the events, if there is one"
                 )
         if leader.entry_size(body) > leader.entry_bytes_max or event_size > event_bytes_max:
@@ -179,7 +208,9 @@ def append_in_parts(
 
 
 def _event_size(texts: Mapping[bytes, bytes], body: Body) -> int:
-    """Bytes of the event in `body` as it goes on the wire; 0 if there is none. Its text counts: a reader gets it with each event."""
+    """Bytes of the event in `body` as it goes on the wire; 0 if there is none. Its text counts: a reader gets
+    it with each event.
+    """
     event = getattr(body, "event", None)
     if not isinstance(event, pb.Event) or not event.datum:
         return 0

@@ -1,7 +1,8 @@
-"""A checkpoint of the ledger: the state of its fold before one entry of the control log, as bytes, and where those are kept.
+"""A checkpoint of the ledger: the state of its fold before one entry of the control log, as bytes, and where
+those are kept.
 
-Frozen format 1: the magic, the SHA-256 of all that follows it, a `LedgerState` message. Its size follows the number of partitions and
-what is in work (pending, killed, condemned), not how many archives there ever were.
+Frozen format 1: the magic, the SHA-256 of all that follows it, a `LedgerState` message. Its size follows the
+number of partitions and what is in work (pending, killed, condemned), not how many archives there ever were.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ MAGIC = b"archiver.ledger1"
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """The state before the entry at `index`. Whoever goes on from it takes its fold, and it is a checkpoint no more."""
+    """The state before the entry at `index`. Whoever goes on from it takes its fold, and it is a checkpoint
+    no more.
+    """
 
     fold: LedgerFold
 
@@ -47,27 +50,39 @@ def encode(fold: LedgerFold) -> bytes:
 
 
 def decode(data: bytes, where: str) -> LedgerCheckpoint:
-    """The inverse of `encode`. Raises `Corrupted` if a bit is wrong or the state contradicts itself, `Halt` if a newer version wrote it."""
+    """The inverse of `encode`. Raises `Corrupted` if a bit is wrong or the state contradicts itself, `Halt`
+    if a newer version wrote it.
+    """
     try:
         message = pb.LedgerState.FromString(unseal(MAGIC, data, where))
     except DecodeError as error:
         raise Corrupted(f"checkpoint {where} is not the state of the ledger") from error
     if message.format not in FORMATS:
         raise Halt(
-            f"checkpoint {where} has the format {message.format}, this version knows up to {FORMATS[-1]}; upgrade before reading this log"
+            f"checkpoint {where} has the format {message.format}, this version knows up to "
+            f"{FORMATS[-1]}; upgrade before reading this log"
         )
     return LedgerCheckpoint(restored(message))
 
 
 class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
-    """The checkpoints of the control log in an object store. Holds no state; safe to use from several threads."""
+    """The checkpoints of the control log in an object store. Holds no state; safe to use from several
+    threads.
+    """
 
     def __init__(self, objects: ObjectStore) -> None:
-        super().__init__(objects, "control", OBJECT_FORMAT, decode, lambda _, data: control_log_pb2.ControlEntry.FromString(data).id)
+        super().__init__(
+            objects,
+            "control",
+            OBJECT_FORMAT,
+            decode,
+            lambda _, data: control_log_pb2.ControlEntry.FromString(data).id,
+        )
 
     def superseded(self, log: Log) -> list[str]:
-        """Keys of the checkpoints that are older than the last two that are whole, and from which the log cannot be read on any more:
-        while its trim is held up, who begins anew finds all that it has. Nothing if there are not two.
+        """Keys of the checkpoints that are older than the last two that are whole, and from which the log
+        cannot be read on any more: while its trim is held up, who begins anew finds all that it has. Nothing
+        if there are not two.
         """
         floor = log.floor()  # never moves back, so what is named is never needed again
         kept = self.last()

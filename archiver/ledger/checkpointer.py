@@ -2,15 +2,18 @@
 
 Order of writes, each step only after the one before it was read back and compared:
 
-1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows from the log and the settings.
-2. The checkpoint is stored. From here on a reader may start from it. What it replaces is still in the log, so readers agree whichever way
-   they came by the state. A crash here leaves a log that is longer than it need be.
-3. At the end of a run the log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one costs time
-   and no data. One entry more is kept: its id shows that the checkpoint is of this log. Nothing is trimmed that somebody still has to read
-   (`needed_from`).
+1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows
+   from the log and the settings.
+2. The checkpoint is stored. From here on a reader may start from it. What it replaces is still in the log, so
+   readers agree whichever way they came by the state. A crash here leaves a log that is longer than it need
+   be.
+3. At the end of a run the log is trimmed below the *older* of the last two checkpoints that are whole, so a
+   damaged newest one costs time and no data. One entry more is kept: its id shows that the checkpoint is of
+   this log. Nothing is trimmed that somebody still has to read (`needed_from`).
 
-A checkpoint is a function of the log, so it does no harm if several processes make it at once, leaders or not, or one that slept goes on
-where it was: it meets its own bytes. Fencing is the store's: an append below the floor is refused (rule L1).
+A checkpoint is a function of the log, so it does no harm if several processes make it at once, leaders or
+not, or one that slept goes on where it was: it meets its own bytes. Fencing is the store's: an append below
+the floor is refused (rule L1).
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
 
 CHECKPOINTS_PER_RUN_MAX = 10
-"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and the next run goes on."""
+"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and
+the next run goes on."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,10 +44,11 @@ def _everything() -> int | None:
 
 
 class LedgerCheckpointer:
-    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are sent away.
+    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are
+    sent away.
 
-    `leader` says how far the log was read. `needed_from` is asked before the log is trimmed: the lowest entry that somebody still has to
-    read; None if nobody does.
+    `leader` says how far the log was read. `needed_from` is asked before the log is trimmed: the lowest entry
+    that somebody still has to read; None if nobody does.
     """
 
     def __init__(
@@ -65,12 +70,17 @@ class LedgerCheckpointer:
     def due(self) -> bool:
         """Whether enough was read since the newest checkpoint that this process knows."""
         entries = self._leader.fold.next_index - self._leader.checkpoint_index
-        return entries >= self._settings.checkpoint_entries or self._leader.bytes_since >= self._settings.checkpoint_bytes
+        return (
+            entries >= self._settings.checkpoint_entries
+            or self._leader.bytes_since >= self._settings.checkpoint_bytes
+        )
 
     def run_if_due(self) -> bool:
-        """Make the checkpoints that are due; whether there are new ones. A leader that has read nothing yet reads the log first.
+        """Make the checkpoints that are due; whether there are new ones. A leader that has read nothing yet
+        reads the log first.
 
-        Raises nothing of ours: an error is logged, and the next call tries again. Does nothing if another thread is at it.
+        Raises nothing of ours: an error is logged, and the next call tries again. Does nothing if another
+        thread is at it.
         """
         if not self._busy.acquire(blocking=False):
             return False
@@ -79,16 +89,21 @@ class LedgerCheckpointer:
                 self._leader.refresh()
             return self.due and bool(self.run())
         except ArchiverError as error:
-            _log.error("no checkpoint of the control log was made, so its entries stay in the metadata store: %s", error)
+            _log.error(
+                "no checkpoint of the control log was made, so its entries stay in the metadata store: %s",
+                error,
+            )
             return False
         finally:
             self._busy.release()
 
     def run(self) -> list[int]:
-        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of those that were made.
+        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of
+        those that were made.
 
-        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do, if another object stands under
-        its key, and what log and store raise. Then the log is as long as before.
+        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do,
+        if another object stands under its key, and what log and store raise. Then the log is as long as
+        before.
         """
         made: list[int] = []
         try:
@@ -104,7 +119,9 @@ class LedgerCheckpointer:
                 made.append(fold.next_index)
                 reached, size = fold.next_index, 0
                 if len(made) == CHECKPOINTS_PER_RUN_MAX:
-                    size = self._settings.checkpoint_bytes  # how much is left was not read: the next run looks
+                    size = (
+                        self._settings.checkpoint_bytes
+                    )  # how much is left was not read: the next run looks
                     break
             self._leader.know(reached, size)
         except Trimmed as error:
@@ -121,12 +138,17 @@ class LedgerCheckpointer:
         except KeyExists as error:
             if self._checkpoints.objects.read(key) != data:
                 raise Halt(
-                    f"{self._checkpoints.objects.uri(key)} is not what the control log says: it was damaged, or another deployment's "
-                    "log was used with this data folder. Find out which; if it is damaged, delete it and it is made again. The log is not "
+                    f"{self._checkpoints.objects.uri(key)} is not what the control log says: it was "
+                    "damaged, or another deployment's "
+                    "log was used with this data folder. Find out which; if it is damaged, delete it "
+                    "and it is made again. The log is not "
                     "trimmed until then"
                 ) from error
         if encode(self._checkpoints.load(fold.next_index).fold) != data:
-            raise Corrupted(f"{self._checkpoints.objects.uri(key)} does not read back as it was made; the log is not trimmed")
+            raise Corrupted(
+                f"{self._checkpoints.objects.uri(key)} does not read back as it was made; the log is "
+                "not trimmed"
+            )
         failpoints.reach("ledger-checkpoint.upload.after")
 
     def _trim(self) -> None:

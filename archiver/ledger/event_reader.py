@@ -1,8 +1,9 @@
 """The control events of the ledger, one after the other, without the rest of the ledger's state.
 
-Owns nothing but the newest epoch and the schema texts met so far, so whoever only passes events on needs no fold of the whole ledger.
-Promises the events of entries that count, in order, with exactly their bytes; never that of a void entry (rule L3). Who begins anew begins
-with the oldest entry before which everything is known: at 0, or at the oldest checkpoint from which the log can be read on.
+Owns nothing but the newest epoch and the schema texts met so far, so whoever only passes events on needs no
+fold of the whole ledger. Promises the events of entries that count, in order, with exactly their bytes; never
+that of a void entry (rule L3). Who begins anew begins with the oldest entry before which everything is known:
+at 0, or at the oldest checkpoint from which the log can be read on.
 """
 
 from __future__ import annotations
@@ -71,12 +72,15 @@ class LedgerEvent:
 
 
 class EventReader:
-    """Reads on from a mark, with the texts that were met before it. To read some of it again, set `mark` back."""
+    """Reads on from a mark, with the texts that were met before it. To read some of it again, set `mark`
+    back.
+    """
 
     def __init__(self, mark: Mark = BEGINNING, texts: Iterable[bytes] = ()) -> None:
         self.mark = mark
         self.texts = {hashlib.sha256(text).digest(): text for text in texts}
-        """Schema texts by their SHA-256. One is the same wherever it is named, so too many of them do no harm."""
+        """Schema texts by their SHA-256. One is the same wherever it is named, so too many of them do no
+        harm."""
 
     @classmethod
     def behind(cls, checkpoint: LedgerCheckpoint) -> EventReader:
@@ -86,7 +90,9 @@ class EventReader:
 
     @classmethod
     def first(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
-        """A reader at the first entry that still can be read with what was known before it. Raises as `LedgerCheckpoints.start`."""
+        """A reader at the first entry that still can be read with what was known before it. Raises as
+        `LedgerCheckpoints.start`.
+        """
         indexes = checkpoints.indexes()  # before the log is looked at: what is found is not ahead of it then
         floor, tail = log.floor(), log.tail()
         if floor == 0:
@@ -99,14 +105,21 @@ class EventReader:
 
     @classmethod
     def newest(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
-        """A reader at the newest entry before which everything is known without reading. Raises as `LedgerCheckpoints.start`."""
+        """A reader at the newest entry before which everything is known without reading. Raises as
+        `LedgerCheckpoints.start`.
+        """
         newest = checkpoints.start(log)
         return cls() if newest is None else cls.behind(newest)
 
     def take(self, index: int, data: bytes) -> LedgerEvent | None:
-        """The event of the entry; None if it has none, or is void. Raises `Halt` and `Corrupted` as `LedgerFold.apply`."""
+        """The event of the entry; None if it has none, or is void. Raises `Halt` and `Corrupted` as
+        `LedgerFold.apply`.
+        """
         if index != self.mark.next_index:
-            raise Halt(f"control log entry {index} was handed to a reader that needs entry {self.mark.next_index} next")
+            raise Halt(
+                f"control log entry {index} was handed to a reader that needs entry "
+                f"{self.mark.next_index} next"
+            )
         entry = parse_entry(index, data)
         valid = counts(index, entry, self.mark.epoch)
         found = self._event(index, entry) if valid else None
@@ -124,12 +137,20 @@ class EventReader:
         if not message.HasField("event"):
             return None
         topic_id = message.topic_id if isinstance(message, pb.FilesWritten | pb.TableCommitted) else b""
-        return LedgerEvent(index, entry.id, entry.epoch, kind, message.commit_id, topic_id, event_bytes(self.texts, message.event))
+        return LedgerEvent(
+            index,
+            entry.id,
+            entry.epoch,
+            kind,
+            message.commit_id,
+            topic_id,
+            event_bytes(self.texts, message.event),
+        )
 
 
 def needed_for(next_index: int, checkpoints: LedgerCheckpoints) -> int:
-    """The lowest entry that the log must keep for a reader that begins anew and is to reach `next_index`, or an entry before it: that in
-    front of a checkpoint, by which the checkpoint is known to be of this log.
+    """The lowest entry that the log must keep for a reader that begins anew and is to reach `next_index`, or
+    an entry before it: that in front of a checkpoint, by which the checkpoint is known to be of this log.
     """
     for index in reversed(checkpoints.indexes()):
         if index <= next_index and _whole(checkpoints, index) is not None:

@@ -1,12 +1,14 @@
 """The fold of the control log: from entries to what is planned, written, committed and killed.
 
-Pure: the same entries give the same state, wherever they are folded. Promises the rules L3 (an entry of an older epoch after a newer EPOCH
-is void), T2 (what is pending is inherited by the next leader), T4 (COMMIT_TO_TABLE assigns the watermark, also downwards; a partition that
-it does not name keeps its own) and P2 (a key is taken in once; a killed or condemned one never again). Must never guess at an entry it does
-not understand: that is a `Halt`.
+Pure: the same entries give the same state, wherever they are folded. Promises the rules L3 (an entry of an
+older epoch after a newer EPOCH is void), T2 (what is pending is inherited by the next leader), T4
+(COMMIT_TO_TABLE assigns the watermark, also downwards; a partition that it does not name keeps its own) and
+P2 (a key is taken in once; a killed or condemned one never again). Must never guess at an entry it does not
+understand: that is a `Halt`.
 
-What a valid entry asks for and the rules forbid (a key used twice, a file of another epoch, a parquet-only archive that does not continue
-the chain) is not an error of the log: the file is refused, counted, and its range is planned again.
+What a valid entry asks for and the rules forbid (a key used twice, a file of another epoch, a parquet-only
+archive that does not continue the chain) is not an error of the log: the file is refused, counted, and its
+range is planned again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from collections import deque
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.entries import counts, parse_entry
 from archiver.ledger.rewrite_entries import take_rewritten, take_settled
-from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
+from archiver.ledger.views import (
+    CondemnedObject,
+    KilledFile,
+    PendingFile,
+    RoundView,
+    TopicLedger,
+    WrittenEvent,
+)
 from archiver.objects.paths import parse_archive_key, topic_id_of
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
@@ -50,7 +59,8 @@ class LedgerFold:
         self.topics: dict[TopicId, TopicLedger] = {}
         """Topics that the ledger has met."""
         self.condemned: dict[str, CondemnedObject] = {}
-        """By key, in the order of the log: what will be deleted and was not told gone yet. Nothing that names such a key is taken in."""
+        """By key, in the order of the log: what will be deleted and was not told gone yet. Nothing that names
+        such a key is taken in."""
 
     def topic(self, topic_id: TopicId) -> TopicLedger:
         """The topic's part; an empty one if the ledger has not met it."""
@@ -59,11 +69,13 @@ class LedgerFold:
     def apply(self, index: int, data: bytes) -> None:
         """Take in the entry at `index`.
 
-        Raises `Halt` for a format or kind of entry that this version does not know, or an index that is not the next; `Corrupted` for bytes
-        that are no entry. The state is then unchanged.
+        Raises `Halt` for a format or kind of entry that this version does not know, or an index that is not
+        the next; `Corrupted` for bytes that are no entry. The state is then unchanged.
         """
         if index != self.next_index:
-            raise Halt(f"control log entry {index} was handed to a fold that needs entry {self.next_index} next")
+            raise Halt(
+                f"control log entry {index} was handed to a fold that needs entry {self.next_index} next"
+            )
         entry = parse_entry(index, data)
         valid = counts(index, entry, self.epoch)
         if valid and entry.HasField("epoch_started"):
@@ -94,18 +106,24 @@ class LedgerFold:
     def _apply_body(self, index: int, entry: pb.ControlEntry) -> None:
         match entry.WhichOneof("body"):
             case "schema_changed":
-                self._topic(index, entry.schema_changed.topic_id).schemas[entry.schema_changed.version] = entry.schema_changed
+                self._topic(index, entry.schema_changed.topic_id).schemas[entry.schema_changed.version] = (
+                    entry.schema_changed
+                )
             case "schema_text":
                 self._intern(index, entry.schema_text)
             case "round_started":
-                self.rounds.append(RoundView(entry.round_started.commit_id, entry.epoch, index, entry.time_us))
+                self.rounds.append(
+                    RoundView(entry.round_started.commit_id, entry.epoch, index, entry.time_us)
+                )
             case "files_written":
                 refused = self.refused
                 self._files_written(index, entry.epoch, entry.files_written)
                 topic = self._topic(index, entry.files_written.topic_id)
                 topic.written_us = entry.time_us
                 topic.wrote(item.schema_version for item in entry.files_written.files)
-                if not entry.files_written.HasField("event") and self.refused - refused < len(entry.files_written.files):
+                if not entry.files_written.HasField("event") and self.refused - refused < len(
+                    entry.files_written.files
+                ):
                     topic.committed_us = entry.time_us  # without a table this is the commit
             case "round_written":
                 if not entry.round_written.more:
@@ -144,7 +162,9 @@ class LedgerFold:
         for key in entry.condemned.keys:
             topic = self._owner_of(key)
             sequence_number = 0 if topic is None else topic.sequence_number
-            self.condemned.setdefault(key, CondemnedObject(index, entry.time_us, entry.condemned.why, sequence_number))
+            self.condemned.setdefault(
+                key, CondemnedObject(index, entry.time_us, entry.condemned.why, sequence_number)
+            )
             self._use_up(key)
         for key in entry.deleted.keys:
             self.condemned.pop(key, None)
@@ -159,14 +179,18 @@ class LedgerFold:
         return None if topic_id is None else self.topics.get(TopicId(topic_id))
 
     def _use_up(self, key: str) -> None:
-        """Rule P2: a key of this epoch that was condemned is never used again, also when it is forgotten that it was."""
+        """Rule P2: a key of this epoch that was condemned is never used again, also when it is forgotten that
+        it was.
+        """
         archive = parse_archive_key(key)
         if archive is not None and archive.epoch == self.epoch and archive.topic_id in self.topics:
             self.topics[TopicId(archive.topic_id)].epoch_keys.add(key)
 
     def _topic(self, index: int, topic_id: bytes) -> TopicLedger:
         if len(topic_id) != 16:
-            raise Corrupted(f"control log entry {index}: a topic id has {len(topic_id)} bytes; it must have 16")
+            raise Corrupted(
+                f"control log entry {index}: a topic id has {len(topic_id)} bytes; it must have 16"
+            )
         name = TopicId(topic_id.hex())
         return self.topics.setdefault(name, TopicLedger(name))
 
@@ -183,7 +207,9 @@ class LedgerFold:
 
     def _intern(self, index: int, message: pb.SchemaText) -> None:
         if hashlib.sha256(message.text).digest() != message.sha256:
-            raise Corrupted(f"control log entry {index}: the schema text does not have the SHA-256 it is filed under")
+            raise Corrupted(
+                f"control log entry {index}: the schema text does not have the SHA-256 it is filed under"
+            )
         self.keep_text(message.text)
 
     # DATA_WRITTEN
@@ -202,7 +228,9 @@ class LedgerFold:
                 taken = self._archived(index, epoch, topic, archive)
             else:
                 token = topic.table_uuid if message.table_uuid else None
-                pending = PendingFile(archive, message.commit_id, token, message.last_sequence_number, index, event, mine)
+                pending = PendingFile(
+                    archive, message.commit_id, token, message.last_sequence_number, index, event, mine
+                )
                 taken = self._pend(epoch, topic, pending)
             self.refused += not taken
             if not archive.gap_only:
@@ -214,17 +242,26 @@ class LedgerFold:
                 moved = round_.moved.setdefault(topic.topic_id, {})
                 moved[archive.partition] = max(moved.get(archive.partition, 0), archive.ingest_max_us)
 
-    def _written_event(self, index: int, message: pb.FilesWritten, archives: list[ArchiveFile]) -> WrittenEvent | None:
+    def _written_event(
+        self, index: int, message: pb.FilesWritten, archives: list[ArchiveFile]
+    ) -> WrittenEvent | None:
         if not message.HasField("event"):
             return None
         text = self.texts.get(message.event.text_sha256)
         if text is None:
-            raise Corrupted(f"control log entry {index} uses schema text {message.event.text_sha256.hex()}, which was never recorded")
+            raise Corrupted(
+                f"control log entry {index} uses schema text {message.event.text_sha256.hex()}, which "
+                "was never recorded"
+            )
         return WrittenEvent(index, text, message.event.datum, sum(not item.gap_only for item in archives))
 
     def _fresh(self, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
-        """Rule P2: the key is of this epoch, was not used before and is not condemned. Ranges of gaps have no key."""
-        return archive.gap_only or (archive.epoch == epoch and not topic.knows(archive.key) and archive.key not in self.condemned)
+        """Rule P2: the key is of this epoch, was not used before and is not condemned. Ranges of gaps have no
+        key.
+        """
+        return archive.gap_only or (
+            archive.epoch == epoch and not topic.knows(archive.key) and archive.key not in self.condemned
+        )
 
     def _pend(self, epoch: int, topic: TopicLedger, pending: PendingFile) -> bool:
         archive = pending.archive
@@ -236,7 +273,9 @@ class LedgerFold:
         return True
 
     def _archived(self, index: int, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
-        """Without a table DATA_WRITTEN is the commit: the chain goes on exactly where the watermark stands."""
+        """Without a table DATA_WRITTEN is the commit: the chain goes on exactly where the watermark
+        stands.
+        """
         if not self._fresh(epoch, topic, archive):
             return False
         if archive.key:
@@ -254,7 +293,9 @@ class LedgerFold:
 
     def _table_committed(self, index: int, time_us: int, message: pb.TableCommitted) -> None:
         topic = self._topic(index, message.topic_id)
-        if message.committed or any(item.offset > topic.watermark(item.partition) for item in message.watermarks):
+        if message.committed or any(
+            item.offset > topic.watermark(item.partition) for item in message.watermarks
+        ):
             topic.committed_us = time_us
         if message.table_uuid:
             topic.set_table(_uuid(index, message.table_uuid))
@@ -295,7 +336,9 @@ def _uuid(index: int, data: bytes) -> uuid.UUID:
 
 
 def _take(topic: TopicLedger, key: str) -> ArchiveFile | None:
-    """Remove a file from the pending or the killed ones; a killed file that is in the table all the same counts as committed."""
+    """Remove a file from the pending or the killed ones; a killed file that is in the table all the same
+    counts as committed.
+    """
     pending = topic.pending_file(key)
     if pending is not None:
         topic.drop_pending(pending)
@@ -312,7 +355,9 @@ def _count(topic: TopicLedger, archive: ArchiveFile) -> None:
 
 
 def _settle_gaps(topic: TopicLedger) -> None:
-    """Ranges of gaps have no key to be named by: below the watermark they are done, off the chain they are forgotten."""
+    """Ranges of gaps have no key to be named by: below the watermark they are done, off the chain they are
+    forgotten.
+    """
     at = dict(topic.watermarks)
     for pending in topic.pending:
         archive = pending.archive

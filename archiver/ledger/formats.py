@@ -1,8 +1,10 @@
-"""Which form of entry says what: an entry has the oldest format that suffices for it, so that older versions read as far as they can.
+"""Which form of entry says what: an entry has the oldest format that suffices for it, so that older versions
+read as far as they can.
 
-Format 2 came with schemas that change and with the rewriting of archives, format 3 with retention: whoever does not know that offsets are
-gone on purpose would archive them again, or call them lost. Format 4 came with archives that stand for several: whoever takes one of the
-old ones for replaced counts the others' rows twice. A reader stops at a format that it does not know.
+Format 2 came with schemas that change and with the rewriting of archives, format 3 with retention: whoever
+does not know that offsets are gone on purpose would archive them again, or call them lost. Format 4 came with
+archives that stand for several: whoever takes one of the old ones for replaced counts the others' rows twice.
+A reader stops at a format that it does not know.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ def format_of(body: Message) -> int:
 
 
 def _says_more_than_1(body: pb.SchemaChanged) -> bool:
-    """Whether a reader that knows format 1 alone would write other columns than the entry means: it takes every column for one in use."""
+    """Whether a reader that knows format 1 alone would write other columns than the entry means: it takes
+    every column for one in use.
+    """
     sources = (body.key, body.value)
-    return body.version > 1 or any(one.HasField("recursion_depth") or one.columns or one.ids or one.enveloped for one in sources)
+    return body.version > 1 or any(
+        one.HasField("recursion_depth") or one.columns or one.ids or one.enveloped for one in sources
+    )

@@ -1,9 +1,9 @@
 """The leader of the control log: takes over, appends, and notices that it was deposed.
 
-Owns every append to the control log. Promises rules L1 (each entry has an id of its own), L2 (after an append of unknown outcome the same
-bytes go to the same index before anything else is appended), L3 (a taken index means: read to the tail; a newer EPOCH means: step down)
-and L4 (`check` reads the tail even when there is nothing to do). The lease is trusted for nothing here. Must never append blindly at a
-new tail.
+Owns every append to the control log. Promises rules L1 (each entry has an id of its own), L2 (after an append
+of unknown outcome the same bytes go to the same index before anything else is appended), L3 (a taken index
+means: read to the tail; a newer EPOCH means: step down) and L4 (`check` reads the tail even when there is
+nothing to do). The lease is trusted for nothing here. Must never append blindly at a new tail.
 """
 
 from __future__ import annotations
@@ -67,7 +67,13 @@ class Leader:
     """One would-be leader. Safe to use from several threads."""
 
     def __init__(
-        self, log: Log, ids: IdSource, clock: Clock, owner: str, settings: AppendSettings, checkpoints: LedgerCheckpoints | None = None
+        self,
+        log: Log,
+        ids: IdSource,
+        clock: Clock,
+        owner: str,
+        settings: AppendSettings,
+        checkpoints: LedgerCheckpoints | None = None,
     ) -> None:
         """`checkpoints` None: there are none, and the log is read from its beginning."""
         self.fold = LedgerFold()
@@ -95,15 +101,17 @@ class Leader:
         return self._settings.entry_bytes_max
 
     def refresh(self) -> None:
-        """Read the log to its tail, the first time from the newest checkpoint on. An append of unknown outcome is settled first: what is
-        decided by a log that may get that entry yet would be decided without it (rule L2). Not an EPOCH, which says nothing of archives
-        and is `take_over`'s to settle.
+        """Read the log to its tail, the first time from the newest checkpoint on. An append of unknown
+        outcome is settled first: what is decided by a log that may get that entry yet would be decided
+        without it (rule L2). Not an EPOCH, which says nothing of archives and is `take_over`'s to settle.
 
-        Raises `OutcomeUnknown` if it cannot be settled; `Halt`, `Corrupted`: an entry cannot be understood, or the log was trimmed and no
-        checkpoint leads to where it begins.
+        Raises `OutcomeUnknown` if it cannot be settled; `Halt`, `Corrupted`: an entry cannot be understood,
+        or the log was trimmed and no checkpoint leads to where it begins.
         """
         with self._lock:
-            if self._unsettled is not None and not pb.ControlEntry.FromString(self._unsettled[1]).HasField("epoch_started"):
+            if self._unsettled is not None and not pb.ControlEntry.FromString(self._unsettled[1]).HasField(
+                "epoch_started"
+            ):
                 self._settle_rest()
             for _ in range(_RELOADS_MAX):
                 if self._unread:
@@ -116,7 +124,9 @@ class Leader:
                     if self._checkpoints is None:
                         raise
                     _log.warning(
-                        "log %s was trimmed past entry %d; going on from its newest checkpoint", self._log.name, self.fold.next_index
+                        "log %s was trimmed past entry %d; going on from its newest checkpoint",
+                        self._log.name,
+                        self.fold.next_index,
                     )
                     self._unread = True
             raise Halt(f"log {self._log.name} was trimmed {_RELOADS_MAX} times while it was read; try again")
@@ -139,9 +149,11 @@ class Leader:
                 self.checkpoint_index, self.bytes_since = checkpoint_index, bytes_since
 
     def take_over(self) -> int:
-        """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller looks at the tables before its first plan).
+        """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller looks at the tables before its
+        first plan).
 
-        Raises `Deposed` if somebody else took over meanwhile, `OutcomeUnknown` if the append could not be settled.
+        Raises `Deposed` if somebody else took over meanwhile, `OutcomeUnknown` if the append could not be
+        settled.
         """
         with self._lock:
             self._settle_rest()
@@ -155,9 +167,12 @@ class Leader:
                     return epoch
                 self.refresh()
                 if self.fold.epoch >= epoch:
-                    raise Deposed(f"{self.fold.owner} started epoch {self.fold.epoch} first; let it work, or try again")
+                    raise Deposed(
+                        f"{self.fold.owner} started epoch {self.fold.epoch} first; let it work, or try again"
+                    )
             raise OutcomeUnknown(
-                f"the control log's tail moved {counted(self._settings.append_attempts_max, 'time')} while taking over; try again"
+                f"the control log's tail moved {counted(self._settings.append_attempts_max, 'time')} "
+                "while taking over; try again"
             )
 
     def check(self) -> None:
@@ -167,7 +182,9 @@ class Leader:
             self._must_lead()
 
     def follows(self, epoch: int) -> bool:
-        """Whether `epoch` came after this leader's own. Waits for a take-over that is under way: it may be what has written that epoch."""
+        """Whether `epoch` came after this leader's own. Waits for a take-over that is under way: it may be
+        what has written that epoch.
+        """
         if epoch <= self.epoch:
             return False
         with self._lock:
@@ -176,8 +193,9 @@ class Leader:
     def append(self, body: Body) -> int:
         """Append one entry of the own epoch and fold it; returns its index.
 
-        Raises `Deposed` on a newer EPOCH, `OutcomeUnknown` if it could not be settled (the next call settles it first), `InvalidInput`
-        if the entry is larger than the log allows, `RetryLater` if certainly nothing was appended.
+        Raises `Deposed` on a newer EPOCH, `OutcomeUnknown` if it could not be settled (the next call settles
+        it first), `InvalidInput` if the entry is larger than the log allows, `RetryLater` if certainly
+        nothing was appended.
         """
         with self._lock:
             self._must_lead()
@@ -193,32 +211,45 @@ class Leader:
                 self._must_lead()
                 if self.fold.applied != before:
                     raise Halt(
-                        f"the control log holds an entry of epoch {self.epoch} that this leader ({self.owner}) did not write; "
+                        f"the control log holds an entry of epoch {self.epoch} that this leader "
+                        f"({self.owner}) did not write; "
                         f"two processes use one epoch: stop both, then start one"
                     )
-            raise OutcomeUnknown(f"void entries kept taking the control log's tail at {self.fold.next_index}; try again")
+            raise OutcomeUnknown(
+                f"void entries kept taking the control log's tail at {self.fold.next_index}; try again"
+            )
 
     def entry_size(self, body: Body) -> int:
         """Bytes the entry would have, so that a writer can split what is too large."""
         return len(self._encode(self.epoch, body, bytes(16)))
 
     def check_size(self, body: Body, what: str) -> None:
-        """Raise `Halt`, naming `what` and the setting, if the log would not take an entry that says `body`."""
+        """Raise `Halt`, naming `what` and the setting, if the log would not take an entry that says
+        `body`.
+        """
         size = self.entry_size(body)
         if size > self.entry_bytes_max:
-            raise Halt(f"{what} needs an entry of {size} bytes, more than log.entry_bytes_max ({self.entry_bytes_max}); raise that setting")
+            raise Halt(
+                f"{what} needs an entry of {size} bytes, more than log.entry_bytes_max "
+                f"({self.entry_bytes_max}); raise that setting"
+            )
 
     def _must_lead(self) -> None:
         if self.epoch == 0:
             raise Halt("nothing is appended to the control log before the leadership is taken over")
         if self.fold.epoch > self.epoch:
-            raise Deposed(f"epoch {self.fold.epoch} of {self.fold.owner} follows epoch {self.epoch} of this leader: step down")
+            raise Deposed(
+                f"epoch {self.fold.epoch} of {self.fold.owner} follows epoch {self.epoch} of this "
+                "leader: step down"
+            )
 
     def _entry(self, epoch: int, body: Body) -> bytes:
         return self._encode(epoch, body, new_entry_id(self._ids))
 
     def _encode(self, epoch: int, body: Body, entry_id: bytes) -> bytes:
-        entry = pb.ControlEntry(format=format_of(body), id=entry_id, epoch=epoch, owner=self.owner, time_us=self._clock.now_us())
+        entry = pb.ControlEntry(
+            format=format_of(body), id=entry_id, epoch=epoch, owner=self.owner, time_us=self._clock.now_us()
+        )
         getattr(entry, _FIELDS[type(body)]).CopyFrom(body)
         return entry.SerializeToString()
 
@@ -248,8 +279,8 @@ class Leader:
         return index
 
     def _settle_rest(self) -> None:
-        """Rule L2: what an earlier call left open is settled first. Whoever has that index then, the log says so when it is read, or its
-        checkpoint if it was trimmed meanwhile.
+        """Rule L2: what an earlier call left open is settled first. Whoever has that index then, the log says
+        so when it is read, or its checkpoint if it was trimmed meanwhile.
         """
         if self._unsettled is None:
             return

@@ -1,6 +1,7 @@
 """How FILES_REWRITTEN and REWRITE_SETTLED change what the ledger knows: part of its fold.
 
-Pure. Promises rule P2 (a key is of the current epoch, new, and not condemned), and that watermarks and coverage stay as they are.
+Pure. Promises rule P2 (a key is of the current epoch, new, and not condemned), and that watermarks and
+coverage stay as they are.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Corrupted
 
 
-def take_rewritten(index: int, epoch: int, topic: TopicLedger, condemned: Container[str], message: pb.FilesRewritten) -> int:
-    """FILES_REWRITTEN; returns how many files the rules refuse (P2: a key is of this epoch, new, and not condemned)."""
+def take_rewritten(
+    index: int, epoch: int, topic: TopicLedger, condemned: Container[str], message: pb.FilesRewritten
+) -> int:
+    """FILES_REWRITTEN; returns how many files the rules refuse (P2: a key is of this epoch, new, and not
+    condemned).
+    """
     if len(message.table_uuid) != 16:
-        raise Corrupted(f"control log entry {index}: a table uuid has {len(message.table_uuid)} bytes; it must have 16")
+        raise Corrupted(
+            f"control log entry {index}: a table uuid has {len(message.table_uuid)} bytes; it must have 16"
+        )
     refused = 0
     for item in message.files:
         archive = ArchiveFile.from_proto(item.archive)
-        olds = (OldArchive(item.old_key, item.old_size), *(OldArchive(more.key, more.size) for more in item.more))
+        olds = (
+            OldArchive(item.old_key, item.old_size),
+            *(OldArchive(more.key, more.size) for more in item.more),
+        )
         doomed = archive.key in condemned or any(old.key in condemned for old in olds)
         if not archive.key or archive.epoch != epoch or topic.knows(archive.key) or doomed:
             refused += 1
@@ -40,7 +50,9 @@ def take_settled(topic: TopicLedger, message: pb.RewriteSettled) -> None:
     for key in message.replaced:
         rewrite = rewrites.under_way.pop(key, None) or rewrites.abandoned.pop(key, (None, ""))[0]
         if rewrite is not None:
-            rewrites.replaced.update((old.key, Replaced(key, message.sequence_number)) for old in rewrite.olds)
+            rewrites.replaced.update(
+                (old.key, Replaced(key, message.sequence_number)) for old in rewrite.olds
+            )
             topic.totals.files = max(0, topic.totals.files + 1 - len(rewrite.olds))
             topic.totals.stored_bytes += rewrite.archive.size - sum(old.size for old in rewrite.olds)
     for item in message.abandoned:

@@ -1,9 +1,10 @@
 """Archives that were made anew: what the ledger knows of old and new ones.
 
-Owns the three states of a rewrite: under way (the new object exists, nobody knows yet whether the table has it), replaced (the table has
-the new one, the old one may be deleted once no retained snapshot names it), abandoned (the new one is nobody's). Promises that watermarks
-and what counts as covered never change here: a rewrite holds the very offsets of the old archives. Old and new hold the same records, so
-whoever reads records may take either; whoever deletes must ask here.
+Owns the three states of a rewrite: under way (the new object exists, nobody knows yet whether the table has
+it), replaced (the table has the new one, the old one may be deleted once no retained snapshot names it),
+abandoned (the new one is nobody's). Promises that watermarks and what counts as covered never change here: a
+rewrite holds the very offsets of the old archives. Old and new hold the same records, so whoever reads
+records may take either; whoever deletes must ask here.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Rewrites:
     replaced: dict[str, Replaced] = field(default_factory=dict)
     """By the old key, until its object is deleted."""
     abandoned: dict[str, tuple[Rewrite, str]] = field(default_factory=dict)
-    """By the new key, with the reason. Should the table have it all the same, a later entry says that it replaced the old one."""
+    """By the new key, with the reason. Should the table have it all the same, a later entry says that it
+    replaced the old one."""
 
     def knows(self, key: str) -> bool:
         """Whether the key was used, or is about to be deleted."""

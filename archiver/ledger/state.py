@@ -1,7 +1,8 @@
 """The fold of the control log as a message, and back: what a checkpoint of the ledger holds.
 
-Pure. Promises that the same state gives the same bytes, that a fold which was restored goes on exactly as the one it was made of, and that
-what one version stored is refused by one that would misread it. What is a function of the rest (indexes over pending files) is made anew.
+Pure. Promises that the same state gives the same bytes, that a fold which was restored goes on exactly as the
+one it was made of, and that what one version stored is refused by one that would misread it. What is a
+function of the rest (indexes over pending files) is made anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Iterable, Mapping
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
-from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, Totals, WrittenEvent
+from archiver.ledger.views import (
+    CondemnedObject,
+    KilledFile,
+    PendingFile,
+    RoundView,
+    TopicLedger,
+    Totals,
+    WrittenEvent,
+)
 from archiver.proto import control_log_pb2
 from archiver.proto import ledger_state_pb2 as pb
 from archiver.runtime.errors import Corrupted
@@ -26,7 +35,12 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
     """What the fold knows."""
     texts = sorted(fold.texts)
     places = {fold.texts[digest]: place for place, digest in enumerate(texts)}
-    events = {item.event.index: item.event for topic in fold.topics.values() for item in topic.pending if item.event is not None}
+    events = {
+        item.event.index: item.event
+        for topic in fold.topics.values()
+        for item in topic.pending
+        if item.event is not None
+    }
     event_places = {index: place for place, index in enumerate(sorted(events))}
     return pb.LedgerState(
         format=_format_of(fold),
@@ -39,21 +53,34 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
         refused=fold.refused,
         texts=[fold.texts[digest] for digest in texts],
         events=[
-            pb.Event(index=index, text=places[event.text], datum=event.datum, files=event.files) for index, event in sorted(events.items())
+            pb.Event(index=index, text=places[event.text], datum=event.datum, files=event.files)
+            for index, event in sorted(events.items())
         ],
         rounds=[_round_message(item) for item in fold.rounds],
         topics=[_topic_message(topic, event_places) for topic in fold.topics.values()],
         condemned=[
-            pb.Condemned(key=key, index=one.index, time_us=one.time_us, why=one.why, sequence_number=one.sequence_number)
+            pb.Condemned(
+                key=key,
+                index=one.index,
+                time_us=one.time_us,
+                why=one.why,
+                sequence_number=one.sequence_number,
+            )
             for key, one in fold.condemned.items()
         ],
     )
 
 
 def _format_of(fold: LedgerFold) -> int:
-    """2 if some rewrite has several old archives: who knows the first one alone would take the others for archives still."""
+    """2 if some rewrite has several old archives: who knows the first one alone would take the others for
+    archives still.
+    """
     rewrites = [topic.rewrites for topic in fold.topics.values()]
-    open_ones = [item for one in rewrites for item in (*one.under_way.values(), *(item for item, _ in one.abandoned.values()))]
+    open_ones = [
+        item
+        for one in rewrites
+        for item in (*one.under_way.values(), *(item for item, _ in one.abandoned.values()))
+    ]
     return 2 if any(len(item.olds) > 1 for item in open_ones) else 1
 
 
@@ -62,7 +89,9 @@ def restored(message: pb.LedgerState) -> LedgerFold:
     try:
         return _restored(message)
     except (LookupError, ValueError) as error:
-        raise Corrupted(f"the state of the control log before entry {message.next_index} contradicts itself: {error}") from error
+        raise Corrupted(
+            f"the state of the control log before entry {message.next_index} contradicts itself: {error}"
+        ) from error
 
 
 def _restored(message: pb.LedgerState) -> LedgerFold:
@@ -72,7 +101,9 @@ def _restored(message: pb.LedgerState) -> LedgerFold:
     fold.applied, fold.void, fold.refused = message.applied, message.void, message.refused
     for text in message.texts:
         fold.keep_text(text)
-    events = [WrittenEvent(one.index, message.texts[one.text], one.datum, one.files) for one in message.events]
+    events = [
+        WrittenEvent(one.index, message.texts[one.text], one.datum, one.files) for one in message.events
+    ]
     fold.rounds.extend(_round(one) for one in message.rounds)
     for one in message.topics:
         topic = _topic(one, events)
@@ -101,7 +132,10 @@ def _round_message(item: RoundView) -> pb.Round:
         moved=[
             pb.Round.Moved(
                 topic_id=bytes.fromhex(topic_id),
-                partitions=[pb.Round.Newest(partition=number, ingest_max_us=time_us) for number, time_us in newest.items()],
+                partitions=[
+                    pb.Round.Newest(partition=number, ingest_max_us=time_us)
+                    for number, time_us in newest.items()
+                ],
             )
             for topic_id, newest in item.moved.items()
         ],
@@ -121,7 +155,10 @@ def _round(message: pb.Round) -> RoundView:
         killed=message.killed,
         settled_us=message.settled_us if message.HasField("settled_us") else None,
         topics={TopicId(topic_id.hex()) for topic_id in message.topics},
-        moved={TopicId(one.topic_id.hex()): {item.partition: item.ingest_max_us for item in one.partitions} for one in message.moved},
+        moved={
+            TopicId(one.topic_id.hex()): {item.partition: item.ingest_max_us for item in one.partitions}
+            for one in message.moved
+        },
     )
 
 
@@ -151,9 +188,15 @@ def _topic_message(topic: TopicLedger, event_places: Mapping[int, int]) -> pb.To
         total_raw_bytes=totals.raw_bytes,
         total_stored_bytes=totals.stored_bytes,
         pending=[_pending_message(item, event_places) for item in topic.pending],
-        killed=[pb.Killed(archive=item.archive.to_proto(), why=item.why, index=item.index) for item in topic.killed.values()],
+        killed=[
+            pb.Killed(archive=item.archive.to_proto(), why=item.why, index=item.index)
+            for item in topic.killed.values()
+        ],
         under_way=[_rewrite_message(item) for item in rewrites.under_way.values()],
-        replaced=[pb.Replaced(old_key=key, by=item.by, sequence_number=item.sequence_number) for key, item in rewrites.replaced.items()],
+        replaced=[
+            pb.Replaced(old_key=key, by=item.by, sequence_number=item.sequence_number)
+            for key, item in rewrites.replaced.items()
+        ],
         abandoned=[_rewrite_message(item, why) for item, why in rewrites.abandoned.values()],
         epoch_keys=sorted(topic.epoch_keys),
     )
@@ -172,7 +215,9 @@ def _topic(message: pb.Topic, events: list[WrittenEvent]) -> TopicLedger:
         written_version=message.written_version,
         committed_us=message.committed_us,
         valid_through_us=message.valid_through_us,
-        totals=Totals(message.total_files, message.total_rows, message.total_raw_bytes, message.total_stored_bytes),
+        totals=Totals(
+            message.total_files, message.total_rows, message.total_raw_bytes, message.total_stored_bytes
+        ),
         epoch_keys=set(message.epoch_keys),
     )
     topic.ages.restore(message.ages)
@@ -182,7 +227,9 @@ def _topic(message: pb.Topic, events: list[WrittenEvent]) -> TopicLedger:
     for item in message.pending:
         topic.add_pending(_pending(item, events))
     for gone in message.killed:
-        topic.killed[gone.archive.key] = KilledFile(ArchiveFile.from_proto(gone.archive), gone.why, gone.index)
+        topic.killed[gone.archive.key] = KilledFile(
+            ArchiveFile.from_proto(gone.archive), gone.why, gone.index
+        )
     for made in message.under_way:
         topic.rewrites.under_way[made.archive.key] = _rewrite(made)
     for old in message.replaced:
@@ -231,7 +278,10 @@ def _rewrite_message(item: Rewrite, why: str = "") -> pb.Rewrite:
 
 def _rewrite(message: pb.Rewrite) -> Rewrite:
     return Rewrite(
-        (OldArchive(message.old_key, message.old_size), *(OldArchive(more.key, more.size) for more in message.more)),
+        (
+            OldArchive(message.old_key, message.old_size),
+            *(OldArchive(more.key, more.size) for more in message.more),
+        ),
         ArchiveFile.from_proto(message.archive),
         uuid.UUID(bytes=message.table_uuid),
         message.last_sequence_number,
@@ -245,7 +295,10 @@ def _copy(entry: control_log_pb2.SchemaChanged) -> control_log_pb2.SchemaChanged
 
 
 def _offsets(offsets: Mapping[int, int]) -> Iterable[control_log_pb2.PartitionOffset]:
-    return [control_log_pb2.PartitionOffset(partition=number, offset=offset) for number, offset in sorted(offsets.items())]
+    return [
+        control_log_pb2.PartitionOffset(partition=number, offset=offset)
+        for number, offset in sorted(offsets.items())
+    ]
 
 
 def _uuid_bytes(value: uuid.UUID | None) -> bytes:

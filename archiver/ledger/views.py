@@ -1,6 +1,7 @@
 """What the fold of the control log knows, as values to look at.
 
-The fold alone changes them; everybody else reads. Archives in work are kept one by one, those that are done as merged ranges and sums.
+The fold alone changes them; everybody else reads. Archives in work are kept one by one, those that are done
+as merged ranges and sums.
 """
 
 from __future__ import annotations
@@ -39,11 +40,16 @@ class WrittenEvent:
     _data_files: tuple[DataFile, ...] | None = None
 
     def data_files(self) -> tuple[DataFile, ...]:
-        """What the event lists; raises `Corrupted` if it is no DATA_WRITTEN, or lists another number of files than the entry."""
+        """What the event lists; raises `Corrupted` if it is no DATA_WRITTEN, or lists another number of files
+        than the entry.
+        """
         if self._data_files is None:
             payload = codec.decode(codec.join(self.text, self.datum)).payload
             if not isinstance(payload, DataWritten) or len(payload.data_files or ()) != self.files:
-                raise Corrupted(f"control log entry {self.index}: its event does not describe the {self.files} archive files of the entry")
+                raise Corrupted(
+                    f"control log entry {self.index}: its event does not describe the {self.files} "
+                    "archive files of the entry"
+                )
             self._data_files = tuple(payload.data_files or ())
         return self._data_files
 
@@ -99,8 +105,8 @@ class CondemnedObject:
     """Of that entry."""
     why: str
     sequence_number: int = 0
-    """Of an object below a table's folder: the table's sequence number as the ledger knew it then. Whoever condemns such an object has made
-    sure that the ledger knows the newest."""
+    """Of an object below a table's folder: the table's sequence number as the ledger knew it then. Whoever
+    condemns such an object has made sure that the ledger knows the newest."""
 
 
 @dataclass(slots=True)
@@ -135,7 +141,8 @@ class TopicLedger:
     watermarks: dict[int, int] = field(default_factory=dict)
     """Per partition: the table (or, without one, the archives) is complete below this offset."""
     starts: dict[int, int] = field(default_factory=dict)
-    """Per partition, where retention has moved it: everything below is gone on purpose, or about to go (rule C1). Only rises."""
+    """Per partition, where retention has moved it: everything below is gone on purpose, or about to go (rule
+    C1). Only rises."""
     ages: Ages = field(default_factory=Ages)
     """When archived offsets were ingested."""
     past: PastWatermarks = field(default_factory=PastWatermarks)
@@ -147,7 +154,8 @@ class TopicLedger:
     written_us: int = 0
     """When an entry last brought archives, or ranges of gaps, of this topic; 0 if none did."""
     written_version: int = 0
-    """The newest schema version that an entry brought archives of; 0 if none did. The field ids in it are in files, and stay so."""
+    """The newest schema version that an entry brought archives of; 0 if none did. The field ids in it are in
+    files, and stay so."""
     committed_us: int = 0
     """When a commit last brought the table (or, without one, the archives) further; 0 if none did."""
     killed: dict[str, KilledFile] = field(default_factory=dict)
@@ -162,7 +170,8 @@ class TopicLedger:
     _pending_of: dict[int, dict[PendingId, PendingFile]] = field(default_factory=dict)
     _pending_ids: dict[str, PendingId] = field(default_factory=dict)
     epoch_keys: set[str] = field(default_factory=set)
-    """Keys that the current epoch has used. Keys of older epochs cannot be planned again: the epoch is part of them."""
+    """Keys that the current epoch has used. Keys of older epochs cannot be planned again: the epoch is part
+    of them."""
 
     @property
     def pending(self) -> tuple[PendingFile, ...]:
@@ -187,7 +196,9 @@ class TopicLedger:
         self._pending_ids.pop(archive.key, None)
 
     def forget_object(self, key: str) -> None:
-        """For the fold: the object is deleted. Its key cannot come back: it is of an older epoch, or used up in this one."""
+        """For the fold: the object is deleted. Its key cannot come back: it is of an older epoch, or used up
+        in this one.
+        """
         self.killed.pop(key, None)
         self.rewrites.replaced.pop(key, None)
         self.rewrites.abandoned.pop(key, None)
@@ -202,14 +213,19 @@ class TopicLedger:
         self.written_version = max(self.written_version, *versions, 0)
 
     def set_table(self, table_uuid: uuid.UUID) -> None:
-        """For the fold: the archives go to that table from here on. What was known of another one's snapshots says nothing of its own."""
+        """For the fold: the archives go to that table from here on. What was known of another one's snapshots
+        says nothing of its own.
+        """
         if self.table_uuid not in (None, table_uuid):
             self.past = PastWatermarks()
         self.table_uuid = table_uuid
 
     def remains(self) -> list[str]:
         """What is there beside the logs: `archives`, `table`, both or nothing."""
-        return [*(["archives"] if self.totals.files or self.pending_by_id else []), *(["table"] if self.table_uuid is not None else [])]
+        return [
+            *(["archives"] if self.totals.files or self.pending_by_id else []),
+            *(["table"] if self.table_uuid is not None else []),
+        ]
 
     @property
     def schema_version(self) -> int:
@@ -234,12 +250,18 @@ class TopicLedger:
 
     def knows(self, key: str) -> bool:
         """Whether a plan for that key needs a new epoch first (rule P2: a path is used once)."""
-        return key in self.epoch_keys or key in self.killed or key in self._pending_ids or self.rewrites.knows(key)
+        return (
+            key in self.epoch_keys
+            or key in self.killed
+            or key in self._pending_ids
+            or self.rewrites.knows(key)
+        )
 
     @property
     def unread(self) -> Mapping[str, object]:
-        """Keys of archives that nobody should begin to read where others hold the same records: they may be deleted meanwhile. Where nobody
-        does, killed ones stay and are read (`archiver.ledger.archive_visibility`).
+        """Keys of archives that nobody should begin to read where others hold the same records: they may be
+        deleted meanwhile. Where nobody does, killed ones stay and are read
+        (`archiver.ledger.archive_visibility`).
         """
         return ChainMap[str, Any](self.killed, self.rewrites.replaced, self.rewrites.abandoned)
 
@@ -261,7 +283,8 @@ class RoundView:
     settled_us: int | None = None
     topics: set[TopicId] = field(default_factory=set)
     moved: dict[TopicId, dict[int, int]] = field(default_factory=dict)
-    """Partitions that the round has written archives of, with the newest ingest time in them; kept until the round is over."""
+    """Partitions that the round has written archives of, with the newest ingest time in them; kept until the
+    round is over."""
 
     def to_json(self) -> Mapping[str, object]:
         """For `ledger` on the command line."""

@@ -1,12 +1,14 @@
-"""Where a table's watermarks stood before: what a rollback to a retained snapshot would need from intake (protocol rule D3).
+"""Where a table's watermarks stood before: what a rollback to a retained snapshot would need from intake
+(protocol rule D3).
 
-Pure; part of the ledger's fold. Each COMMIT_TO_TABLE says a sequence number of the table and moves watermarks; kept is what each of them
-replaced. `lowest` answers for any sequence number with an offset that is never above the watermark of any snapshot from that one on, and
-equal to the lowest of them where the ledger saw every commit. Memory is bounded: of a long past the oldest moves are merged, which can only
-lower an answer.
+Pure; part of the ledger's fold. Each COMMIT_TO_TABLE says a sequence number of the table and moves
+watermarks; kept is what each of them replaced. `lowest` answers for any sequence number with an offset that
+is never above the watermark of any snapshot from that one on, and equal to the lowest of them where the
+ledger saw every commit. Memory is bounded: of a long past the oldest moves are merged, which can only lower
+an answer.
 
-Why the ledger and not the ranges in the snapshots' summaries: those are cut to a count where a commit moves many partitions, and then say
-nothing of any of them.
+Why the ledger and not the ranges in the snapshots' summaries: those are cut to a count where a commit moves
+many partitions, and then say nothing of any of them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class PastWatermarks:
         """Moves of entries that another one of the same commit must follow."""
         self._offsets = 0
         self.exact_since = 0
-        """From this sequence number on, nothing that was told is merged: the answer for it never gets lower."""
+        """From this sequence number on, nothing that was told is merged: the answer for it never gets
+        lower."""
 
     def moves(self, partition: int, before: int, to: int) -> None:
         """An entry moves the partition's watermark; `moved` says at which sequence number."""
@@ -61,7 +64,9 @@ class PastWatermarks:
         return lowest
 
     def told_around(self, sequence_number: int) -> tuple[int, int | None]:
-        """The last sequence number at or before that one at which a move was told (0 if at none), and the first one after it."""
+        """The last sequence number at or before that one at which a move was told (0 if at none), and the
+        first one after it.
+        """
         told = [number for number, _ in self._moves]
         before = max((number for number in told if number <= sequence_number), default=0)
         return before, min((number for number in told if number > sequence_number), default=None)
@@ -91,5 +96,8 @@ class PastWatermarks:
 
 
 def _move(sequence_number: int, offsets: Mapping[int, int]) -> pb.Past.Move:
-    stored = [control_log_pb2.PartitionOffset(partition=number, offset=offset) for number, offset in sorted(offsets.items())]
+    stored = [
+        control_log_pb2.PartitionOffset(partition=number, offset=offset)
+        for number, offset in sorted(offsets.items())
+    ]
     return pb.Past.Move(sequence_number=sequence_number, offsets=stored)

@@ -1,7 +1,8 @@
 """Appending until the outcome is known (protocol rule L2).
 
-An append whose reply was lost is settled only by seeing its index occupied: the same entry goes to the same index again until the log says
-ok or taken. An empty index proves nothing, the first request may still land. Must never try another index or another entry.
+An append whose reply was lost is settled only by seeing its index occupied: the same entry goes to the same
+index again until the log says ok or taken. An empty index proves nothing, the first request may still land.
+Must never try another index or another entry.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ class AppendSettings(Protocol):
         """Seconds before the second attempt."""
 
 
-def append_settled(log: Log, index: int, data: bytes, attempts_max: int, backoff_s: float, clock: Clock) -> Appended:
+def append_settled(
+    log: Log, index: int, data: bytes, attempts_max: int, backoff_s: float, clock: Clock
+) -> Appended:
     """Append `data` at `index`; returns `OK` or `TAKEN`, never `UNKNOWN`.
 
-    After an unknown outcome it is tried again, `attempts_max` times in all, waiting `backoff_s`, doubled each time up to 32 times as long.
-    Raises `OutcomeUnknown` if it is still unknown then, or if the log refuses a later try while an earlier one may have been applied. What
-    the very first try raises (`RetryLater`, `Trimmed`, `Halt`, `InvalidInput`) passes through: then certainly nothing was appended.
+    After an unknown outcome it is tried again, `attempts_max` times in all, waiting `backoff_s`, doubled each
+    time up to 32 times as long. Raises `OutcomeUnknown` if it is still unknown then, or if the log refuses a
+    later try while an earlier one may have been applied. What the very first try raises (`RetryLater`,
+    `Trimmed`, `Halt`, `InvalidInput`) passes through: then certainly nothing was appended.
     """
     unknown = False
     last: Exception | None = None
@@ -57,13 +61,15 @@ def append_settled(log: Log, index: int, data: bytes, attempts_max: int, backoff
             if not unknown:
                 raise
             raise OutcomeUnknown(
-                f"log {log.name}: the entry at {index} may have been appended, and the log can no longer say ({error}); "
+                f"log {log.name}: the entry at {index} may have been appended, and the log can no "
+                f"longer say ({error}); "
                 "look for its id before sending its records again"
             ) from error
         if outcome is not Appended.UNKNOWN:
             return outcome
         unknown = True
     raise OutcomeUnknown(
-        f"log {log.name}: the entry at {index} is still of unknown outcome after {counted(max(1, attempts_max), 'attempt')}; "
+        f"log {log.name}: the entry at {index} is still of unknown outcome after "
+        f"{counted(max(1, attempts_max), 'attempt')}; "
         "look for its id before sending its records again"
     ) from last

@@ -1,8 +1,8 @@
 """Checkpoints of a log: how their objects are sealed, and where they are kept.
 
-Owns finding the newest one that is whole, and naming those that nobody needs. Only reads. Promises that a single wrong bit is noticed, to
-pass over a damaged checkpoint, with a warning, as long as an older one can take its place, and to stop with the repair where none can. What
-a checkpoint holds, the fold's package knows.
+Owns finding the newest one that is whole, and naming those that nobody needs. Only reads. Promises that a
+single wrong bit is noticed, to pass over a damaged checkpoint, with a warning, as long as an older one can
+take its place, and to stop with the repair where none can. What a checkpoint holds, the fold's package knows.
 """
 
 from __future__ import annotations
@@ -44,12 +44,17 @@ C = TypeVar("C", bound=AnyCheckpoint)
 class Checkpoints(Generic[C]):
     """The checkpoints of one log in an object store. Holds no state; safe to use from several threads.
 
-    `form` is the format, which is part of the key; `decode` makes a checkpoint of an object's bytes and its address (for errors); `id_of`
-    gives the id of the entry at an index.
+    `form` is the format, which is part of the key; `decode` makes a checkpoint of an object's bytes and its
+    address (for errors); `id_of` gives the id of the entry at an index.
     """
 
     def __init__(
-        self, objects: ObjectStore, log_name: str, form: int, decode: Callable[[bytes, str], C], id_of: Callable[[int, bytes], bytes]
+        self,
+        objects: ObjectStore,
+        log_name: str,
+        form: int,
+        decode: Callable[[bytes, str], C],
+        id_of: Callable[[int, bytes], bytes],
     ) -> None:
         self.objects = objects
         self._log_name = log_name
@@ -63,7 +68,9 @@ class Checkpoints(Generic[C]):
 
     def indexes(self) -> list[int]:
         """Of every checkpoint of this format, ascending."""
-        keys = (parse_checkpoint_key(info.key) for info in self.objects.list(checkpoint_prefix(self._log_name)))
+        keys = (
+            parse_checkpoint_key(info.key) for info in self.objects.list(checkpoint_prefix(self._log_name))
+        )
         return sorted(key.index for key in keys if key is not None and key.fold_format == self._form)
 
     def load(self, index: int) -> C:
@@ -75,9 +82,11 @@ class Checkpoints(Generic[C]):
         return checkpoint
 
     def start(self, log: Log) -> C | None:
-        """The newest checkpoint that is whole and from which the log can be read on; None if it is to be read from its beginning.
+        """The newest checkpoint that is whole and from which the log can be read on; None if it is to be read
+        from its beginning.
 
-        Raises `Halt`, naming the repair, if the log does not begin at 0 and no checkpoint leads to where it begins.
+        Raises `Halt`, naming the repair, if the log does not begin at 0 and no checkpoint leads to where it
+        begins.
         """
         for _ in range(_LOOKS_MAX):
             before = log.floor()
@@ -92,12 +101,18 @@ class Checkpoints(Generic[C]):
             if before == floor == log.floor():  # else others made one and trimmed, and it is not in the list
                 where = self.objects.uri(self.key(floor)).rpartition("/")[0]
                 raise Halt(
-                    f"the {self._log_name} log begins at entry {floor} and ends at {tail}, and no checkpoint of it in {where} leads there "
-                    f"({len(indexes)} exist, the newest is of entry {max(indexes, default='none')}): bring the checkpoint of an entry "
-                    f"from {floor} to {tail} back from a copy of the data folder; if the metadata store is an older copy or another "
+                    f"the {self._log_name} log begins at entry {floor} and ends at {tail}, and no "
+                    f"checkpoint of it in {where} leads there "
+                    f"({len(indexes)} exist, the newest is of entry {max(indexes, default='none')}): "
+                    "bring the checkpoint of an entry "
+                    f"from {floor} to {tail} back from a copy of the data folder; if the metadata "
+                    "store is an older copy or another "
                     "deployment's, put the newest one in place"
                 )
-        raise Halt(f"the {self._log_name} log was trimmed {_LOOKS_MAX} times while its checkpoints were looked for; try again")
+        raise Halt(
+            f"the {self._log_name} log was trimmed {_LOOKS_MAX} times while its checkpoints were "
+            "looked for; try again"
+        )
 
     def _newest_whole(self, log: Log, indexes: Sequence[int]) -> C | None:
         for index in reversed(indexes):
@@ -108,11 +123,15 @@ class Checkpoints(Generic[C]):
                 continue
             if self.is_of(found, log):
                 return found
-            _log.warning("checkpoint %s is of another log than this one; it does not count", self.objects.uri(self.key(index)))
+            _log.warning(
+                "checkpoint %s is of another log than this one; it does not count",
+                self.objects.uri(self.key(index)),
+            )
         return None
 
     def is_of(self, checkpoint: C, log: Log) -> bool:
-        """Whether the log holds the entry that the checkpoint took in last (rule L1: ids are unlike each other).
+        """Whether the log holds the entry that the checkpoint took in last (rule L1: ids are unlike each
+        other).
 
         True if that entry was trimmed. Raises `Trimmed` if it is trimmed right now.
         """
@@ -135,19 +154,22 @@ class Checkpoints(Generic[C]):
         return found
 
     def check_of(self, found: Sequence[C], log: Log) -> None:
-        """Raise `Halt` unless all of them (the newest first, as `last` gives them) are of this log, so that it may be trimmed by them.
+        """Raise `Halt` unless all of them (the newest first, as `last` gives them) are of this log, so that
+        it may be trimmed by them.
 
         After a restore of the metadata store alone there may be some of the log that it had become.
         """
         newest = found[0].index
         if newest > log.tail():
             raise Halt(
-                f"checkpoint {self.key(newest)} is beyond the end of the {self._log_name} log; put the newest metadata store in place"
+                f"checkpoint {self.key(newest)} is beyond the end of the {self._log_name} log; put the "
+                "newest metadata store in place"
             )
         for one in found:
             if not self.is_of(one, log):
                 raise Halt(
-                    f"checkpoint {self.key(one.index)} is of another {self._log_name} log; put the newest metadata store in place, or move "
+                    f"checkpoint {self.key(one.index)} is of another {self._log_name} log; put the "
+                    "newest metadata store in place, or move "
                     "the checkpoint away if that is lost. The log is not trimmed until then"
                 )
 
@@ -164,6 +186,11 @@ def seal(magic: bytes, payload: bytes) -> bytes:
 def unseal(magic: bytes, data: bytes, where: str) -> bytes:
     """The inverse of `seal`; raises `Corrupted`, naming `where`, if a bit is wrong."""
     payload = data[len(magic) + _DIGEST_BYTES :]
-    if data[: len(magic)] != magic or data[len(magic) : len(magic) + _DIGEST_BYTES] != hashlib.sha256(payload).digest():
-        raise Corrupted(f"checkpoint {where} is damaged ({len(data)} bytes do not have the digest they begin with)")
+    if (
+        data[: len(magic)] != magic
+        or data[len(magic) : len(magic) + _DIGEST_BYTES] != hashlib.sha256(payload).digest()
+    ):
+        raise Corrupted(
+            f"checkpoint {where} is damaged ({len(data)} bytes do not have the digest they begin with)"
+        )
     return payload

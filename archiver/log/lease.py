@@ -1,7 +1,7 @@
 """Who works: the leadership lease.
 
-A lease saves work and protects nothing. Safety comes from the EPOCH entries of the control log, so a lease that is lost or doubled may
-cost time and never data. No rule of the protocol may lean on it.
+A lease saves work and protects nothing. Safety comes from the EPOCH entries of the control log, so a lease
+that is lost or doubled may cost time and never data. No rule of the protocol may lean on it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ class Lease(Protocol):
 
 
 class FileLease:
-    """A lease that is an exclusive `flock` on a file: the kernel frees it when the process dies, however it dies.
+    """A lease that is an exclusive `flock` on a file: the kernel frees it when the process dies, however it
+    dies.
 
-    `owner` (`host:pid`) is written into the file for people to read. The file is created, with its folder, and never removed: removing
-    it would let two processes lock two files of one name. Raises `Halt` if the file cannot be opened.
+    `owner` (`host:pid`) is written into the file for people to read. The file is created, with its folder,
+    and never removed: removing it would let two processes lock two files of one name. Raises `Halt` if the
+    file cannot be opened.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
@@ -76,7 +78,9 @@ class FileLease:
                     _free(descriptor)
 
     def holder(self) -> str | None:
-        """The text of the holder, None if the lock is free (a text left by a killed process does not count)."""
+        """The text of the holder, None if the lock is free (a text left by a killed process does not
+        count).
+        """
         with self._lock:
             if self._descriptor is not None:
                 return self._owner
@@ -95,7 +99,8 @@ class FileLease:
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise Halt(
-                f"the lease file {self.path} cannot be opened: {error.strerror}; check that its folder belongs to this user"
+                f"the lease file {self.path} cannot be opened: {error.strerror}; check that its folder "
+                "belongs to this user"
             ) from error
 
     def _try_exclusive(self, descriptor: int) -> bool:
@@ -163,7 +168,8 @@ def _try_flock(descriptor: int, operation: int) -> bool:
 
 
 def _free(descriptor: int) -> None:
-    # Closing alone is not enough: a child process that is just being started has the descriptor too, until its program runs.
+    # Closing alone is not enough: a child process that is just being started has the descriptor too, until
+    # its program runs.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 

@@ -1,4 +1,6 @@
-"""The log in memory: the twin of the SQLite log, with the same promises except durability. For tests and simulation."""
+"""The log in memory: the twin of the SQLite log, with the same promises except durability. For tests and
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,19 @@ class MemoryLog:
     def append(self, index: int, data: bytes) -> Appended:
         """As the Protocol says; never `UNKNOWN`."""
         if len(data) > self._entry_bytes_max:
-            raise InvalidInput(f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({self._entry_bytes_max})")
+            raise InvalidInput(
+                f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max "
+                f"({self._entry_bytes_max})"
+            )
         if index < 0:
             raise InvalidInput(f"{index} is no index of log {self.name}")
         with self._lock:
             tail = self._floor + len(self._entries)
             if index < self._floor:
-                raise Trimmed(f"log {self.name} was trimmed below {self._floor}; index {index} is gone and cannot be appended")
+                raise Trimmed(
+                    f"log {self.name} was trimmed below {self._floor}; index {index} is gone and "
+                    "cannot be appended"
+                )
             if index > tail:
                 raise Halt(f"log {self.name} ends at {tail}; an entry at {index} would leave a hole")
             if index < tail:
@@ -55,17 +63,23 @@ class MemoryLog:
             return Appended.OK
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than its reader."""
+        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older
+        than its reader.
+        """
         if start < 0 or limit < 1:
             raise InvalidInput(f"cannot read {limit} entries from {start} of log {self.name}")
         with self._lock:
             tail = self._floor + len(self._entries)
             if start < self._floor:
-                raise Trimmed(f"log {self.name} was trimmed below {self._floor}; it cannot be read from {start}")
+                raise Trimmed(
+                    f"log {self.name} was trimmed below {self._floor}; it cannot be read from {start}"
+                )
             if start > tail:
                 raise Halt(f"log {self.name} ends at {tail} but its reader is at {start}")
             first = start - self._floor
-            return [Entry(index, data) for index, data in enumerate(self._entries[first : first + limit], start)]
+            return [
+                Entry(index, data) for index, data in enumerate(self._entries[first : first + limit], start)
+            ]
 
     def tail(self) -> int:
         """The index the next entry will get."""
@@ -82,7 +96,9 @@ class MemoryLog:
         with self._lock:
             tail = self._floor + len(self._entries)
             if below > tail:
-                raise InvalidInput(f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed")
+                raise InvalidInput(
+                    f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed"
+                )
             if below > self._floor:
                 del self._entries[: below - self._floor]
                 self._floor = below

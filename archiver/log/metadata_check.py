@@ -1,4 +1,5 @@
-"""`archiver config check --connect`: what is stored below an etcd prefix, and whether it may be written. Changes nothing.
+"""`archiver config check --connect`: what is stored below an etcd prefix, and whether it may be written.
+Changes nothing.
 
 Each question is one transaction, bounded by `request_timeout` for each member.
 """
@@ -29,13 +30,19 @@ class EtcdLook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._cluster.close()
 
     def tails(self, logs: Sequence[str]) -> dict[str, int] | None:
-        """The index that the next entry of each log gets; None if nothing is below the prefix. Raises `Halt` if it is not ours."""
+        """The index that the next entry of each log gets; None if nothing is below the prefix. Raises `Halt`
+        if it is not ours.
+        """
         start, end = self._keys.all()
-        some = rpc.RequestOp(request_range=rpc.RangeRequest(key=start, range_end=end, limit=1, keys_only=True))
+        some = rpc.RequestOp(
+            request_range=rpc.RangeRequest(key=start, range_end=end, limit=1, keys_only=True)
+        )
         asked = [get(self._keys.format()), some, *(get(self._keys.tail(log)) for log in logs)]
         mark, others, *found = values(self._ask(rpc.TxnRequest(success=asked)))
         if not is_begun(self._cluster.name, self._keys.prefix, mark, others):
@@ -43,12 +50,16 @@ class EtcdLook:
         return {log: int(tail[0].value) for log, tail in zip(logs, found, strict=True) if tail}
 
     def check_write(self, logs: Sequence[str]) -> None:
-        """Ask for a write under a condition that never holds: etcd checks rights, quota and majority, and writes nothing."""
+        """Ask for a write under a condition that never holds: etcd checks rights, quota and majority, and
+        writes nothing.
+        """
         key = self._keys.format()
         never = rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.LESS, version=0)
         writes = [put(key, FORMAT), *(put(self._keys.tail(log), b"") for log in logs)]
         if self._ask(rpc.TxnRequest(compare=[never], success=writes)).succeeded:
-            raise Halt(f"{self._cluster.name} applied a transaction whose condition cannot hold; it is not etcd")
+            raise Halt(
+                f"{self._cluster.name} applied a transaction whose condition cannot hold; it is not etcd"
+            )
 
     def _ask(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
         try:

@@ -1,4 +1,5 @@
-"""From the settings to the metadata store: its logs and its leases. The one place that knows which adapter stands behind them.
+"""From the settings to the metadata store: its logs and its leases. The one place that knows which adapter
+stands behind them.
 
 Nothing of an adapter that is not used is imported.
 """
@@ -34,7 +35,9 @@ class MetadataStore(Protocol):
         """The log of that name, created if new."""
 
     def lease(self, name: str, owner: str) -> Lease:
-        """A lease that everybody who uses the same store competes for; `owner` is `host:pid`. Release it before `close`."""
+        """A lease that everybody who uses the same store competes for; `owner` is `host:pid`. Release it
+        before `close`.
+        """
 
     def close(self) -> None:
         """Release everything; it cannot be used any more."""
@@ -49,7 +52,9 @@ class SqliteMetadata(SqliteLogStore):
         return FileLease(self.path.with_name(f"{self.path.name}.{suffix}"), owner)
 
 
-def open_metadata(settings: MetadataSettings, entry_bytes_max: int, clock: Clock, ids: IdSource) -> MetadataStore:
+def open_metadata(
+    settings: MetadataSettings, entry_bytes_max: int, clock: Clock, ids: IdSource
+) -> MetadataStore:
     """The store that the settings name; raises what opening it raises."""
     if settings.sqlite is not None:
         return SqliteMetadata(settings.sqlite.path, settings.sqlite.busy_timeout, entry_bytes_max)
@@ -57,11 +62,15 @@ def open_metadata(settings: MetadataSettings, entry_bytes_max: int, clock: Clock
     return _open_etcd(settings.etcd, settings.beside, entry_bytes_max, clock, ids)
 
 
-def _open_etcd(settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock: Clock, ids: IdSource) -> MetadataStore:
+def _open_etcd(
+    settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock: Clock, ids: IdSource
+) -> MetadataStore:
     from archiver.log.etcd.metadata import EtcdMetadata
 
     lease_ttl_s = math.ceil(settings.lease_ttl)
-    return EtcdMetadata(etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, beside, clock, ids)
+    return EtcdMetadata(
+        etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, beside, clock, ids
+    )
 
 
 def etcd_access(settings: EtcdSettings) -> Access:

@@ -12,10 +12,11 @@ READ_ENTRIES: Final = 1000
 
 
 def entries_from(log: Log, start: int, tail: int | None = None) -> Iterator[Entry]:
-    """The entries from index `start` on, in order: up to where the log ends when that is reached, or at least up to `tail`.
+    """The entries from index `start` on, in order: up to where the log ends when that is reached, or at least
+    up to `tail`.
 
-    With `tail` nothing more is asked for once that is reached, so whoever reads a log that others append to comes to an end. Raises what
-    the log raises, `Trimmed` also halfway.
+    With `tail` nothing more is asked for once that is reached, so whoever reads a log that others append to
+    comes to an end. Raises what the log raises, `Trimmed` also halfway.
     """
     while (tail is None or start < tail) and (entries := log.read(start, READ_ENTRIES)):
         yield from entries

@@ -1,19 +1,22 @@
 """The log in a SQLite database: the embedded default, for one machine and a local disk.
 
-Owns the file format of the metadata database (application id "arch", `user_version` 1): table `logs` holds the floor of each log, table
-`log_<name>` its entries by index. WAL, `synchronous=FULL`, every append in one `BEGIN IMMEDIATE` transaction that looks at floor and
-tail itself, so an acknowledged entry is on disk and there is never a hole.
+Owns the file format of the metadata database (application id "arch", `user_version` 1): table `logs` holds
+the floor of each log, table `log_<name>` its entries by index. WAL, `synchronous=FULL`, every append in one
+`BEGIN IMMEDIATE` transaction that looks at floor and tail itself, so an acknowledged entry is on disk and
+there is never a hole.
 
-An error before COMMIT means nothing was applied (`RetryLater`). An error of COMMIT itself is *unknown*: the commit frame may be in the
-WAL file, where a recovery would find it. Free space is looked at beforehand, so that a full disk is nearly always the first kind.
+An error before COMMIT means nothing was applied (`RetryLater`). An error of COMMIT itself is *unknown*: the
+commit frame may be in the WAL file, where a recovery would find it. Free space is looked at beforehand, so
+that a full disk is nearly always the first kind.
 
-How far each log reached is noted beside the database as well (`witness.py`), so an older copy that is put back takes no entry.
+How far each log reached is noted beside the database as well (`witness.py`), so an older copy that is put
+back takes no entry.
 
-Each thread has a connection of its own. SQLite's locks do not survive a fork: a process that was forked while connections were open is
-refused. Must never be put on a network file system, and never opens a database that something else made.
+Each thread has a connection of its own. SQLite's locks do not survive a fork: a process that was forked while
+connections were open is refused. Must never be put on a network file system, and never opens a database that
+something else made.
 """
 
-# ruff: noqa: S608 - the name of a table cannot be a parameter; `_NAME` admits only names that need no quoting.
 from __future__ import annotations
 
 import logging
@@ -30,7 +33,15 @@ from typing import Final, TypeVar
 from archiver.log.store import Appended, Entry
 from archiver.log.tail_marker import TailWitness
 from archiver.runtime.clock import Clock, SystemClock
-from archiver.runtime.errors import ArchiverError, Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+from archiver.runtime.errors import (
+    ArchiverError,
+    Corrupted,
+    Halt,
+    InvalidInput,
+    OutcomeUnknown,
+    RetryLater,
+    Trimmed,
+)
 
 FORMAT: Final = 1
 """The `user_version` this code reads and writes."""
@@ -42,7 +53,12 @@ _FREE_BYTES_MIN: Final = 1024 * 1024
 _JOURNAL_MODE_WAIT_S: Final = 0.01
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
-_TRANSIENT: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT}
+_TRANSIENT: Final = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_INTERRUPT,
+}
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _REFUSED: Final = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 
@@ -51,7 +67,9 @@ _T = TypeVar("_T")
 
 
 class _Handle:
-    """One thread's connection, opened when first needed; the lock keeps `close` of another thread out of a running operation."""
+    """One thread's connection, opened when first needed; the lock keeps `close` of another thread out of a
+    running operation.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -79,15 +97,25 @@ _inherited: list[sqlite3.Connection] = []
 _handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
 _handles_lock = threading.Lock()
 # Nobody holds the lock at the moment of a fork, else the child would wait for it for ever.
-os.register_at_fork(before=_handles_lock.acquire, after_in_parent=_handles_lock.release, after_in_child=_handles_lock.release)
+os.register_at_fork(
+    before=_handles_lock.acquire, after_in_parent=_handles_lock.release, after_in_child=_handles_lock.release
+)
 
 
 def _refuse_after_fork() -> None:
     with _handles_lock:
-        foreign = next((handle.pid for handle in _handles if handle.connection is not None and handle.pid != os.getpid()), None)
+        foreign = next(
+            (
+                handle.pid
+                for handle in _handles
+                if handle.connection is not None and handle.pid != os.getpid()
+            ),
+            None,
+        )
     if foreign is not None:
         raise Halt(
-            f"process {os.getpid()} was forked from {foreign} while the metadata database was open, which SQLite's locks do not survive; "
+            f"process {os.getpid()} was forked from {foreign} while the metadata database was open, "
+            "which SQLite's locks do not survive; "
             "start a new process instead of forking"
         )
 
@@ -95,11 +123,14 @@ def _refuse_after_fork() -> None:
 class SqliteLogStore:
     """All logs of one database file. Safe to use from several threads and processes.
 
-    `busy_timeout_s` bounds the wait for another writer; `entry_bytes_max` the size of an entry. The file and its parent folder are
-    created. Raises `Halt` if the file is not a metadata database, is of another format, or cannot be opened.
+    `busy_timeout_s` bounds the wait for another writer; `entry_bytes_max` the size of an entry. The file and
+    its parent folder are created. Raises `Halt` if the file is not a metadata database, is of another format,
+    or cannot be opened.
     """
 
-    def __init__(self, path: Path, busy_timeout_s: float, entry_bytes_max: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: Path, busy_timeout_s: float, entry_bytes_max: int, clock: Clock | None = None
+    ) -> None:
         self.path = path
         self.entry_bytes_max = entry_bytes_max
         self._busy_timeout_s = busy_timeout_s
@@ -122,7 +153,9 @@ class SqliteLogStore:
             return connection.execute("select 1 from logs where name = ?", (name,)).fetchone() is not None
 
         def create(connection: sqlite3.Connection) -> None:
-            connection.execute(f"create table if not exists log_{name} (idx integer primary key, data blob not null)")
+            connection.execute(
+                f"create table if not exists log_{name} (idx integer primary key, data blob not null)"
+            )
             connection.execute("insert into logs (name, floor) values (?, 0) on conflict do nothing", (name,))
 
         if not self.transact("begin", exists):
@@ -147,8 +180,9 @@ class SqliteLogStore:
                 handle.discard()
 
     def transact(self, begin: str, work: Callable[[sqlite3.Connection], _T], entry_bytes: int = 0) -> _T:
-        """Run `work` in one transaction. Raises what `work` raises, `RetryLater` if certainly nothing was applied, `OutcomeUnknown`
-        if COMMIT failed, `Halt` if the database cannot be used. `entry_bytes` > 0 says that so much is about to be written.
+        """Run `work` in one transaction. Raises what `work` raises, `RetryLater` if certainly nothing was
+        applied, `OutcomeUnknown` if COMMIT failed, `Halt` if the database cannot be used. `entry_bytes` > 0
+        says that so much is about to be written.
         """
         if self._closed:
             raise Halt(f"the metadata database {self.path} was closed by this process")
@@ -170,7 +204,9 @@ class SqliteLogStore:
                 connection.execute("commit")
             except sqlite3.Error as error:
                 handle.discard()
-                raise OutcomeUnknown(f"metadata database {self.path}: commit failed, it may have been applied: {error}") from error
+                raise OutcomeUnknown(
+                    f"metadata database {self.path}: commit failed, it may have been applied: {error}"
+                ) from error
             except BaseException:
                 handle.discard()
                 raise
@@ -192,7 +228,11 @@ class SqliteLogStore:
             connection: sqlite3.Connection | None = None
             try:
                 connection = sqlite3.connect(
-                    self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False, cached_statements=16
+                    self.path,
+                    timeout=self._busy_timeout_s,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    cached_statements=16,
                 )
                 self._prepare(connection)
                 found = self.path.stat()
@@ -216,13 +256,16 @@ class SqliteLogStore:
         if fresh:
             connection.execute("begin immediate")
             if _is_fresh(connection, self.path):
-                connection.execute("create table logs (name text primary key, floor integer not null) without rowid")
+                connection.execute(
+                    "create table logs (name text primary key, floor integer not null) without rowid"
+                )
                 connection.execute(f"pragma application_id = {_APPLICATION_ID}")
                 connection.execute(f"pragma user_version = {FORMAT}")
             connection.execute("commit")
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        # Two processes that switch the mode of a new file at once can get "locked" without SQLite having waited: wait here.
+        # Two processes that switch the mode of a new file at once can get "locked" without SQLite having
+        # waited: wait here.
         deadline_s = self._clock.monotonic_s() + self._busy_timeout_s
         while True:
             try:
@@ -233,10 +276,15 @@ class SqliteLogStore:
                     raise
                 self._clock.sleep(_JOURNAL_MODE_WAIT_S)
         if mode != "wal":
-            raise Halt(f"metadata database {self.path}: its file system does not support WAL (mode is {mode}); use a local disk")
+            raise Halt(
+                f"metadata database {self.path}: its file system does not support WAL (mode is "
+                f"{mode}); use a local disk"
+            )
 
     def _check_place(self, handle: _Handle, entry_bytes: int) -> None:
-        """Nothing may be acknowledged in a file that has no name any more, and a full disk is better met before than during COMMIT."""
+        """Nothing may be acknowledged in a file that has no name any more, and a full disk is better met
+        before than during COMMIT.
+        """
         try:
             found = self.path.stat()
             disk = os.statvfs(self._folder)
@@ -245,11 +293,15 @@ class SqliteLogStore:
             raise self._translated(error) from error
         if (found.st_dev, found.st_ino) != handle.file_id:
             handle.discard()
-            raise Halt(f"metadata database {self.path} was replaced by another file while it was open; restart after finding out why")
+            raise Halt(
+                f"metadata database {self.path} was replaced by another file while it was open; "
+                "restart after finding out why"
+            )
         free_bytes = disk.f_bavail * disk.f_frsize
         if disk.f_blocks and free_bytes < 2 * entry_bytes + _FREE_BYTES_MIN:
             raise RetryLater(
-                f"metadata database {self.path}: the disk is full ({free_bytes} bytes free, an entry of {entry_bytes} bytes was not "
+                f"metadata database {self.path}: the disk is full ({free_bytes} bytes free, an entry "
+                f"of {entry_bytes} bytes was not "
                 "appended); free some space"
             )
 
@@ -259,19 +311,23 @@ class SqliteLogStore:
 
 
 def _is_fresh(connection: sqlite3.Connection, path: Path) -> bool:
-    """True for an empty database, False for one of ours; `Halt` for anything else. Runs inside a transaction."""
+    """True for an empty database, False for one of ours; `Halt` for anything else. Runs inside a
+    transaction.
+    """
     application = connection.execute("pragma application_id").fetchone()[0]
     version = connection.execute("pragma user_version").fetchone()[0]
     tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
     if application == _APPLICATION_ID:
         if version != FORMAT:
             raise Halt(
-                f"metadata database {path} has format {version}, this version reads format {FORMAT}; use the archiver version that wrote it"
+                f"metadata database {path} has format {version}, this version reads format {FORMAT}; "
+                "use the archiver version that wrote it"
             )
         return False
     if application or version or tables:
         raise Halt(
-            f"{path} is a database of something else (application id {application}, {tables} tables), not archiver metadata; "
+            f"{path} is a database of something else (application id {application}, {tables} tables), "
+            "not archiver metadata; "
             "give metadata.sqlite.path a file of its own"
         )
     return True
@@ -284,7 +340,9 @@ def _translated(error: sqlite3.Error | OSError, path: Path, busy_timeout_s: floa
         return Halt(f"{place} cannot be used: {error.strerror}; restore it or check the path")
     primary = _primary(error)
     if primary in _LOCKED:
-        return RetryLater(f"{place} was locked by another process for more than {busy_timeout_s} s; nothing was written")
+        return RetryLater(
+            f"{place} was locked by another process for more than {busy_timeout_s} s; nothing was written"
+        )
     if primary == sqlite3.SQLITE_FULL:
         return RetryLater(f"{place}: the disk is full, nothing was written; free some space")
     if primary in _TRANSIENT:
@@ -294,20 +352,36 @@ def _translated(error: sqlite3.Error | OSError, path: Path, busy_timeout_s: floa
     if primary == sqlite3.SQLITE_CORRUPT:
         return Corrupted(f"{place} is damaged: {error}; restore it from a backup")
     if primary in _REFUSED:
-        return Halt(f"{place} cannot be opened or written: {error}; check that file and folder exist and belong to this user")
+        return Halt(
+            f"{place} cannot be opened or written: {error}; check that file and folder exist and "
+            "belong to this user"
+        )
     return Halt(f"{place}: {error}")
 
 
 def tails(path: Path, busy_timeout_s: float) -> dict[str, int]:
-    """The logs of the database and the index that each one's next entry gets. Makes and changes nothing; raises as `SqliteLogStore`."""
+    """The logs of the database and the index that each one's next entry gets. Makes and changes nothing;
+    raises as `SqliteLogStore`.
+    """
     # Without a WAL file no process uses the database, and SQLite would make one to read it.
     unused = not path.with_name(f"{path.name}-wal").exists()
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro{'&immutable=1' if unused else ''}", busy_timeout_s, uri=True)) as connection:
+        with closing(
+            sqlite3.connect(
+                f"{path.as_uri()}?mode=ro{'&immutable=1' if unused else ''}", busy_timeout_s, uri=True
+            )
+        ) as connection:
             if _is_fresh(connection, path):
                 return {}
-            names = [name for (name,) in connection.execute("select name from logs limit 100") if _NAME.fullmatch(name)]
-            question = "select max(floor, ifnull((select max(idx) + 1 from log_{0}), 0)) from logs where name = '{0}'"
+            names = [
+                name
+                for (name,) in connection.execute("select name from logs limit 100")
+                if _NAME.fullmatch(name)
+            ]
+            question = (
+                "select max(floor, ifnull((select max(idx) + 1 from log_{0}), 0)) from logs where name = "
+                "'{0}'"
+            )
             return {name: int(connection.execute(question.format(name)).fetchone()[0]) for name in names}
     except (sqlite3.Error, OSError) as error:
         raise _translated(error, path, busy_timeout_s) from error
@@ -320,8 +394,8 @@ class SqliteLog:
         self.name: str = name
         self._store = store
         # Made once: SQLite's prepared statements are found by their text.
-        self._select_bounds = f"select floor, (select max(idx) from log_{name}) from logs where name = ?"
-        self._insert = f"insert into log_{name} (idx, data) values (?, ?)"
+        self._select_bounds = f"select floor, (select max(idx) from log_{name}) from logs where name = ?"  # noqa: S608
+        self._insert = f"insert into log_{name} (idx, data) values (?, ?)"  # noqa: S608
         self._witness = TailWitness(store.path.with_name(f"{store.path.name}.{name}.tail"))
         self._witness_lock = threading.Lock()
 
@@ -329,7 +403,9 @@ class SqliteLog:
         """As the Protocol says. `UNKNOWN` if COMMIT failed."""
         limit = self._store.entry_bytes_max
         if len(data) > limit:
-            raise InvalidInput(f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({limit})")
+            raise InvalidInput(
+                f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({limit})"
+            )
         if not 0 <= index <= _INDEX_MAX:
             raise InvalidInput(f"{index} is no index of log {self.name}")
 
@@ -338,13 +414,20 @@ class SqliteLog:
             with self._witness_lock:
                 self._witness.check(tail)
             if index < floor:
-                raise Trimmed(f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended")
+                raise Trimmed(
+                    f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended"
+                )
             if index > tail:
                 raise Halt(f"log {self.name} ends at {tail}; an entry at {index} would leave a hole")
             if index < tail:
-                row = connection.execute(f"select data from log_{self.name} where idx = ?", (index,)).fetchone()
+                row = connection.execute(
+                    f"select data from log_{self.name} where idx = ?",  # noqa: S608
+                    (index,),
+                ).fetchone()
                 if row is None:
-                    raise Corrupted(f"log {self.name} has no entry {index} although it reaches from {floor} to {tail}")
+                    raise Corrupted(
+                        f"log {self.name} has no entry {index} although it reaches from {floor} to {tail}"
+                    )
                 return Appended.OK if row[0] == data else Appended.TAKEN
             connection.execute(self._insert, (index, data))
             return Appended.OK
@@ -360,7 +443,9 @@ class SqliteLog:
         return outcome
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than its reader."""
+        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older
+        than its reader.
+        """
         if start < 0 or limit < 1:
             raise InvalidInput(f"cannot read {limit} entries from {start} of log {self.name}")
 
@@ -369,8 +454,14 @@ class SqliteLog:
             if start < floor:
                 raise Trimmed(f"log {self.name} was trimmed below {floor}; it cannot be read from {start}")
             if start > tail:
-                raise Halt(f"log {self.name} ends at {tail} but its reader is at {start}; was an older metadata database put in place?")
-            rows = connection.execute(f"select idx, data from log_{self.name} where idx >= ? order by idx limit ?", (start, limit))
+                raise Halt(
+                    f"log {self.name} ends at {tail} but its reader is at {start}; was an older "
+                    "metadata database put in place?"
+                )
+            rows = connection.execute(
+                f"select idx, data from log_{self.name} where idx >= ? order by idx limit ?",  # noqa: S608
+                (start, limit),
+            )
             entries = [Entry(index, data) for index, data in rows]
             for expected, entry in enumerate(entries, start):
                 if entry.index != expected:
@@ -388,15 +479,19 @@ class SqliteLog:
         return self._store.transact("begin", self._bounds)[0]
 
     def trim(self, below: int) -> None:
-        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail. Repeating it is harmless."""
+        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail.
+        Repeating it is harmless.
+        """
 
         def forget(connection: sqlite3.Connection) -> None:
             floor, tail = self._bounds(connection)
             if below > tail:
-                raise InvalidInput(f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed")
+                raise InvalidInput(
+                    f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed"
+                )
             if below > floor:
                 connection.execute("update logs set floor = ? where name = ?", (below, self.name))
-                connection.execute(f"delete from log_{self.name} where idx < ?", (below,))
+                connection.execute(f"delete from log_{self.name} where idx < ?", (below,))  # noqa: S608
 
         self._store.transact("begin immediate", forget)
 

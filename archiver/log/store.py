@@ -1,7 +1,8 @@
 """The log: the one primitive that carries every guarantee.
 
-A log is a dense sequence of immutable entries, numbered from 0. An entry is an opaque byte string that holds its own unique id, so two
-entries are the same exactly if their bytes are. State is only ever the fold of a log.
+A log is a dense sequence of immutable entries, numbered from 0. An entry is an opaque byte string that holds
+its own unique id, so two entries are the same exactly if their bytes are. State is only ever the fold of a
+log.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ class Log(Protocol):
     name: str
 
     def append(self, index: int, data: bytes) -> Appended:
-        """Put `data` at `index` if `index` is the tail, checked by the store in the same transaction (rule L1).
+        """Put `data` at `index` if `index` is the tail, checked by the store in the same transaction (rule
+        L1).
 
-        Raises `Trimmed` if `index` is below the floor, `Halt` if it is beyond the tail (there would be a hole), `InvalidInput` if the
-        entry is larger than `log.entry_bytes_max`. `RetryLater` means certainly not appended.
+        Raises `Trimmed` if `index` is below the floor, `Halt` if it is beyond the tail (there would be a
+        hole), `InvalidInput` if the entry is larger than `log.entry_bytes_max`. `RetryLater` means certainly
+        not appended.
         """
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """Up to `limit` entries from `start` on, in order, without a hole; empty at the tail. `Trimmed` below the floor."""
+        """Up to `limit` entries from `start` on, in order, without a hole; empty at the tail. `Trimmed` below
+        the floor.
+        """
 
     def tail(self) -> int:
         """The index the next entry will get: one past the newest."""

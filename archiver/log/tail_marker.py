@@ -1,8 +1,8 @@
 """How far a log once reached, kept beside the metadata database and not in it.
 
-Somebody who puts an older copy of the database back rarely puts this file back with it, so it proves that the log was longer. Written after
-the commit and never synced: what it says is a lower bound, and a lost or garbled file says nothing. It can therefore never stop a log that
-is whole.
+Somebody who puts an older copy of the database back rarely puts this file back with it, so it proves that the
+log was longer. Written after the commit and never synced: what it says is a lower bound, and a lost or
+garbled file says nothing. It can therefore never stop a log that is whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 from archiver.runtime.errors import Halt
 
 _TEXT: Final = re.compile(rb"([0-9]{20}) \1\n")
-"""The number stands there twice: another process may read while one writes, and a mixture of two numbers must say nothing."""
+"""The number stands there twice: another process may read while one writes, and a mixture of two numbers must
+say nothing."""
 _TEXT_BYTES: Final = 42
 
 
@@ -33,13 +34,17 @@ class TailWitness:
             self._begun_at = self._stated()
         if tail < self._begun_at:
             raise Halt(
-                f"the log ends at entry {tail}, but {self._path} says that it once had {self._begun_at}: the metadata database is an "
-                "older copy, or an empty one; put the newest one in place. Nothing is sequenced until then, because offsets would be "
+                f"the log ends at entry {tail}, but {self._path} says that it once had "
+                f"{self._begun_at}: the metadata database is an "
+                "older copy, or an empty one; put the newest one in place. Nothing is sequenced until "
+                "then, because offsets would be "
                 "given twice. (Only if the data folder is new as well, delete that file)"
             )
 
     def note(self, tail: int) -> None:
-        """The log reaches to `tail`, durably. An error is passed over: the witness is then of less use, and the log as good as before."""
+        """The log reaches to `tail`, durably. An error is passed over: the witness is then of less use, and
+        the log as good as before.
+        """
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,7 +1,7 @@
 """The identity of a data folder: `cluster.json`, created once and never changed.
 
-It says which cluster owns the folder, so that another one refuses to start there. Format 1 is a JSON object with `format`, `cluster_id`
-(32 lower-case hex digits), `name` and `created` (UTC, for people).
+It says which cluster owns the folder, so that another one refuses to start there. Format 1 is a JSON object
+with `format`, `cluster_id` (32 lower-case hex digits), `name` and `created` (UTC, for people).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class ClusterIdentity:
 def read_cluster(store: ObjectStore) -> ClusterIdentity | None:
     """The identity of the data folder, None if it has none yet.
 
-    Raises `Corrupted` if `cluster.json` cannot be understood, `ConfigInvalid` if it is of a format this version does not know.
+    Raises `Corrupted` if `cluster.json` cannot be understood, `ConfigInvalid` if it is of a format this
+    version does not know.
     """
     try:
         data = store.read(cluster_key())
@@ -60,7 +61,10 @@ def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupted(f"{where} is not a cluster identity; restore it from a backup") from error
     if found_format != FORMAT:
-        raise ConfigInvalid(f"{where} has format {found_format!r}, this version reads {FORMAT}; use the archiver version that wrote it")
+        raise ConfigInvalid(
+            f"{where} has format {found_format!r}, this version reads {FORMAT}; use the archiver "
+            "version that wrote it"
+        )
     cluster_id, name = document.get("cluster_id"), document.get("name")
     if not isinstance(cluster_id, str) or not _CLUSTER_ID.fullmatch(cluster_id) or not isinstance(name, str):
         raise Corrupted(f"{where} lacks a cluster_id of 32 hex digits or a name; restore it from a backup")
@@ -70,12 +74,14 @@ def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
 def ensure_cluster(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> ClusterIdentity:
     """The identity of the data folder, which is given one if it is new.
 
-    Raises `ConfigInvalid` if the folder belongs to a cluster of another name, is of another format, or holds data without saying whose.
+    Raises `ConfigInvalid` if the folder belongs to a cluster of another name, is of another format, or holds
+    data without saying whose.
     """
     identity = read_cluster(store) or _create(store, name, ids, clock)
     if identity.name != name:
         raise ConfigInvalid(
-            f"the data folder belongs to cluster {identity.name!r} ({store.uri(cluster_key())}), but the configuration says "
+            f"the data folder belongs to cluster {identity.name!r} ({store.uri(cluster_key())}), but "
+            "the configuration says "
             f"cluster: {name}; correct `cluster` or give this cluster a `data.uri` of its own"
         )
     return identity
@@ -84,24 +90,35 @@ def ensure_cluster(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -
 def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> ClusterIdentity:
     stray = next((info.key for prefix in _data_prefixes() for info in store.list(prefix)), None)
     if stray is not None:
-        # Another process may have begun between the two looks: the identity is always written before the first data.
+        # Another process may have begun between the two looks: the identity is always written before the
+        # first data.
         found = read_cluster(store)
         if found is not None:
             return found
         raise ConfigInvalid(
-            f"the data folder has objects ({store.uri(stray)}) but no {cluster_key()}; restore it from a backup, or use an empty folder"
+            f"the data folder has objects ({store.uri(stray)}) but no {cluster_key()}; restore it from "
+            "a backup, or use an empty folder"
         )
     cluster_id = ids.random_bytes(16).hex()
-    created = (_START + timedelta(microseconds=clock.now_us())).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    created = (
+        (_START + timedelta(microseconds=clock.now_us()))
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
     document = {"format": FORMAT, "cluster_id": cluster_id, "name": name, "created": created}
     # If somebody was faster, theirs counts.
     failpoints.reach("cluster.create.before")
     with contextlib.suppress(KeyExists):
-        create_once(store, cluster_key(), (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+        create_once(
+            store, cluster_key(), (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+        )
     failpoints.reach("cluster.create.after")
     found = read_cluster(store)
     if found is None:
-        raise Corrupted(f"{store.uri(cluster_key())} vanished right after it was written; something else deletes files there")
+        raise Corrupted(
+            f"{store.uri(cluster_key())} vanished right after it was written; something else deletes "
+            "files there"
+        )
     return found
 
 

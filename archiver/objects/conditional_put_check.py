@@ -1,9 +1,10 @@
 """Does the store really keep what everything else stands on? Asked at the start, before anything is stored.
 
-A server that ignores `If-None-Match` replaces an object where it should refuse, and every guarantee is gone without an error. So an object
-of one fixed key, with fixed bytes, is created twice: the second create must be refused, in one request and in parts. From then on the
-object is there, and a start costs one request, which must be refused. Where the condition is ignored the same bytes are written again,
-which harms nobody. The object stays.
+A server that ignores `If-None-Match` replaces an object where it should refuse, and every guarantee is gone
+without an error. So an object of one fixed key, with fixed bytes, is created twice: the second create must be
+refused, in one request and in parts. From then on the object is there, and a start costs one request, which
+must be refused. Where the condition is ignored the same bytes are written again, which harms nobody. The
+object stays.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class CreatesInParts(ObjectStore, Protocol):
 
 
 def check_guarantees(store: ObjectStore) -> None:
-    """Raise `ConfigInvalid` unless a second create is refused, and what was created can be read and is listed; also what the store raises.
+    """Raise `ConfigInvalid` unless a second create is refused, and what was created can be read and is
+    listed; also what the store raises.
 
-    One request where it was asked before, eight where it was not. Nothing is asked of a local folder, where the kernel's `link` keeps it.
+    One request where it was asked before, eight where it was not. Nothing is asked of a local folder, where
+    the kernel's `link` keeps it.
     """
     if not isinstance(store, CreatesInParts):
         return
@@ -43,22 +46,28 @@ def check_new_object(store: ObjectStore, key: str) -> None:
     where = store.uri(key)
     if _created(lambda: store.create(key, PROBE)):
         raise ConfigInvalid(
-            f"the store replaced {where} although it was asked not to (If-None-Match: *): two writers could destroy each other's data; use "
+            f"the store replaced {where} although it was asked not to (If-None-Match: *): two writers "
+            "could destroy each other's data; use "
             "a server that keeps conditional writes, and no proxy that strips their headers"
         )
     if isinstance(store, CreatesInParts) and _created(lambda: store.create_in_parts(key, PROBE)):
         raise ConfigInvalid(
-            f"the store replaced {where} by an upload in parts although it was asked not to (If-None-Match: * of CompleteMultipartUpload); "
+            f"the store replaced {where} by an upload in parts although it was asked not to "
+            "(If-None-Match: * of CompleteMultipartUpload); "
             "use a server that keeps that condition"
         )
     try:
         found = store.read(key)
     except NotFound as error:
-        raise ConfigInvalid(f"{where} was stored and cannot be read: the store shows new objects late; use one that does not") from error
+        raise ConfigInvalid(
+            f"{where} was stored and cannot be read: the store shows new objects late; use one that does not"
+        ) from error
     if found != PROBE:
         raise ConfigInvalid(f"{where} holds other bytes than were stored; something on the way changes them")
     if key not in {info.key for info in store.list(key)}:
-        raise ConfigInvalid(f"{where} was stored and is not listed: the store lists new objects late; use one that does not")
+        raise ConfigInvalid(
+            f"{where} was stored and is not listed: the store lists new objects late; use one that does not"
+        )
 
 
 def _created(create: Callable[[], None]) -> bool:

@@ -1,4 +1,6 @@
-"""Creating an object whose bytes are a function of its key: whoever comes second is content if the bytes are the same."""
+"""Creating an object whose bytes are a function of its key: whoever comes second is content if the bytes are
+the same.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from archiver.runtime.text import counted
 
 
 def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3) -> bool:
-    """Make sure that `key` holds `data`: True if this call created it, False if it was there already with the same bytes.
+    """Make sure that `key` holds `data`: True if this call created it, False if it was there already with the
+    same bytes.
 
-    Raises `KeyExists` if other bytes are there. An unknown outcome is settled by creating again, at most `attempts_max` times in all (a
-    late first request can only store the same bytes); then `OutcomeUnknown`. `RetryLater` passes through if no outcome was unknown.
+    Raises `KeyExists` if other bytes are there. An unknown outcome is settled by creating again, at most
+    `attempts_max` times in all (a late first request can only store the same bytes); then `OutcomeUnknown`.
+    `RetryLater` passes through if no outcome was unknown.
     """
     last: OutcomeUnknown | None = None
     for _ in range(max(1, attempts_max)):
@@ -31,7 +35,9 @@ def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3
             return False
         else:
             return True
-    raise OutcomeUnknown(f"object {key}: still unknown whether it is stored after {counted(max(1, attempts_max), 'attempt')}") from last
+    raise OutcomeUnknown(
+        f"object {key}: still unknown whether it is stored after {counted(max(1, attempts_max), 'attempt')}"
+    ) from last
 
 
 def _holds(store: ObjectStore, key: str, data: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Which keys an object store accepts.
 
-The strictest rules of all adapters, so that data moves between them: a key is a relative path of ordinary components that no file system
-can take for a way out of the root, and no longer than S3 allows.
+The strictest rules of all adapters, so that data moves between them: a key is a relative path of ordinary
+components that no file system can take for a way out of the root, and no longer than S3 allows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise `InvalidInput` unless a key can start with `prefix`; the last component may be cut anywhere, or empty."""
+    """Raise `InvalidInput` unless a key can start with `prefix`; the last component may be cut anywhere, or
+    empty.
+    """
     _check_length(prefix, prefix)
     *folders, cut = prefix.split("/")
     for component in folders:
@@ -51,7 +53,9 @@ def is_key(key: str) -> bool:
 
 
 def goes_on(folder: str, name: str) -> bool:
-    """Whether `folder + name` is a key, or the beginning of one, of a folder that is one or empty; for listings, which go name by name."""
+    """Whether `folder + name` is a key, or the beginning of one, of a folder that is one or empty; for
+    listings, which go name by name.
+    """
     key = f"{folder}{name}"
     try:
         _check_length(key, key)
@@ -68,16 +72,23 @@ def _check_length(text: str, key: str) -> None:
     except UnicodeEncodeError as error:
         raise InvalidInput(f"object key {excerpt(key)!r} is not valid Unicode") from error
     if size > KEY_BYTES_MAX:
-        raise InvalidInput(f"object key {excerpt(key, 80)!r} has {size} bytes; at most {KEY_BYTES_MAX} are possible")
+        raise InvalidInput(
+            f"object key {excerpt(key, 80)!r} has {size} bytes; at most {KEY_BYTES_MAX} are possible"
+        )
 
 
 def _check_component(component: str, key: str) -> None:
     if component in ("", ".", ".."):
-        raise InvalidInput(f"object key {key!r} has the component {component!r}; keys are relative, without empty, '.' or '..' components")
+        raise InvalidInput(
+            f"object key {key!r} has the component {component!r}; keys are relative, without empty, "
+            "'.' or '..' components"
+        )
     if _CONTROL.search(component):
         raise InvalidInput(f"object key {key!r} has a control character")
     if len(component.encode()) > COMPONENT_BYTES_MAX:
-        raise InvalidInput(f"object key {excerpt(key, 80)!r} has a component of more than {COMPONENT_BYTES_MAX} bytes")
+        raise InvalidInput(
+            f"object key {excerpt(key, 80)!r} has a component of more than {COMPONENT_BYTES_MAX} bytes"
+        )
 
 
 def _check_not_reserved(key: str) -> None:

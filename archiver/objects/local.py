@@ -1,12 +1,14 @@
 """The object store on a local file system.
 
-An object is a file of that path below the root. It is written and synced in a spool folder of the same file system and then linked to its
-name: the link is atomic and fails if the name is taken, which is the conditional create. Then the folder is synced, and once per process
-every folder above it, so that a returned `create` survives a power cut.
+An object is a file of that path below the root. It is written and synced in a spool folder of the same file
+system and then linked to its name: the link is atomic and fails if the name is taken, which is the
+conditional create. Then the folder is synced, and once per process every folder above it, so that a returned
+`create` survives a power cut.
 
-Must never show a half-written object, replace an object, or follow a key out of the root, not by a symbolic link either: whoever put one
-there could else have files read and written that are not ours. Only the root itself may be a link to anywhere. Folders stay when their last
-object goes. One key cannot be the folder of another (`a` and `a/b`). Network file systems are not supported.
+Must never show a half-written object, replace an object, or follow a key out of the root, not by a symbolic
+link either: whoever put one there could else have files read and written that are not ours. Only the root
+itself may be a link to anywhere. Folders stay when their last object goes. One key cannot be the folder of
+another (`a` and `a/b`). Network file systems are not supported.
 """
 
 from __future__ import annotations
@@ -41,7 +43,16 @@ from archiver.runtime.errors import (
 )
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_TRANSIENT: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.EMLINK}
+_TRANSIENT: Final = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EIO,
+    errno.EINTR,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EMLINK,
+}
 _LINK_ATTEMPTS_MAX: Final = 3
 """A folder or spool file that somebody removes in the meantime is made anew so often."""
 
@@ -51,9 +62,10 @@ _T = TypeVar("_T")
 class LocalObjectStore:
     """Objects below `root`. Safe to use from several threads and processes.
 
-    With a cluster's id, the root must be that cluster's: its `cluster.json` is read before each object is written, again before it gets its
-    name, and before each delete and each listing. What was unmounted, emptied or exchanged is neither begun anew below its mount point nor
-    told to lack an object: all of that is `RetryLater`, until the folder is back. Without an id, the first write creates the root.
+    With a cluster's id, the root must be that cluster's: its `cluster.json` is read before each object is
+    written, again before it gets its name, and before each delete and each listing. What was unmounted,
+    emptied or exchanged is neither begun anew below its mount point nor told to lack an object: all of that
+    is `RetryLater`, until the folder is back. Without an id, the first write creates the root.
     """
 
     def __init__(self, root: Path, cluster_id: str | None = None) -> None:
@@ -72,7 +84,8 @@ class LocalObjectStore:
         return f"file://{self.root}/{key}"
 
     def spool_dir(self) -> Path:
-        """A folder of this process alone, on the data's file system; what is left in it goes when the process ends.
+        """A folder of this process alone, on the data's file system; what is left in it goes when the process
+        ends.
 
         Raises as `create` if it cannot be made.
         """
@@ -99,7 +112,9 @@ class LocalObjectStore:
             temporary.unlink(missing_ok=True)
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is copied and left alone."""
+        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is
+        copied and left alone.
+        """
         final = self._path(key)
         temporary = path if self._spool.owns(path) else self._spooling(self._spool.new_path)
         try:
@@ -145,7 +160,9 @@ class LocalObjectStore:
         return self._reading(key, read)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin means its begin."""
+        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin
+        means its begin.
+        """
         if length < 0:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
         check_key(key)
@@ -159,7 +176,9 @@ class LocalObjectStore:
         return self._reading(key, read)
 
     def open_input(self, key: str) -> pa.NativeFile:
-        """An open file, not a memory map: reading a file that somebody cut short is an error here and a killed process there."""
+        """An open file, not a memory map: reading a file that somebody cut short is an error here and a
+        killed process there.
+        """
         path = self._path(key)
 
         def open_file() -> pa.NativeFile:
@@ -205,7 +224,9 @@ class LocalObjectStore:
         return self.root / key
 
     def _open(self, key: str) -> BinaryIO:
-        """To be read. The kernel tells in one call what a walk over all folders would: whether a link was followed."""
+        """To be read. The kernel tells in one call what a walk over all folders would: whether a link was
+        followed.
+        """
         try:
             file = io.BufferedReader(io.FileIO(f"{self.root}/{key}"))
         except OSError:
@@ -237,7 +258,8 @@ class LocalObjectStore:
         real = os.path.realpath(self.root / key)
         if not Path(real).is_relative_to(os.path.realpath(self.root)):
             raise Halt(
-                f"the link {at} leads to {real}, out of the data folder {self.root}; nothing is read, written or deleted there. Take it out"
+                f"the link {at} leads to {real}, out of the data folder {self.root}; nothing is read, "
+                "written or deleted there. Take it out"
             )
 
     def _refuse_existing(self, key: str, path: Path) -> None:
@@ -259,20 +281,27 @@ class LocalObjectStore:
                     raise InvalidInput(f"object key {key} is the folder of other objects") from error
                 raise KeyExists(key) from error
             except FileNotFoundError as error:
-                # The folder was removed since it was made. If the spool file is what is gone, another try cannot help.
+                # The folder was removed since it was made. If the spool file is what is gone, another try
+                # cannot help.
                 with self._durable_lock:
                     self._durable.clear()
                 if attempt == _LINK_ATTEMPTS_MAX - 1 or not temporary.exists():
-                    raise RetryLater(f"object {key} was not stored: its folder or its spool file was removed meanwhile") from error
+                    raise RetryLater(
+                        f"object {key} was not stored: its folder or its spool file was removed meanwhile"
+                    ) from error
             except OSError as error:
                 raise _not_applied(key, error) from error
         try:
             _sync(path.parent)
         except OSError as error:
-            raise OutcomeUnknown(f"object {key} is in place but its folder could not be synced: {error.strerror}") from error
+            raise OutcomeUnknown(
+                f"object {key} is in place but its folder could not be synced: {error.strerror}"
+            ) from error
 
     def _make_durable(self, folder: Path) -> None:
-        """Create the folder, and sync it into its parents: another process may have made them a moment ago without having synced yet."""
+        """Create the folder, and sync it into its parents: another process may have made them a moment ago
+        without having synced yet.
+        """
         with self._durable_lock:
             if folder in self._durable:
                 return
@@ -294,7 +323,9 @@ class LocalObjectStore:
             self._durable.add(folder)
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects below the folder (a key prefix that ends in a slash, or empty), in the order of a flat list of keys."""
+        """Objects below the folder (a key prefix that ends in a slash, or empty), in the order of a flat list
+        of keys.
+        """
         left = [(folder, iter(self._entries(folder)))]
         while left:
             folder, entries = left[-1]
@@ -320,7 +351,10 @@ class LocalObjectStore:
         try:
             with os.scandir(self.root / folder) as scan:
                 # A folder sorts as its name and a slash, because that is how the keys in it go on.
-                return sorted((entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry) for entry in scan)
+                return sorted(
+                    (entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
+                    for entry in scan
+                )
         except (FileNotFoundError, NotADirectoryError):
             self._check_cluster()
             return ()
@@ -328,7 +362,9 @@ class LocalObjectStore:
             raise _not_applied(folder or str(self.root), error) from error
 
     def _check_cluster(self) -> None:
-        """Raise `RetryLater` unless the root is the folder of our cluster now; read anew each time, which costs less than any sync."""
+        """Raise `RetryLater` unless the root is the folder of our cluster now; read anew each time, which
+        costs less than any sync.
+        """
         if self._cluster_id is None:
             return
         path = self.root / cluster_key()
@@ -336,15 +372,19 @@ class LocalObjectStore:
             found = parse_cluster(path.read_bytes(), str(path)).cluster_id
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RetryLater(
-                f"the data folder {self.root} has lost its {cluster_key()}: mount it, or bring it back; nothing was done"
+                f"the data folder {self.root} has lost its {cluster_key()}: mount it, or bring it "
+                "back; nothing was done"
             ) from error
         except OSError as error:
             raise _not_applied(cluster_key(), error) from error
         except (Corrupted, ConfigInvalid) as error:
-            raise RetryLater(f"the data folder {self.root} has another {cluster_key()} now: {error}; nothing was done") from error
+            raise RetryLater(
+                f"the data folder {self.root} has another {cluster_key()} now: {error}; nothing was done"
+            ) from error
         if found != self._cluster_id:
             raise RetryLater(
-                f"the data folder {self.root} is another cluster's now (id {found}, ours is {self._cluster_id}): "
+                f"the data folder {self.root} is another cluster's now (id {found}, ours is "
+                f"{self._cluster_id}): "
                 "bring ours back, or correct data.uri; nothing was done"
             )
 
@@ -373,7 +413,9 @@ class LocalObjectStore:
         try:
             return work()
         except (NotADirectoryError, FileExistsError) as error:
-            raise InvalidInput(f"object key {key} goes through another object as if it were a folder") from error
+            raise InvalidInput(
+                f"object key {key} goes through another object as if it were a folder"
+            ) from error
         except OSError as error:
             raise _not_applied(key, error) from error
 
@@ -381,10 +423,15 @@ class LocalObjectStore:
 def _not_applied(key: str, error: OSError) -> ArchiverError:
     """What an error means after which certainly nothing was stored."""
     if error.errno in _FULL:
-        return RetryLater(f"object {key} was not stored: the disk is full ({error.strerror}); free some space")
+        return RetryLater(
+            f"object {key} was not stored: the disk is full ({error.strerror}); free some space"
+        )
     if error.errno in _TRANSIENT or isinstance(error, FileNotFoundError):
         return RetryLater(f"object {key}: {error.strerror}; nothing was stored")
-    return Halt(f"object {key}: {error.strerror}; check that the data folder is writable for this user and allows hard links")
+    return Halt(
+        f"object {key}: {error.strerror}; check that the data folder is writable for this user and "
+        "allows hard links"
+    )
 
 
 def _is_at(file: BinaryIO, path: str) -> bool:

@@ -1,7 +1,9 @@
-"""Where the objects of a deployment are, and all that a process needs to open them there: small, frozen, and fit to travel.
+"""Where the objects of a deployment are, and all that a process needs to open them there: small, frozen, and
+fit to travel.
 
-Also a Spark executor opens the store, with what the driver hands it inside of a task. So this value can be pickled, holds credentials only
-if the configuration states them (else each machine asks its own usual chain), and shows none in `repr`.
+Also a Spark executor opens the store, with what the driver hands it inside of a task. So this value can be
+pickled, holds credentials only if the configuration states them (else each machine asks its own usual chain),
+and shows none in `repr`.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class StorePlace:
         if not data.uri.startswith(S3_SCHEME):
             return cls(data.uri)
         secrets = (data.access_key_id, data.secret_access_key, data.session_token)
-        access_key_id, secret_access_key, session_token = (None if one is None else one.get_secret_value() for one in secrets)
+        access_key_id, secret_access_key, session_token = (
+            None if one is None else one.get_secret_value() for one in secrets
+        )
         return cls(
             data.uri,
             S3Options(

@@ -1,4 +1,6 @@
-"""The object store in memory: the twin of the local one, with the same promises except durability. For tests and simulation."""
+"""The object store in memory: the twin of the local one, with the same promises except durability. For tests
+and simulation.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ class MemoryObjectStore:
             return self._objects[key][0]
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin means its begin."""
+        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin
+        means its begin.
+        """
         if length < 0:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
         data = self.read(key)

@@ -1,9 +1,11 @@
 """Is this object what that path in a table's metadata means? However either is spelled.
 
-Pure. Engines write `s3://`, `s3a://` and `s3n://`, host style and path style, `file:/x` and `file:///x`, doubled slashes and percent signs
-for one and the same object, and a vacuum that takes two spellings for two objects deletes live files. So nothing of a path is understood
-here but its end: what follows the folder of the table, which bears the topic's id (128 bits) and so lies nowhere else. Promises that two
-spellings of one object compare equal. Where two objects compare equal that are not the same, one of them stays that might have gone.
+Pure. Engines write `s3://`, `s3a://` and `s3n://`, host style and path style, `file:/x` and `file:///x`,
+doubled slashes and percent signs for one and the same object, and a vacuum that takes two spellings for two
+objects deletes live files. So nothing of a path is understood here but its end: what follows the folder of
+the table, which bears the topic's id (128 bits) and so lies nowhere else. Promises that two spellings of one
+object compare equal. Where two objects compare equal that are not the same, one of them stays that might have
+gone.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ _FILE = "file:"
 
 
 def tail(path: str, folder: str) -> str | None:
-    """What of `path` lies below the last folder `folder` in it, spelled in one way; None if it does not lie below one.
+    """What of `path` lies below the last folder `folder` in it, spelled in one way; None if it does not lie
+    below one.
 
-    `folder` is a key without a slash at the end (`archive/{topic_id}`). Percent signs are decoded until none is left to decode, empty and
-    `.` components left out, `..` followed.
+    `folder` is a key without a slash at the end (`archive/{topic_id}`). Percent signs are decoded until none
+    is left to decode, empty and `.` components left out, `..` followed.
     """
     if "%" not in path and "\\" not in path and "/." not in path:  # nearly all of them
         _, found, rest = f"/{path}".rpartition(f"/{folder}/")
@@ -45,12 +48,15 @@ def tail(path: str, folder: str) -> str | None:
 
 
 def key_of(objects: ObjectStore, path: str) -> str | None:
-    """The object's key behind a path in a table's metadata; None if it lies outside of the store. For reading only, as `key_below`."""
+    """The object's key behind a path in a table's metadata; None if it lies outside of the store. For reading
+    only, as `key_below`.
+    """
     return key_below(path, objects.uri("k").removesuffix("k"))
 
 
 def key_below(path: str, root: str) -> str | None:
-    """The key of an object of the store whose objects' URIs are `root` and a key, however engines spell the scheme; None for anything else.
+    """The key of an object of the store whose objects' URIs are `root` and a key, however engines spell the
+    scheme; None for anything else.
 
     For reading only: what is to be deleted is compared by `tail`, which knows every spelling.
     """
@@ -65,7 +71,9 @@ def local_path(uri: str) -> str | None:
 
 
 def _spelled(uri: str) -> str:
-    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same object."""
+    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same
+    object.
+    """
     if uri.startswith(_FILE):
         return f"{_FILE}/{uri.removeprefix(_FILE).lstrip('/')}"
     scheme, separator, rest = uri.partition("://")
@@ -82,9 +90,11 @@ def _decoded(path: str) -> str:
 
 
 class NamedFiles:
-    """The files below one table's folder that something names: a set of paths that takes about 70 bytes of memory for each of them.
+    """The files below one table's folder that something names: a set of paths that takes about 70 bytes of
+    memory for each of them.
 
-    Kept are 64 bits of a digest. Should two files ever share them, one passes for named that is not: it stays, and nothing is lost.
+    Kept are 64 bits of a digest. Should two files ever share them, one passes for named that is not: it
+    stays, and nothing is lost.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,8 +1,8 @@
 """Every object key: the only place where keys are built and parsed.
 
-Numbers are zero-padded so that a plain listing is in order; a number that does not fit is refused (`InvalidInput`), never widened.
-A parser accepts exactly what its builder makes. Times are UTC. Partition values count days, hours or months since 1970-01, as Iceberg's
-transforms do.
+Numbers are zero-padded so that a plain listing is in order; a number that does not fit is refused
+(`InvalidInput`), never widened. A parser accepts exactly what its builder makes. Times are UTC. Partition
+values count days, hours or months since 1970-01, as Iceberg's transforms do.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKey:
-    """What an archive's key says: offsets [base, end) of one topic partition, within one day, hour or month of ingest time."""
+    """What an archive's key says: offsets [base, end) of one topic partition, within one day, hour or month
+    of ingest time.
+    """
 
     topic_id: str
     partition: int
@@ -81,7 +83,15 @@ class ArchiveKey:
     @property
     def key(self) -> str:
         """As it is written."""
-        return archive_key(self.topic_id, self.partition, self.granularity, self.partition_value, self.base, self.end, self.epoch)
+        return archive_key(
+            self.topic_id,
+            self.partition,
+            self.granularity,
+            self.partition_value,
+            self.base,
+            self.end,
+            self.epoch,
+        )
 
 
 def cluster_key() -> str:
@@ -95,12 +105,16 @@ def probe_key() -> str:
 
 
 def store_probe_key(name: str) -> str:
-    """An object that `config check --connect --probe` creates and deletes; `name` as for a catalog's probe."""
+    """An object that `config check --connect --probe` creates and deletes; `name` as for a catalog's
+    probe.
+    """
     return f"{catalog_probe_prefix(name)}.object"
 
 
 def catalog_probe_prefix(name: str) -> str:
-    """Where a table lies that is made to ask a catalog how it makes tables, and is dropped again; without a slash at the end."""
+    """Where a table lies that is made to ask a catalog how it makes tables, and is dropped again; without a
+    slash at the end.
+    """
     if not _PROBE.fullmatch(name):
         raise InvalidInput(f"{name!r} is no name of a probe")
     return f"probe/{name}"
@@ -122,14 +136,19 @@ def intake_hour_prefix(written_us: int) -> str:
 
 
 def intake_hours_prefixes(hours: Iterable[int]) -> list[str]:
-    """What the keys of all intake files start with that were written in these hours since 1970: few prefixes, each for a day or for the
-    hours of one that begin with the same digit, so a listing takes few requests. Other hours that share a prefix are among them.
+    """What the keys of all intake files start with that were written in these hours since 1970: few prefixes,
+    each for a day or for the hours of one that begin with the same digit, so a listing takes few requests.
+    Other hours that share a prefix are among them.
     """
     digits: dict[str, dict[str, None]] = {}
     for hour in hours:
         day, _, of_day = intake_hour_prefix(hour * _HOUR_US).removesuffix("/").rpartition("/")
         digits.setdefault(f"{day}/", {})[of_day[0]] = None
-    return [prefix for day, some in digits.items() for prefix in ([day] if len(some) == _HOUR_DIGITS else [day + one for one in some])]
+    return [
+        prefix
+        for day, some in digits.items()
+        for prefix in ([day] if len(some) == _HOUR_DIGITS else [day + one for one in some])
+    ]
 
 
 def parse_intake_key(key: str) -> IntakeKey | None:
@@ -145,12 +164,14 @@ def shelf_key(start: int, end: int) -> str:
     """The shelved entries of the intake log from index `start` to `end`."""
     if start > end:
         raise InvalidInput(f"a shelf from {start} to {end} holds nothing")
-    return f"{SHELF_PREFIX}intake/{_checked('log index', start, OFFSET_MAX):020}-{_checked('log index', end, OFFSET_MAX):020}.parquet"
+    first, behind = _checked("log index", start, OFFSET_MAX), _checked("log index", end, OFFSET_MAX)
+    return f"{SHELF_PREFIX}intake/{first:020}-{behind:020}.parquet"
 
 
 def checkpoint_key(log: str, fold_format: int, index: int) -> str:
     """The state of a log's fold before the entry at `index`."""
-    return f"{checkpoint_prefix(log)}v{_checked('format', fold_format, EPOCH_MAX)}/{_checked('log index', index, OFFSET_MAX):020}.bin"
+    version, position = _checked("format", fold_format, EPOCH_MAX), _checked("log index", index, OFFSET_MAX)
+    return f"{checkpoint_prefix(log)}v{version}/{position:020}.bin"
 
 
 def checkpoint_prefix(log: str) -> str:
@@ -181,7 +202,9 @@ def parse_shelf_key(key: str) -> tuple[int, int] | None:
 
 
 def table_prefix(topic_id: str) -> str:
-    """Where everything of a topic's table lies, without a slash at the end: the location of its table below `data.uri`."""
+    """Where everything of a topic's table lies, without a slash at the end: the location of its table below
+    `data.uri`.
+    """
     if not _TOPIC_ID.fullmatch(topic_id):
         raise InvalidInput(f"topic id {topic_id!r} is not 32 lower-case hex digits")
     return f"{ARCHIVE_PREFIX}{topic_id}"
@@ -207,10 +230,22 @@ def topic_key(topic_id: str) -> str:
 def data_prefix(topic_id: str, partition: int | None = None) -> str:
     """What the keys of a topic's archives start with, or those of one partition; ends with a slash."""
     data = f"{table_prefix(topic_id)}/data/"
-    return data if partition is None else f"{data}partition={_checked('partition', partition, PARTITION_MAX):05}/"
+    return (
+        data
+        if partition is None
+        else f"{data}partition={_checked('partition', partition, PARTITION_MAX):05}/"
+    )
 
 
-def archive_key(topic_id: str, partition: int, granularity: Granularity, partition_value: int, base: int, end: int, epoch: int) -> str:
+def archive_key(
+    topic_id: str,
+    partition: int,
+    granularity: Granularity,
+    partition_value: int,
+    base: int,
+    end: int,
+    epoch: int,
+) -> str:
     """The archive of offsets [base, end), planned under that epoch."""
     if base >= end:
         raise InvalidInput(f"an archive of offsets {base} to {end} holds nothing")
@@ -228,7 +263,9 @@ def parse_archive_key(key: str) -> ArchiveKey | None:
     if day is None:
         return None
     granularity, value = day
-    parsed = ArchiveKey(match[1], int(match[2]), granularity, value, int(match[7]), int(match[8]), int(match[9]))
+    parsed = ArchiveKey(
+        match[1], int(match[2]), granularity, value, int(match[7]), int(match[8]), int(match[9])
+    )
     if parsed.base >= parsed.end or parsed.end > OFFSET_MAX:
         return None
     return parsed
@@ -246,7 +283,9 @@ def _day_of(year: str, month: str, day: str | None, hour: str | None) -> tuple[G
 
 
 def partition_value_of(ingest_us: int, granularity: Granularity) -> int:
-    """Days, hours or months since 1970-01 of an ingest time (microseconds since 1970, rounded down also before it)."""
+    """Days, hours or months since 1970-01 of an ingest time (microseconds since 1970, rounded down also
+    before it).
+    """
     if granularity == "day":
         return ingest_us // _DAY_US
     if granularity == "hour":
@@ -256,13 +295,17 @@ def partition_value_of(ingest_us: int, granularity: Granularity) -> int:
 
 
 def day_path(granularity: Granularity, partition_value: int) -> str:
-    """The part of an archive's key that names its day, hour or month: `year=2026/month=01[/day=02[/hour=03]]`."""
+    """The part of an archive's key that names its day, hour or month:
+    `year=2026/month=01[/day=02[/hour=03]]`.
+    """
     try:
         if granularity == "month":
             years, month = divmod(partition_value, 12)
             time = datetime(1970 + years, month + 1, 1, tzinfo=UTC)
             return f"year={time.year:04}/month={time.month:02}"
-        time = _START + (timedelta(days=partition_value) if granularity == "day" else timedelta(hours=partition_value))
+        time = _START + (
+            timedelta(days=partition_value) if granularity == "day" else timedelta(hours=partition_value)
+        )
     except (ValueError, OverflowError) as error:
         raise InvalidInput(f"{granularity} {partition_value} since 1970 lies outside the calendar") from error
     day = f"year={time.year:04}/month={time.month:02}/day={time.day:02}"

@@ -1,7 +1,8 @@
 """A process's folder for files in the making, which nobody has to clean up.
 
-Each user of a data folder gets a folder of its own below `.spool`, and holds a lock on it that the kernel frees when the process dies,
-however it dies. Whoever comes next removes the folders whose lock is free. No clock and no age is involved.
+Each user of a data folder gets a folder of its own below `.spool`, and holds a lock on it that the kernel
+frees when the process dies, however it dies. Whoever comes next removes the folders whose lock is free. No
+clock and no age is involved.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Spool:
-    """A locked folder below `parent`, made when first asked for; removed at exit, or by the next user after a kill."""
+    """A locked folder below `parent`, made when first asked for; removed at exit, or by the next user after a
+    kill.
+    """
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent
@@ -50,12 +53,17 @@ class Spool:
 
     def owns(self, path: Path) -> bool:
         """Whether that file lies in this process's folder."""
-        return self._folder is not None and self._pid == os.getpid() and path.absolute().is_relative_to(self._folder)
+        return (
+            self._folder is not None
+            and self._pid == os.getpid()
+            and path.absolute().is_relative_to(self._folder)
+        )
 
     def _make(self) -> Path:
         for _ in range(_ATTEMPTS_MAX):
             folder = Path(tempfile.mkdtemp(prefix="process-", dir=self._parent))
-            # Somebody who cleans up may come between the making and the lock: before the opening, or after it.
+            # Somebody who cleans up may come between the making and the lock: before the opening, or after
+            # it.
             try:
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -82,7 +90,9 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def abandoned_files(parent: Path) -> list[tuple[Path, int]]:
-    """Files, with their bytes, in the folders of processes that are gone; in the order of their paths. Removes nothing."""
+    """Files, with their bytes, in the folders of processes that are gone; in the order of their paths.
+    Removes nothing.
+    """
     found: list[tuple[Path, int]] = []
     for folder in sorted(parent.glob("process-*")):
         try:

@@ -1,9 +1,10 @@
 """What the archiver asks of an object store.
 
-An object is immutable: it is created once, under a key that does not exist yet, and later perhaps deleted. Keys are relative to
-`data.uri` and built in `paths.py` alone. A store that was opened for a cluster (`open.py`) makes, deletes and lists nothing, and misses
-nothing, in a folder that is not that cluster's: that is `RetryLater`. Adapters turn their SDK's errors into `RetryLater`,
-`OutcomeUnknown`, `Halt`, `KeyExists` and `NotFound`; they bound every wait by a setting.
+An object is immutable: it is created once, under a key that does not exist yet, and later perhaps deleted.
+Keys are relative to `data.uri` and built in `paths.py` alone. A store that was opened for a cluster
+(`open.py`) makes, deletes and lists nothing, and misses nothing, in a folder that is not that cluster's: that
+is `RetryLater`. Adapters turn their SDK's errors into `RetryLater`, `OutcomeUnknown`, `Halt`, `KeyExists` and
+`NotFound`; they bound every wait by a setting.
 """
 
 from __future__ import annotations
@@ -32,17 +33,21 @@ class ObjectStore(Protocol):
         """The absolute URI of `key`, as it is written into table metadata."""
 
     def spool_dir(self) -> Path:
-        """A local folder (it exists) for files on their way to `create_from_file`, on a file system that makes that cheap."""
+        """A local folder (it exists) for files on their way to `create_from_file`, on a file system that
+        makes that cheap.
+        """
 
     def create(self, key: str, data: bytes) -> None:
         """Store `data` durably under `key`.
 
-        Raises `KeyExists` if the key is taken (the object there is unchanged), `RetryLater` if certainly nothing was stored (a full
-        disk, for one), `OutcomeUnknown` if the reply was lost.
+        Raises `KeyExists` if the key is taken (the object there is unchanged), `RetryLater` if certainly
+        nothing was stored (a full disk, for one), `OutcomeUnknown` if the reply was lost.
         """
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """As `create`, with the bytes of a closed local file, which is left or consumed: the caller does not use it again."""
+        """As `create`, with the bytes of a closed local file, which is left or consumed: the caller does not
+        use it again.
+        """
 
     def read(self, key: str) -> bytes:
         """The whole object; `NotFound` if there is none."""
@@ -57,7 +62,9 @@ class ObjectStore(Protocol):
         """Size and time of one object, or None."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`, in key order; an object is listed as soon as its create has returned."""
+        """All objects whose key starts with `prefix`, in key order; an object is listed as soon as its create
+        has returned.
+        """
 
     def delete(self, key: str) -> None:
         """Remove the object; a missing one is no error."""

@@ -1,7 +1,8 @@
 """Says in the ledger what a round does, in the words of the control-topic events.
 
-Owns the order of the five events of a round and what each of them states. Nothing here decides: it turns values into entries. Each method
-returns when its entries are durable (protocol rules L1 to L3 are the leader's).
+Owns the order of the five events of a round and what each of them states. Nothing here decides: it turns
+values into entries. Each method returns when its entries are durable (protocol rules L1 to L3 are the
+leader's).
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from archiver.events.types import (
     TableReference,
     TopicPartitionOffset,
 )
-from archiver.ledger.bridge import EVENTS, Written, append_files_written, append_in_parts, append_table_committed, event_message
+from archiver.ledger.bridge import (
+    EVENTS,
+    Written,
+    append_files_written,
+    append_in_parts,
+    append_table_committed,
+    event_message,
+)
 from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
 from archiver.refine.prepare_topic import TopicWork
@@ -38,7 +46,9 @@ from archiver.runtime.ids import IdSource, new_uuid
 class Publisher:
     """Appends the entries of rounds."""
 
-    def __init__(self, cluster: str, leader: Leader, clock: Clock, ids: IdSource, events: EventSettings = EVENTS) -> None:
+    def __init__(
+        self, cluster: str, leader: Leader, clock: Clock, ids: IdSource, events: EventSettings = EVENTS
+    ) -> None:
         self._group_id = f"archiver-{cluster}"
         self._leader = leader
         self._clock = clock
@@ -49,7 +59,9 @@ class Publisher:
         """START_COMMIT; returns the round's commit id (16 bytes)."""
         failpoints.reach("round.start.before")
         commit_id = new_uuid(self._ids)
-        self._leader.append(pb.RoundStarted(commit_id=commit_id.bytes, event=self._message(StartCommit(commit_id))))
+        self._leader.append(
+            pb.RoundStarted(commit_id=commit_id.bytes, event=self._message(StartCommit(commit_id)))
+        )
         failpoints.reach("round.start.after")
         return commit_id.bytes
 
@@ -61,7 +73,11 @@ class Publisher:
             self._leader,
             files,
             None if table is None else lambda data_files: self._written_event(commit_id, work, data_files),
-            (PartitionField(work.spec.field_id, PARTITION_NAMES[work.granularity], PARTITION_TYPES[work.granularity]),),
+            (
+                PartitionField(
+                    work.spec.field_id, PARTITION_NAMES[work.granularity], PARTITION_TYPES[work.granularity]
+                ),
+            ),
             commit_id=commit_id,
             topic_id=work.state.topic_id,
             table_uuid=None if table is None else table.uuid,
@@ -75,7 +91,8 @@ class Publisher:
         return self._event(DataWritten(_uuid(commit_id), _reference(work), tuple(data_files)))
 
     def round_written(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
-        """DATA_COMPLETE: the offset and ingest time reached, of each partition that the round wrote archives of or has pending ones of.
+        """DATA_COMPLETE: the offset and ingest time reached, of each partition that the round wrote archives
+        of or has pending ones of.
 
         Several events, each whole by itself, where one would be too large for an entry.
         """
@@ -85,7 +102,9 @@ class Publisher:
             self._leader,
             reached,
             lambda part, last: pb.RoundWritten(
-                commit_id=commit_id, event=self._message(DataComplete(_uuid(commit_id), tuple(part))), more=not last
+                commit_id=commit_id,
+                event=self._message(DataComplete(_uuid(commit_id), tuple(part))),
+                more=not last,
             ),
             lambda position: f"what partition {position.partition} of topic {position.topic} has reached",
             event_bytes_max=self._events.bytes_max,
@@ -100,29 +119,48 @@ class Publisher:
             partition = pending.archive.partition
             newest[partition] = max(newest.get(partition, 0), pending.archive.ingest_max_us)
         return [
-            TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest_us or None)  # a range of gaps has no time
+            TopicPartitionOffset(
+                work.name, partition, ledger.planned_to(partition), newest_us or None
+            )  # a range of gaps has no time
             for partition, newest_us in sorted(newest.items())
         ]
 
     def table_committed(self, commit_id: bytes | None, work: TopicWork, outcome: CommitOutcome) -> None:
-        """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules T1, T4).
+        """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules
+        T1, T4).
 
         Several entries where one would be too large; the event stands in the last.
         """
         failpoints.reach("committed.append.before")
         event = None
         if commit_id is not None:
-            payload = CommitToTable(_uuid(commit_id), _reference(work), outcome.snapshot_id, outcome.valid_through_us or None)
-            event = self._message(payload, shown(work.table.identifier) if work.table is not None else work.name)
-        append_table_committed(self._leader, outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event))
+            payload = CommitToTable(
+                _uuid(commit_id), _reference(work), outcome.snapshot_id, outcome.valid_through_us or None
+            )
+            event = self._message(
+                payload, shown(work.table.identifier) if work.table is not None else work.name
+            )
+        append_table_committed(
+            self._leader, outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event)
+        )
         failpoints.reach("committed.append.after")
 
     def round_settled(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
-        """COMMIT_COMPLETE: every table of the round is settled; the time below which all of them are complete, if it is known."""
+        """COMMIT_COMPLETE: every table of the round is settled; the time below which all of them are
+        complete, if it is known.
+        """
         failpoints.reach("settled.append.before")
-        known = [self._leader.fold.topic(work.state.topic_id).valid_through_us for work in works if work.table is not None]
+        known = [
+            self._leader.fold.topic(work.state.topic_id).valid_through_us
+            for work in works
+            if work.table is not None
+        ]
         through_us = min(known) if known and all(known) else None
-        self._leader.append(pb.RoundSettled(commit_id=commit_id, event=self._message(CommitComplete(_uuid(commit_id), through_us))))
+        self._leader.append(
+            pb.RoundSettled(
+                commit_id=commit_id, event=self._message(CommitComplete(_uuid(commit_id), through_us))
+            )
+        )
         failpoints.reach("settled.append.after")
 
     def _event(self, payload: Payload) -> Event:

@@ -1,6 +1,8 @@
-"""How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and for the planner.
+"""How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and
+for the planner.
 
-Where a shelf is damaged or gone, what stood in it cannot be summed up; everything else is known all the same, and said.
+Where a shelf is damaged or gone, what stood in it cannot be summed up; everything else is known all the same,
+and said.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from intake.log.backlog import Backlog, BacklogSummary
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The oldest open transaction of a partition: nothing from its first record on is archived, or read as committed."""
+    """The oldest open transaction of a partition: nothing from its first record on is archived, or read as
+    committed.
+    """
 
     transactional_id: str
     producer_id: int
@@ -27,12 +31,16 @@ class HeldBack:
     deadline_us: int
     """From this time on it is aborted by whoever archives."""
     waiting: int
-    """Offsets that wait: from the stable offset to the end of the partition, other producers' records among them."""
+    """Offsets that wait: from the stable offset to the end of the partition, other producers' records among
+    them."""
 
     def described(self, now_us: int) -> str:
         """For people: whose it is, and since when."""
         age_s = max(0.0, (now_us - self.since_us) / 1e6)
-        return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.epoch}, open for {age_s:,.0f} s)"
+        return (
+            f"{self.transactional_id} (producer {self.producer_id}, epoch {self.epoch}, open for "
+            f"{age_s:,.0f} s)"
+        )
 
     def to_json(self) -> dict[str, object]:
         """As it stands in documents."""
@@ -48,7 +56,9 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
-    """Offsets of one topic partition at every stage; each is exclusive: the first offset that has not got there."""
+    """Offsets of one topic partition at every stage; each is exclusive: the first offset that has not got
+    there.
+    """
 
     partition: int
     start: int
@@ -68,7 +78,8 @@ class PartitionPosition:
     held: HeldBack | None
     """What keeps `stable` below `next`; None if nothing does."""
     trouble: str | None = None
-    """Why the backlog cannot be told, and with that not archived either: a shelf that holds some of it is damaged or gone."""
+    """Why the backlog cannot be told, and with that not archived either: a shelf that holds some of it is
+    damaged or gone."""
 
 
 def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
@@ -123,7 +134,8 @@ def troubles(topic: str, found: Iterable[PartitionPosition]) -> list[str]:
         if item.trouble is not None:
             partitions.setdefault(item.trouble, []).append(item.partition)
     return [
-        f"topic {topic} partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: the backlog cannot be told: {why}"
+        f"topic {topic} partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: the "
+        f"backlog cannot be told: {why}"
         for why, numbers in partitions.items()
     ]
 

@@ -13,12 +13,13 @@ from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
 from archiver.runtime.text import counted
 
 CommitEnd = Literal["committed", "nothing", "retry", "unknown", "halted", "deposed"]
-"""committed: archives came into the table · nothing: there was nothing to add · retry: it was not reached, or others were always quicker ·
-unknown: the last request may still land · halted: somebody must act · deposed: a newer leader came."""
+"""committed: archives came into the table · nothing: there was nothing to add · retry: it was not reached, or
+others were always quicker · unknown: the last request may still land · halted: somebody must act · deposed: a
+newer leader came."""
 
 RoundStep = Literal["look", "prepare", "plan", "refine", "write", "commit"]
-"""look: which topics are worth it · prepare: their schemas and tables · plan: what becomes an archive · refine: archives are made · write:
-the ledger is told · commit: tables are."""
+"""look: which topics are worth it · prepare: their schemas and tables · plan: what becomes an archive ·
+refine: archives are made · write: the ledger is told · commit: tables are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class CommitTry:
     topic: str
     seconds: float
     attempts: int
-    """Times that the table was loaded and a swap prepared; more than one if somebody else was quicker or no answer came."""
+    """Times that the table was loaded and a swap prepared; more than one if somebody else was quicker or no
+    answer came."""
     end: CommitEnd
 
 
@@ -54,23 +56,29 @@ class TopicReport:
     gaps: int = 0
     """Offsets of aborted transactions that were passed over."""
     decode_errors: dict[str, int] = field(default_factory=dict)
-    """Keys and values that could not be decoded, by side and cause (`value:malformed`); their bytes are kept."""
+    """Keys and values that could not be decoded, by side and cause (`value:malformed`); their bytes are
+    kept."""
     commit_attempts: int = 0
     commit_seconds: float = 0.0
     """How long the topic's commits took, all together."""
     schema_change: dict[str, Any] | None = None
-    """The change of the topic's schema that the run recorded: versions, number of changes, incompatible fields. None: there was none."""
+    """The change of the topic's schema that the run recorded: versions, number of changes, incompatible
+    fields. None: there was none."""
     held: list[dict[str, object]] = field(default_factory=list)
-    """Per partition that an open transaction holds back when the run ends: which transaction, and how many offsets wait for it."""
+    """Per partition that an open transaction holds back when the run ends: which transaction, and how many
+    offsets wait for it."""
 
     def hold(self, held: Mapping[int, HeldBack], now_us: int) -> None:
-        """Record which partitions wait for which transactions, and say so unless something is wrong besides."""
+        """Record which partitions wait for which transactions, and say so unless something is wrong
+        besides.
+        """
         self.held = [{"partition": partition, **item.to_json()} for partition, item in sorted(held.items())]
         if self.held and self.state in ("idle", "archived"):
             oldest = min(held.values(), key=lambda item: item.since_us)
             waiting = counted(sum(item.waiting for item in held.values()), "offset waits", "offsets wait")
             told = (
-                f"held back in {counted(len(held), 'partition')}: {waiting} for open transactions, the oldest of them "
+                f"held back in {counted(len(held), 'partition')}: {waiting} for open transactions, the "
+                "oldest of them "
                 f"{oldest.described(now_us)}"
             )
             self.why = told if self.why is None else f"{self.why}; {told}"

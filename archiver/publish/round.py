@@ -1,16 +1,19 @@
 """Drives archiving: from what both logs say to rows in tables, top to bottom.
 
-One call of `ArchiveRun.run` takes the lease, starts an epoch, settles what an earlier leader left behind, and carries out one round (or as
-many as it takes until nothing stable is left). Order of writes in a round: archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE.
-While a catalog is away the last two wait: archives are written up to a bound (`waiting.py`), and the first round after its return commits.
-It can be killed at any step; the next run goes on from what is in the logs and the table. A topic that cannot go on is reported and left
-out; the others continue. A newer leader ends the run (`Deposed`).
+One call of `ArchiveRun.run` takes the lease, starts an epoch, settles what an earlier leader left behind, and
+carries out one round (or as many as it takes until nothing stable is left). Order of writes in a round:
+archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE. While a catalog is away the last two wait:
+archives are written up to a bound (`waiting.py`), and the first round after its return commits. It can be
+killed at any step; the next run goes on from what is in the logs and the table. A topic that cannot go on is
+reported and left out; the others continue. A newer leader ends the run (`Deposed`).
 
-Each round begins with a tick of the intake log. Then, too, transactions whose time is over are aborted, because nothing behind them can be
-archived, and idempotent producers that were not heard of for `intake.producer_idle_max` are forgotten. All three are in the log for good,
-so the time they go by is distrusted as a writer's is (`intake.write.accept_clock`): once the wall clock has run ahead of the time that
-passed since the `ArchiveRun` was made by more than `intake.clock_skew_max`, nothing of it is done and the run ends. What that cannot notice
-is a process that starts with a wrong clock: there is no other clock to hold it against, and whatever it says first is the reference.
+Each round begins with a tick of the intake log. Then, too, transactions whose time is over are aborted,
+because nothing behind them can be archived, and idempotent producers that were not heard of for
+`intake.producer_idle_max` are forgotten. All three are in the log for good, so the time they go by is
+distrusted as a writer's is (`intake.write.accept_clock`): once the wall clock has run ahead of the time that
+passed since the `ArchiveRun` was made by more than `intake.clock_skew_max`, nothing of it is done and the run
+ends. What that cannot notice is a process that starts with a wrong clock: there is no other clock to hold it
+against, and whatever it says first is the reference.
 """
 
 from __future__ import annotations
@@ -39,7 +42,15 @@ from archiver.refine.bundling import bundle
 from archiver.refine.catalog_outage import room, within
 from archiver.refine.catalog_outage import told as told_of_waiting
 from archiver.refine.plan import Plan, PlanKey
-from archiver.refine.planner import Planned, RoundLimits, choose_plans, known_gaps, paths_used, stirs, valid_through_us
+from archiver.refine.planner import (
+    Planned,
+    RoundLimits,
+    choose_plans,
+    known_gaps,
+    paths_used,
+    stirs,
+    valid_through_us,
+)
 from archiver.refine.prepare_topic import TopicSetup, TopicWork
 from archiver.refine.schedule import Looks
 from archiver.refine.schema_ids import KnownIds, ends
@@ -67,7 +78,8 @@ from intake.write.accept_clock import AcceptClock
 _log = logging.getLogger(__name__)
 
 FRUITLESS_ROUNDS_MAX = 3
-"""Rounds in a row that may pass without anything written or committed: files that can no longer enter a table are killed and made anew."""
+"""Rounds in a row that may pass without anything written or committed: files that can no longer enter a table
+are killed and made anew."""
 
 Refine = Callable[[RefineJob], Sequence[PlanResult]]
 """Carries out a job; results in any order, one per plan."""
@@ -119,14 +131,17 @@ class ArchiveRun:
         """What the newest run has done so far, also when it raised."""
         return self._report
 
-    def run(self, scope: Scope | None = None, *, everything: bool = False, looks: Looks | None = None) -> ArchiveReport:
+    def run(
+        self, scope: Scope | None = None, *, everything: bool = False, looks: Looks | None = None
+    ) -> ArchiveReport:
         """One round of what is due, or with `everything` rounds until nothing stable is left.
 
-        With `looks`, a daemon's, only topics are prepared of which something is due or pending, and those that were not ready when they
-        were last looked at; if there is none, nothing is written anywhere: no tick, and no epoch.
-        Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or partition in `scope`, `Deposed` if a newer
-        leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached, `RetryLater` too if the clock runs ahead. What concerns
-        one topic only is in the report.
+        With `looks`, a daemon's, only topics are prepared of which something is due or pending, and those
+        that were not ready when they were last looked at; if there is none, nothing is written anywhere: no
+        tick, and no epoch. Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or
+        partition in `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown` if a log
+        cannot be reached, `RetryLater` too if the clock runs ahead. What concerns one topic only is in the
+        report.
         """
         parts = self._parts
         self._report = ArchiveReport()
@@ -171,7 +186,9 @@ class ArchiveRun:
             fruitless = 0 if self._reached(works) > before else fruitless + 1
         for work in works:
             if self._parts.leader.fold.topic(work.state.topic_id).killed:
-                self._report.of(work.name).defer("archives were made that could not enter the table, several times over; run it again")
+                self._report.of(work.name).defer(
+                    "archives were made that could not enter the table, several times over; run it again"
+                )
 
     def _tell_waiting(self, works: Sequence[TopicWork], chosen: Sequence[TopicSettings]) -> None:
         """Say how much of each chosen topic is left, what holds it back, and for an idle one why."""
@@ -186,18 +203,33 @@ class ArchiveRun:
             self._tell_away(work, report)
             if report.waiting and report.state == "idle":
                 quiet, delay = work.archive.idle_max, work.archive.complete_delay_max
-                report.why = f"not due yet: after {quiet:g} s without a new record, or {delay:g} s after the first; --all archives at once"
-            report.hold({position.partition: position.held for position in found if position.held is not None}, now_us)
+                report.why = (
+                    f"not due yet: after {quiet:g} s without a new record, or {delay:g} s after the first; "
+                    "--all archives at once"
+                )
+            report.hold(
+                {position.partition: position.held for position in found if position.held is not None}, now_us
+            )
             report.tell_notes()
-        for name in {topic.name for topic in chosen} - {work.name for work in works}:  # those that could not be made ready
+        for name in {topic.name for topic in chosen} - {
+            work.name for work in works
+        }:  # those that could not be made ready
             state = intake.topics_by_name.get(name)
             if state is not None:
-                self._report.of(name).waiting, _ = whole_backlog(positions(intake, parts.leader.fold, state.topic_id))
+                self._report.of(name).waiting, _ = whole_backlog(
+                    positions(intake, parts.leader.fold, state.topic_id)
+                )
 
     def _tell_away(self, work: TopicWork, report: TopicReport) -> None:
-        """Say what waits for a table whose catalog is away; nothing of a topic that was committed before it went."""
+        """Say what waits for a table whose catalog is away; nothing of a topic that was committed before it
+        went.
+        """
         away, ledger = self._away(work), self._parts.leader.fold.topic(work.state.topic_id)
-        if work.table is not None and away is not None and (work.table.away is not None or ledger.pending_by_id):
+        if (
+            work.table is not None
+            and away is not None
+            and (work.table.away is not None or ledger.pending_by_id)
+        ):
             report.defer(told_of_waiting(ledger, work.archive.pending_files_max, away))
 
     def _limits(self, scope: Scope | None, everything: bool) -> RoundLimits:
@@ -216,12 +248,20 @@ class ArchiveRun:
             return False
         looks.looked(topic.name, now_us)
         state = intake.topics_by_name.get(topic.name)
-        return state is None or not looks.whole(topic.name) or stirs(state, archive, intake, parts.leader.fold, now_us)
+        return (
+            state is None
+            or not looks.whole(topic.name)
+            or stirs(state, archive, intake, parts.leader.fold, now_us)
+        )
 
     def _choose(self, scope: Scope | None, looks: Looks | None) -> list[TopicSettings]:
-        """The topics in scope that are archived, in the order of their names; of a daemon's round those that are worth it."""
+        """The topics in scope that are archived, in the order of their names; of a daemon's round those that
+        are worth it.
+        """
         topics = [topic for topic in self._parts.settings.topics if scope is None or topic.name == scope[0]]
-        topics = sorted((topic for topic in topics if topic.archive.kind != "none"), key=lambda topic: topic.name)
+        topics = sorted(
+            (topic for topic in topics if topic.archive.kind != "none"), key=lambda topic: topic.name
+        )
         if looks is None:
             return topics
         self._parts.leader.refresh()
@@ -240,7 +280,9 @@ class ArchiveRun:
                 reached = ends(parts.sequencer.backlog(), state.topic_id, state.partitions)
                 work = parts.setup.prepare(settings, parts.settings.archive_for(settings), state, self._aways)
                 self._ids.prepared(work, reached)
-                self._report.of(settings.name).notes = [one.note for one in work.fetched if one is not None and one.note is not None]
+                self._report.of(settings.name).notes = [
+                    one.note for one in work.fetched if one is not None and one.note is not None
+                ]
                 works.append(work)
             except Deposed:
                 raise
@@ -279,7 +321,9 @@ class ArchiveRun:
         self._parts.progress(f"{topic}: {report.state}: {report.why}")
 
     def _settle(self, work: TopicWork) -> None:
-        """Rule T1: before the first plan of an epoch, record what of the inherited files is in the table and what never can be."""
+        """Rule T1: before the first plan of an epoch, record what of the inherited files is in the table and
+        what never can be.
+        """
         if work.table is None or self._away(work) is not None:
             return  # without this look more may be planned than is needed; nothing wrong comes of it
         outcome = self._parts.committer(work.table.tables).settle(work.table.target, self._gaps(work))
@@ -292,7 +336,9 @@ class ArchiveRun:
 
     def _tell(self, work: TopicWork, outcome: CommitOutcome) -> None:
         for key, why in outcome.killed:
-            self._parts.progress(f"{work.name}: {key} cannot enter the table any more and is archived anew: {why}")
+            self._parts.progress(
+                f"{work.name}: {key} cannot enter the table any more and is archived anew: {why}"
+            )
         for finding in outcome.findings:
             self._parts.progress(f"{work.name}: {finding}")
 
@@ -307,10 +353,15 @@ class ArchiveRun:
         intake = parts.sequencer.backlog()
         with self._taking("plan"):
             planned = self._plan(able, intake, limits)
-        inherited = [work for work in able if self._away(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id]
+        inherited = [
+            work
+            for work in able
+            if self._away(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id
+        ]
         if not planned.plans and not inherited:
             return False
-        # Before the round is in the ledger: where Spark cannot start, a daemon would begin one with every tick.
+        # Before the round is in the ledger: where Spark cannot start, a daemon would begin one with every
+        # tick.
         cores = parts.cores() if any(not plan.gap_only for plan in planned.plans) else 0
         self._report.rounds += 1
         commit_id = parts.publisher.round_started()
@@ -336,20 +387,27 @@ class ArchiveRun:
     def _reached(self, works: Sequence[TopicWork]) -> int:
         """A number that grows with everything written or committed."""
         topics = [(work, self._parts.leader.fold.topic(work.state.topic_id)) for work in works]
-        return sum(topic.planned_to(p) + topic.watermark(p) for work, topic in topics for p in range(work.state.partitions))
+        return sum(
+            topic.planned_to(p) + topic.watermark(p)
+            for work, topic in topics
+            for p in range(work.state.partitions)
+        )
 
     def _tick(self) -> int:
-        """Read the intake log to its tail; the newest tick in it, which is appended unless there was one within `archive.tick`.
+        """Read the intake log to its tail; the newest tick in it, which is appended unless there was one
+        within `archive.tick`.
 
-        Before it, whatever has had its time is ended: transactions, and the memory of producers. Raises `RetryLater`, and does nothing of
-        all this, while the clock is further ahead than `intake.clock_skew_max`.
+        Before it, whatever has had its time is ended: transactions, and the memory of producers. Raises
+        `RetryLater`, and does nothing of all this, while the clock is further ahead than
+        `intake.clock_skew_max`.
         """
         parts = self._parts
         fold = parts.sequencer.refresh()
         known_us, now_us = fold.tick_us, self._now_us(fold.newest_us)
         for ended in parts.sequencer.end_overdue(now_us):
             told = (
-                f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch {ended.epoch}) was open for "
+                f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch "
+                f"{ended.epoch}) was open for "
                 f"{(now_us - ended.started_us) / 1e6:,.0f} s, longer than it may be: aborted"
             )
             _log.warning("%s", told)
@@ -365,7 +423,8 @@ class ArchiveRun:
             return self._times.accept_us(log_newest_us)
         except RetryLater as error:
             raise RetryLater(
-                "archiving ends here: a clock that may be wrong puts no time into the intake log, aborts no transaction and forgets no "
+                "archiving ends here: a clock that may be wrong puts no time into the intake log, "
+                "aborts no transaction and forgets no "
                 f"producer: {error}"
             ) from error
 
@@ -373,28 +432,45 @@ class ArchiveRun:
         """Plans of the round; takes a new epoch first where a path would be used twice (rule P2)."""
         parts = self._parts
         now_us = parts.clock.now_us()
-        planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
+        planned = choose_plans(
+            works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken
+        )
         if paths_used(parts.leader.fold, planned.plans):
             self._report.epoch = parts.leader.take_over()
-            planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
+            planned = choose_plans(
+                works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken
+            )
         for halted in planned.halted:
             self._note(halted.topic, halted)
         away = [work for work in works if self._away(work) is not None]
-        rooms = {work.name: room(parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max) for work in away}
+        rooms = {
+            work.name: room(parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max)
+            for work in away
+        }
         return replace(planned, plans=within(planned.plans, rooms)) if rooms else planned
 
     def _away(self, work: TopicWork) -> str | None:
-        """Why the topic's catalog cannot be asked, as it was found in this run; None as far as is known, and for topics without a table."""
+        """Why the topic's catalog cannot be asked, as it was found in this run; None as far as is known, and
+        for topics without a table.
+        """
         if work.table is None or work.table.away is not None:
             return None if work.table is None else work.table.away
         found = self._aways.get(work.table.catalog)
         return None if found is None else str(found)
 
-    def _refine(self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int) -> dict[TopicId, list[Written]]:
-        """Refine the plans; per topic the files that continue their partition's chain, in offset order. Gaps alone need no worker."""
-        return self._chain(plans, self._refine_records(works, [plan for plan in plans if not plan.gap_only], cores))
+    def _refine(
+        self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int
+    ) -> dict[TopicId, list[Written]]:
+        """Refine the plans; per topic the files that continue their partition's chain, in offset order. Gaps
+        alone need no worker.
+        """
+        return self._chain(
+            plans, self._refine_records(works, [plan for plan in plans if not plan.gap_only], cores)
+        )
 
-    def _refine_records(self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int) -> dict[PlanKey, PlanResult]:
+    def _refine_records(
+        self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int
+    ) -> dict[PlanKey, PlanResult]:
         if not plans:
             return {}
         parts = self._parts
@@ -402,18 +478,30 @@ class ArchiveRun:
         topics = {work.state.topic_id: self._refine_topic(work) for work in works}
         rows = sum(plan.rows for plan in plans)
         parts.progress(
-            f"refining {counted(rows, 'record')} of {counted(len({plan.topic_id for plan in plans}), 'topic')}: "
+            f"refining {counted(rows, 'record')} of "
+            f"{counted(len({plan.topic_id for plan in plans}), 'topic')}: "
             f"{counted(len(plans), 'plan')} in {counted(len(bundles), 'task')}"
         )
-        job = RefineJob(parts.cluster_id, StorePlace.of(parts.settings.data), parts.leader.fold.epoch, topics, bundles, parts.options)
+        job = RefineJob(
+            parts.cluster_id,
+            StorePlace.of(parts.settings.data),
+            parts.leader.fold.epoch,
+            topics,
+            bundles,
+            parts.options,
+        )
         return {result.plan_key: result for result in parts.refine(job)}
 
     def _refine_topic(self, work: TopicWork) -> RefineTopic:
         topic_id = work.state.topic_id
         judged_to = self._ids.judged_to(topic_id, range(work.state.partitions))
-        return RefineTopic(topic_id, work.name, work.schema, work.granularity, work.spec.spec_id, judged_to=judged_to)
+        return RefineTopic(
+            topic_id, work.name, work.schema, work.granularity, work.spec.spec_id, judged_to=judged_to
+        )
 
-    def _chain(self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]) -> dict[TopicId, list[Written]]:
+    def _chain(
+        self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]
+    ) -> dict[TopicId, list[Written]]:
         """Drop what lies behind a plan that failed: it would not start where the partition's archives end."""
         written: dict[TopicId, list[Written]] = defaultdict(list)
         for plan in sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base)):
@@ -426,7 +514,10 @@ class ArchiveRun:
                 _take(report, written[plan.topic_id], [(gaps_archive(plan), None)])
             elif result is None:
                 self._broken.add(tp)
-                report.defer(f"partition {plan.partition}: the refinement of [{plan.base}, {plan.end}) gave no answer; run it again")
+                report.defer(
+                    f"partition {plan.partition}: the refinement of [{plan.base}, {plan.end}) gave no "
+                    "answer; run it again"
+                )
             elif result.error is not None:
                 self._broken.add(tp)
                 why = f"partition {plan.partition}, offsets {plan.base} to {plan.end - 1}: {result.why}"
@@ -436,7 +527,9 @@ class ArchiveRun:
                     report.halt(why)
                 self._parts.progress(f"{plan.topic}: {report.state}: {why}")
             else:
-                _take(report, written[plan.topic_id], [(item.archive, item.data_file) for item in result.files])
+                _take(
+                    report, written[plan.topic_id], [(item.archive, item.data_file) for item in result.files]
+                )
                 for item in result.files:
                     report.not_decoded(told(item.decode_errors))
         return written
@@ -451,7 +544,9 @@ class ArchiveRun:
         committer, began_s = parts.committer(table.tables), parts.clock.monotonic_s()
         end: CommitEnd = "halted"
         try:
-            outcome = committer.commit(table.target, uuid.UUID(bytes=commit_id), through_us, gaps=self._gaps(work))
+            outcome = committer.commit(
+                table.target, uuid.UUID(bytes=commit_id), through_us, gaps=self._gaps(work)
+            )
             end = "committed" if outcome is not None and outcome.committed else "nothing"
         except ArchiverError as error:
             end = commit_end(error)
@@ -461,13 +556,16 @@ class ArchiveRun:
         except AssertionError:
             raise  # an invariant of ours
         except Exception as error:
-            # A library's error that its adapter does not know is this table's trouble: the round goes on. The request may have been sent.
+            # A library's error that its adapter does not know is this table's trouble: the round goes on. The
+            # request may have been sent.
             end = "unknown"
             _log.exception("the commit of a table ended in an unexpected error", extra={"topic": work.name})
             what = f"{type(error).__name__}: {excerpt(str(error), MESSAGE_MAX)}"
             raise OutcomeUnknown(f"the commit may or may not have been applied: {what}") from error
         finally:
-            self._report.committing(CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end))
+            self._report.committing(
+                CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end)
+            )
         if outcome is not None:
             self._tell(work, outcome)
             parts.publisher.table_committed(commit_id, work, outcome)
@@ -480,7 +578,11 @@ class ArchiveRun:
         report.snapshot_id = snapshot_id
         self._parts.progress(
             f"{work.name}: {counted(report.rows, 'record')} in {counted(report.archives, 'archive')}"
-            + (f", {counted(report.gaps, 'offset')} of aborted transactions passed over" if report.gaps else "")
+            + (
+                f", {counted(report.gaps, 'offset')} of aborted transactions passed over"
+                if report.gaps
+                else ""
+            )
             + (f", snapshot {snapshot_id}" if snapshot_id else "")
         )
 

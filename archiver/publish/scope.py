@@ -1,4 +1,6 @@
-"""What part of the topics a command or a request is about, as people write it, and whether there is such a part."""
+"""What part of the topics a command or a request is about, as people write it, and whether there is such a
+part.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def parse_scope(text: str) -> Scope:
         return name, None
     low, dash, high = span.partition("-")
     if not _PARTITION.fullmatch(low) or (dash and not _PARTITION.fullmatch(high)):
-        raise InvalidInput(f"--topic {text}: after the colon stands a partition (3) or a span of partitions (0-3)")
+        raise InvalidInput(
+            f"--topic {text}: after the colon stands a partition (3) or a span of partitions (0-3)"
+        )
     last = int(high or low)
     if last < int(low):
         raise InvalidInput(f"--topic {text}: the span of partitions ends before it begins")
@@ -36,6 +40,10 @@ def check_scope(scope: Scope | None, topics: Sequence[TopicSettings]) -> None:
     settings = next((topic for topic in topics if topic.name == name), None)
     if settings is None:
         raise no_topic(name, (topic.name for topic in topics))
-    beyond = sorted(partition for partition in partitions or () if not settings.mirrored and partition >= settings.partitions)
+    beyond = sorted(
+        partition
+        for partition in partitions or ()
+        if not settings.mirrored and partition >= settings.partitions
+    )
     if beyond:
         raise no_partition(name, beyond[0], settings.partitions)

@@ -1,4 +1,6 @@
-"""An Iceberg schema as DuckDB's column types, and as its mapping from Parquet field ids to columns. Pure text."""
+"""An Iceberg schema as DuckDB's column types, and as its mapping from Parquet field ids to columns. Pure
+text.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ def columns_of(schema_json: str) -> list[tuple[str, str]]:
 
 
 def columns_by_id(schema_json: str) -> str:
-    """The value of `schema` in DuckDB's `read_parquet`: which field id of a file is which column, at every level.
+    """The value of `schema` in DuckDB's `read_parquet`: which field id of a file is which column, at every
+    level.
 
-    Names and types are the schema's; a file's own names play no part. What a file has no field id of is null in it. Raises `Halt` as
-    `columns_of` does, and for a column whose default is not null, which would have to stand in its place.
+    Names and types are the schema's; a file's own names play no part. What a file has no field id of is null
+    in it. Raises `Halt` as `columns_of` does, and for a column whose default is not null, which would have to
+    stand in its place.
     """
     return _children((item["id"], item["name"], item) for item in json.loads(schema_json)["fields"])
 
@@ -52,13 +56,18 @@ def literal(text: str) -> str:
 
 
 def _children(fields: Iterable[tuple[int, str, dict[str, Any]]]) -> str:
-    """A MAP from field id to definition. DuckDB calls the element of a list and the entries of a map by fixed names."""
+    """A MAP from field id to definition. DuckDB calls the element of a list and the entries of a map by fixed
+    names.
+    """
     return "MAP {" + ", ".join(f"{number}: {_definition(name, item)}" for number, name, item in fields) + "}"
 
 
 def _definition(name: str, item: dict[str, Any]) -> str:
     if item.get("initial-default") is not None:
-        raise Halt(f"column {name} has a default value for rows from before it, which cannot be queried here; use Spark or Trino")
+        raise Halt(
+            f"column {name} has a default value for rows from before it, which cannot be queried here; "
+            "use Spark or Trino"
+        )
     kind, inside = item["type"], ""
     if isinstance(kind, dict):
         if kind["type"] == "struct":
@@ -73,7 +82,11 @@ def _definition(name: str, item: dict[str, Any]) -> str:
 def _type(found: Any) -> str:
     if isinstance(found, dict):
         if found["type"] == "struct":
-            return "STRUCT(" + ", ".join(f"{quoted(item['name'])} {_type(item['type'])}" for item in found["fields"]) + ")"
+            return (
+                "STRUCT("
+                + ", ".join(f"{quoted(item['name'])} {_type(item['type'])}" for item in found["fields"])
+                + ")"
+            )
         if found["type"] == "list":
             return _type(found["element"]) + "[]"
         if found["type"] == "map":

@@ -1,10 +1,11 @@
 """DuckDB over the tables' files: one question, read-only.
 
-Owns the connection and what it is forbidden. Promises that a query reads the files it was given and nothing else: no other file, no
-network, no extension, no temporary file, no variable of the process; that nothing is written; that memory and threads are bounded; and that
-Ctrl-C ends it. A view has the table's current columns. As Iceberg wants it, a column is found in a file by its field id, whatever the file
-calls it and whichever number type it had then; what a file does not have, because it is older, is null. Files without field ids, which
-somebody else's rewriting can leave, are read by name.
+Owns the connection and what it is forbidden. Promises that a query reads the files it was given and nothing
+else: no other file, no network, no extension, no temporary file, no variable of the process; that nothing is
+written; that memory and threads are bounded; and that Ctrl-C ends it. A view has the table's current columns.
+As Iceberg wants it, a column is found in a file by its field id, whatever the file calls it and whichever
+number type it had then; what a file does not have, because it is older, is null. Files without field ids,
+which somebody else's rewriting can leave, are read by name.
 """
 
 from __future__ import annotations
@@ -26,12 +27,18 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1024
 _INTERRUPT_EVERY_S = 0.1
 VERSION_MIN = 2
-NOT_INSTALLED = "`archiver query` needs DuckDB, which is not installed; install it with: pip install 'stream-archiver[query]'"
-TOO_OLD = "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade 'stream-archiver[query]'"
+NOT_INSTALLED = (
+    "`archiver query` needs DuckDB, which is not installed; install it with: pip install "
+    "'stream-archiver[query]'"
+)
+TOO_OLD = (
+    "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade "
+    "'stream-archiver[query]'"
+)
 """Older ones find what is inside of structs by name only."""
 READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
-"""Of `read_parquet`. Older archives, and files that others wrote, have minima and maxima that leave NaN out; DuckDB orders NaN above every
-number, and would skip the row groups that hold one.
+"""Of `read_parquet`. Older archives, and files that others wrote, have minima and maxima that leave NaN out;
+DuckDB orders NaN above every number, and would skip the row groups that hold one.
 """
 _Answer = TypeVar("_Answer")
 
@@ -81,8 +88,8 @@ def table_names(sql: str) -> set[str]:
 def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Result]:
     """Run one SELECT over views of these tables; the result is of use inside of the block.
 
-    Raises `ConfigInvalid` if DuckDB is not installed, `InvalidInput` for a query that is none or does not fit, `Halt` if a file cannot be
-    read or the memory does not suffice.
+    Raises `ConfigInvalid` if DuckDB is not installed, `InvalidInput` for a query that is none or does not
+    fit, `Halt` if a file cannot be read or the memory does not suffice.
     """
     duckdb = _duckdb()
     with _Interruptible(duckdb) as database:
@@ -98,10 +105,12 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
 
 
 class _Interruptible:
-    """A connection whose every call can be ended by Ctrl-C: each runs in a thread of its own while the caller waits.
+    """A connection whose every call can be ended by Ctrl-C: each runs in a thread of its own while the caller
+    waits.
 
-    DuckDB does not look for a signal while all its threads scan, which may take hours; and what it raises in the main thread for one that
-    it sees is a `RuntimeError`. Nothing else in this module touches the connection.
+    DuckDB does not look for a signal while all its threads scan, which may take hours; and what it raises in
+    the main thread for one that it sees is a `RuntimeError`. Nothing else in this module touches the
+    connection.
     """
 
     def __init__(self, module: Any) -> None:
@@ -116,7 +125,8 @@ class _Interruptible:
         try:
             behind = self._pool.submit(int)  # done when the calls before it are
             while wait([behind], _INTERRUPT_EVERY_S).not_done:
-                self._connection.interrupt()  # repeated: a statement that begins only now has missed the one before
+                # repeated: a statement that begins only now has missed the one before
+                self._connection.interrupt()
             self._pool.shutdown()
         finally:
             self._connection.close()
@@ -146,14 +156,17 @@ def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
     except duckdb.Error as error:
         raise InvalidInput(f"the query is not understood: {_words(error)}") from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise InvalidInput("only one SELECT can be asked (or DESCRIBE, SHOW, SUMMARIZE of a table): nothing is changed here")
+        raise InvalidInput(
+            "only one SELECT can be asked (or DESCRIBE, SHOW, SUMMARIZE of a table): nothing is changed here"
+        )
 
 
 def _bound(database: _Interruptible, limits: Limits) -> None:
     settings = {
         "memory_limit": literal(f"{max(1, limits.memory_bytes // 2**20)}MiB"),
         "threads": str(max(1, limits.threads)),
-        # In DuckDB 2.0 its filter on a field of a struct meets the whole struct, and the query ends in an internal error.
+        # In DuckDB 2.0 its filter on a field of a struct meets the whole struct, and the query ends in an
+        # internal error.
         "disabled_optimizers": "'late_materialization'",
         "temp_directory": "''",  # what does not fit into memory is an error, not a file
         "TimeZone": "'UTC'",
@@ -175,7 +188,9 @@ def _view(database: _Interruptible, table: QueryTable) -> None:
     parts = [f"SELECT {chosen} FROM {_by_id(named, table.schema_json)}"] if named else []  # noqa: S608 - every name is quoted
     parts += [_by_name(database, sorted(nameless), columns)] if nameless or not named else []
     database.rows(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.namespace)}")
-    database.rows(f"CREATE VIEW {quoted(table.namespace)}.{quoted(table.name)} AS {' UNION ALL '.join(parts)}")
+    database.rows(
+        f"CREATE VIEW {quoted(table.namespace)}.{quoted(table.name)} AS {' UNION ALL '.join(parts)}"
+    )
 
 
 def _without_ids(database: _Interruptible, files: Sequence[str]) -> set[str]:
@@ -191,9 +206,16 @@ def _by_id(files: Sequence[str], schema_json: str) -> str:
 
 
 def _by_name(database: _Interruptible, files: Sequence[str], columns: Sequence[tuple[str, str]]) -> str:
-    source = f" FROM read_parquet({_listed(files)}, union_by_name = true, {READ_OPTIONS})" if files else " WHERE false"
+    source = (
+        f" FROM read_parquet({_listed(files)}, union_by_name = true, {READ_OPTIONS})"
+        if files
+        else " WHERE false"
+    )
     there = {row[0] for row in database.rows(f"DESCRIBE SELECT *{source}")} if files else set()
-    chosen = ", ".join(f"CAST({quoted(name) if name in there else 'NULL'} AS {duck_type}) AS {quoted(name)}" for name, duck_type in columns)
+    chosen = ", ".join(
+        f"CAST({quoted(name) if name in there else 'NULL'} AS {duck_type}) AS {quoted(name)}"
+        for name, duck_type in columns
+    )
     return f"SELECT {chosen}{source}"
 
 
@@ -221,7 +243,8 @@ def _run(duckdb: Any, database: _Interruptible, sql: str) -> Result:
         free = (name if not number else f"{name}_{number}" for number in range(len(columns)))
         names.append(next(candidate for candidate in free if candidate not in names))
     return Result(
-        tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)), _rows(duckdb, reader, database)
+        tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)),
+        _rows(duckdb, reader, database),
     )
 
 
@@ -230,7 +253,9 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
 
     try:
         while (batch := database.run(lambda _: next(reader, None))) is not None:
-            yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns), strict=True)
+            yield from zip(
+                *(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns), strict=True
+            )
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise _asked_wrongly(duckdb, error) from error
     except ValueError as error:
@@ -240,10 +265,14 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
 def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
     """Whose fault it is: the question's, or the files' and the machine's."""
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
-        return Halt(f"the query needs more memory than it may use; give it more with --memory ({_words(error).splitlines()[0]})")
+        return Halt(
+            "the query needs more memory than it may use; give it more with --memory "
+            f"({_words(error).splitlines()[0]})"
+        )
     if isinstance(error, duckdb.InternalException) or "INTERNAL Error" in str(error):
         return Halt(
-            "duckdb failed inside, which is a fault of DuckDB and neither of the query nor of the files; ask in other words, or ask Spark "
+            "duckdb failed inside, which is a fault of DuckDB and neither of the query nor of the "
+            "files; ask in other words, or ask Spark "
             f"or Trino ({_words(error).splitlines()[0]})"
         )
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
@@ -254,7 +283,9 @@ def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
 def _words(error: Exception) -> str:
     """The message of DuckDB, without suggestions of its own system tables."""
     suggestions = ('Did you mean "pg_catalog.', 'Did you mean "information_schema.')
-    return "\n".join(line for line in str(error).splitlines() if not line.lstrip().startswith(suggestions)).strip()
+    return "\n".join(
+        line for line in str(error).splitlines() if not line.lstrip().startswith(suggestions)
+    ).strip()
 
 
 def _unglobbed(path: str) -> str:

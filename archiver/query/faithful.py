@@ -1,7 +1,8 @@
 """Values of a query's result as JSON values that lose nothing. Pure.
 
-A number with decimal places, and a whole one beyond 2^53, is text (a reader of JSON may have nothing but doubles); bytes are base64; times
-are ISO 8601, those with a zone in UTC with `Z`; structs and maps are objects; NaN and the infinities are text.
+A number with decimal places, and a whole one beyond 2^53, is text (a reader of JSON may have nothing but
+doubles); bytes are base64; times are ISO 8601, those with a zone in UTC with `Z`; structs and maps are
+objects; NaN and the infinities are text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ def faithful(value: object) -> object:
     if isinstance(value, int):
         return value if -EXACT_MAX <= value <= EXACT_MAX else str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        return (
+            value
+            if math.isfinite(value)
+            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        )
     if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
         return faithful(int(value))  # DuckDB's sum of whole numbers is one
     if isinstance(value, Decimal | uuid.UUID):

@@ -1,7 +1,8 @@
-"""Files of a bucket, fetched for one query: DuckDB reads local files only, because its extension for buckets comes from the network.
+"""Files of a bucket, fetched for one query: DuckDB reads local files only, because its extension for buckets
+comes from the network.
 
-Owns the copies, which lie in the store's folder for files on their way and go with the process. Promises that no more than `FETCHED_MAX` is
-fetched, and nothing from outside of the deployment's own prefix.
+Owns the copies, which lie in the store's folder for files on their way and go with the process. Promises that
+no more than `FETCHED_MAX` is fetched, and nothing from outside of the deployment's own prefix.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ class FetchedFiles:
         self._paths: dict[str, str] = {}
 
     def paths(self, files: Sequence[LiveFile]) -> list[str]:
-        """Where the copies of these files are. Raises `Halt` if they are too large together, or lie elsewhere; and as the store does."""
+        """Where the copies of these files are. Raises `Halt` if they are too large together, or lie
+        elsewhere; and as the store does.
+        """
         new = [file for file in files if file.path not in self._paths]
         self._left -= sum(file.file_size for file in new)
         if self._left < 0:
             most = format_size(self._bytes_max)
-            raise Halt(f"its files have more than the {most} that are fetched from a bucket for a query; ask Spark or Trino")
+            raise Halt(
+                f"its files have more than the {most} that are fetched from a bucket for a query; ask "
+                "Spark or Trino"
+            )
         for file in new:
             self._paths[file.path] = self._fetched(file)
         return [self._paths[file.path] for file in files]

@@ -39,7 +39,8 @@ def is_gone(ledger: TopicLedger | None) -> bool:
 def gone_text(table: str, topic: str, ledger: TopicLedger) -> str:
     """What to say of a table that is gone."""
     return (
-        f"the table {table} is gone: {counted(ledger.totals.rows, 'row')} of topic {topic} went into it, and its catalog has no such table "
+        f"the table {table} is gone: {counted(ledger.totals.rows, 'row')} of topic {topic} went into "
+        "it, and its catalog has no such table "
         "any more; it was dropped or renamed: rename it back or restore it"
     )
 
@@ -52,13 +53,17 @@ def query_tables(
     fetch: Fetch,
     copies: Copies | None = None,
 ) -> tuple[list[QueryTable], dict[str, Trouble]]:
-    """The configured tables among `names`, or all if one of these is none of them; and by name why some cannot be asked.
+    """The configured tables among `names`, or all if one of these is none of them; and by name why some
+    cannot be asked.
 
-    `ledger` gives a topic's part of the ledger, None if the log does not know the topic. `fetch` is asked for the schemas of topics of
-    which nothing was archived. `copies` gives local copies of files in a bucket; None: there is no bucket.
+    `ledger` gives a topic's part of the ledger, None if the log does not know the topic. `fetch` is asked for
+    the schemas of topics of which nothing was archived. `copies` gives local copies of files in a bucket;
+    None: there is no bucket.
     """
     configured = {
-        topic.archive.table.lower(): topic for topic in topics if topic.archive.kind == "iceberg" and topic.archive.table is not None
+        topic.archive.table.lower(): topic
+        for topic in topics
+        if topic.archive.kind == "iceberg" and topic.archive.table is not None
     }
     counts = [topic.archive.table for topic in topics if topic.archive.kind == "iceberg"]
     wanted = {name.lower() for name in names}
@@ -82,7 +87,9 @@ def query_tables(
     return found, troubles
 
 
-def _table(topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch, copies: Copies | None) -> QueryTable | None:
+def _table(
+    topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch, copies: Copies | None
+) -> QueryTable | None:
     """The table as it is, or as it will be; None if it is gone."""
     identifier = parse_identifier(topic.archive.table or "")
     namespace, name = ".".join(identifier[:-1]), identifier[-1]
@@ -103,14 +110,23 @@ def _schema_to_be(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch
 
 
 def _paths(tables: Tables, view: TableView, copies: Copies | None) -> list[str]:
-    """Paths of the live files; `Halt` if a reader of files alone would read too much, or cannot get to them."""
+    """Paths of the live files; `Halt` if a reader of files alone would read too much, or cannot get to
+    them.
+    """
     files = sorted(tables.live_files(view), key=lambda file: file.path)
     if any(file.has_deletes for file in files):
-        raise Halt("it has delete files, and whoever reads its data files alone would see rows that were deleted; ask Spark or Trino")
+        raise Halt(
+            "it has delete files, and whoever reads its data files alone would see rows that were "
+            "deleted; ask Spark or Trino"
+        )
     if copies is not None:
         return copies(files)
-    prefixes = {file.path: next((prefix for prefix in _LOCAL if file.path.startswith(prefix)), None) for file in files}
-    strange = next((path for path, prefix in prefixes.items() if prefix is None and not path.startswith("/")), None)
+    prefixes = {
+        file.path: next((prefix for prefix in _LOCAL if file.path.startswith(prefix)), None) for file in files
+    }
+    strange = next(
+        (path for path, prefix in prefixes.items() if prefix is None and not path.startswith("/")), None
+    )
     if strange is not None:
         raise Halt(f"{strange} is no local file; ask Spark or Trino")
     return [path.removeprefix(prefix or "") for path, prefix in prefixes.items()]

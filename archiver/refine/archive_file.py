@@ -1,12 +1,14 @@
 """One archive: a Parquet file in the making, and its way into the object store.
 
-Owns how an archive's bytes are laid out (row groups, encodings, statistics, footer keys) and what happens when its key is taken. Promises
-that a stored archive is complete, that an existing object is never replaced, and that an object met under our key is adopted only if its
-footer says that it holds the same records. Must never upload a file that is not closed.
+Owns how an archive's bytes are laid out (row groups, encodings, statistics, footer keys) and what happens
+when its key is taken. Promises that a stored archive is complete, that an existing object is never replaced,
+and that an object met under our key is adopted only if its footer says that it holds the same records. Must
+never upload a file that is not closed.
 
-Footer keys, all text: `archiver.version` (of this form: 1), `archiver.cluster_id`, `archiver.topic`, `archiver.topic_id`,
-`archiver.partition`, `archiver.base`, `archiver.end` (exclusive), `archiver.gaps` (JSON, `[[base, end], …]`), `archiver.epoch`,
-`archiver.schema` (version of the topic's schema), `archiver.records_digest` (hex), `archiver.footer_sha256` (`archiver.stream.seal`).
+Footer keys, all text: `archiver.version` (of this form: 1), `archiver.cluster_id`, `archiver.topic`,
+`archiver.topic_id`, `archiver.partition`, `archiver.base`, `archiver.end` (exclusive), `archiver.gaps` (JSON,
+`[[base, end], …]`), `archiver.epoch`, `archiver.schema` (version of the topic's schema),
+`archiver.records_digest` (hex), `archiver.footer_sha256` (`archiver.stream.seal`).
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 FORMAT_VERSION = "1"
 _PREFIX = "archiver."
 _IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "records_digest")
-"""What must agree before an object under our key counts as ours: the records are a function of the log, the columns also of the schema."""
+"""What must agree before an object under our key counts as ours: the records are a function of the log, the
+columns also of the schema."""
 
 _HASH_CHUNK_BYTES = 1024 * 1024
 
@@ -115,10 +118,16 @@ class Conflict:
 
 
 class ArchiveWriter:
-    """Collects columns, writes row groups into a spool file. Not safe for several threads; `discard` or `finish` ends it."""
+    """Collects columns, writes row groups into a spool file. Not safe for several threads; `discard` or
+    `finish` ends it.
+    """
 
-    def __init__(self, spool_dir: Path, columns: Columns, encodings: SharedEncodings, zstd_level: int) -> None:
-        """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now. `encodings`: of archives of these columns."""
+    def __init__(
+        self, spool_dir: Path, columns: Columns, encodings: SharedEncodings, zstd_level: int
+    ) -> None:
+        """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now. `encodings`: of
+        archives of these columns.
+        """
         self._columns = columns
         self._encodings = encodings
         self._zstd_level = zstd_level
@@ -154,7 +163,10 @@ class ArchiveWriter:
         """Opened with the first row group, from whose rows the encodings are chosen."""
         if self._opened is None:
             self._opened = _open_writer(
-                self._path, self._columns, self._zstd_level, self._encodings.of(self._columns.leaves, self._pending)
+                self._path,
+                self._columns,
+                self._zstd_level,
+                self._encodings.of(self._columns.leaves, self._pending),
             )
         return self._opened
 
@@ -171,7 +183,9 @@ class ArchiveWriter:
                 sha256 = hashlib.file_digest(file, "sha256").digest()
             # Read back what was written: the footer that readers will see, not the one we believe in.
             metadata = pq.read_metadata(self._path)
-            return SpooledArchive(self._path, self._path.stat().st_size, sha256, metadata, footer, self._floats.columns())
+            return SpooledArchive(
+                self._path, self._path.stat().st_size, sha256, metadata, footer, self._floats.columns()
+            )
 
     def discard(self) -> None:
         """Close and remove the spool file, whatever state it is in."""
@@ -184,14 +198,18 @@ class ArchiveWriter:
 
 
 class _Spooling(contextlib.AbstractContextManager[None]):
-    """Turns the operating system's errors on the spool file into `RetryLater`: no space now may be space later."""
+    """Turns the operating system's errors on the spool file into `RetryLater`: no space now may be space
+    later.
+    """
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, ArchiverError):
-            raise RetryLater(f"cannot {self._doing} a spool file ({error}); make room there, the next run tries again") from error
+            raise RetryLater(
+                f"cannot {self._doing} a spool file ({error}); make room there, the next run tries again"
+            ) from error
 
 
 def _spooling(doing: str) -> _Spooling:
@@ -209,19 +227,24 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
         use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         column_encoding=encodings.others,
-        # pyarrow writes minima and maxima that leave NaN out, and decides once for the whole file (see `floats`).
+        # pyarrow writes minima and maxima that leave NaN out, and decides once for the whole file (see
+        # `floats`).
         write_statistics=[leaf.path for leaf in columns.measured if not leaf.floating],
         write_page_checksum=True,
         store_schema=False,
-        sorting_columns=[pq.SortingColumn(order[path]) for path in ("kafka.ingest_timestamp", "kafka.offset") if path in order],
+        sorting_columns=[
+            pq.SortingColumn(order[path])
+            for path in ("kafka.ingest_timestamp", "kafka.offset")
+            if path in order
+        ],
     )
 
 
 def publish(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
     """Upload under `key`, or adopt the object that stands there with the same records.
 
-    Raises `RetryLater` if nothing is stored for sure, or if nobody can tell yet: the next try meets what was stored. The spool file is
-    consumed in any case.
+    Raises `RetryLater` if nothing is stored for sure, or if nobody can tell yet: the next try meets what was
+    stored. The spool file is consumed in any case.
     """
     try:
         failpoints.reach("archive.upload.before")
@@ -231,12 +254,23 @@ def publish(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredAr
         return _adopt(objects, key, spooled)
     except OutcomeUnknown as error:
         if objects.info(key) is None:
-            raise RetryLater(f"the upload of {key} was left without an answer and is not to be seen; the next run tries again") from error
+            raise RetryLater(
+                f"the upload of {key} was left without an answer and is not to be seen; the next run "
+                "tries again"
+            ) from error
         return _adopt(objects, key, spooled)
     finally:
         with contextlib.suppress(OSError):
             spooled.path.unlink(missing_ok=True)
-    return StoredArchive(key, spooled.size, spooled.sha256, spooled.metadata, spooled.footer.schema, adopted=False, floats=spooled.floats)
+    return StoredArchive(
+        key,
+        spooled.size,
+        spooled.sha256,
+        spooled.metadata,
+        spooled.footer.schema,
+        adopted=False,
+        floats=spooled.floats,
+    )
 
 
 def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
@@ -251,15 +285,20 @@ def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArc
         raise RetryLater(f"{key} was there and is gone; the next run tries again") from error
     except (Corrupted, pa.ArrowInvalid) as error:
         return Conflict(f"{key} exists and is no whole archive ({error}); move it away, then archive again")
-    theirs, ours = footer_values(metadata), {name.removeprefix(_PREFIX): text for name, text in spooled.footer.values().items()}
+    theirs, ours = (
+        footer_values(metadata),
+        {name.removeprefix(_PREFIX): text for name, text in spooled.footer.values().items()},
+    )
     for name in _IDENTITY:
         if theirs.get(name) != ours[name]:
             return Conflict(
-                f"{key} exists with {_PREFIX}{name} {theirs.get(name)!r}, ours is {ours[name]!r}; find out who wrote it and move it away"
+                f"{key} exists with {_PREFIX}{name} {theirs.get(name)!r}, ours is {ours[name]!r}; find "
+                "out who wrote it and move it away"
             )
     if metadata.num_rows != spooled.metadata.num_rows or not theirs.get("schema", "").isdigit():
         return Conflict(
-            f"{key} exists with {metadata.num_rows} rows, ours has {spooled.metadata.num_rows}; find out who wrote it and move it away"
+            f"{key} exists with {metadata.num_rows} rows, ours has {spooled.metadata.num_rows}; find "
+            "out who wrote it and move it away"
         )
     return StoredArchive(key, size, sha256, metadata, int(theirs["schema"]), adopted=True)
 

@@ -1,9 +1,10 @@
 """Which plans share a task.
 
-Pure. A task reads each of its intake files once, so plans over the same files belong together; reading a file once per partition would
-cost far more requests than the records are worth. Large plans stand alone, so that every core has work. Every plan is in exactly one
-bundle. How many plans are written at a time is bounded by what their writers hold: a thousand archives of some kB are no more than one of
-some MB, and dividing them would read every file, and every row group, once more for each part.
+Pure. A task reads each of its intake files once, so plans over the same files belong together; reading a file
+once per partition would cost far more requests than the records are worth. Large plans stand alone, so that
+every core has work. Every plan is in exactly one bundle. How many plans are written at a time is bounded by
+what their writers hold: a thousand archives of some kB are no more than one of some MB, and dividing them
+would read every file, and every row group, once more for each part.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ TASK_BYTES_MIN = 4 * 1024 * 1024
 """Less work than this is not divided to keep another core busy: starting a task costs more."""
 
 WRITER_BYTES = 7 * 1024 * 1024
-"""A plan whose records take so much in memory counts as a whole open writer, a smaller one as its share of one: with 64 writers small plans
-have 448 MiB together, and a task may hold 512."""
+"""A plan whose records take so much in memory counts as a whole open writer, a smaller one as its share of
+one: with 64 writers small plans have 448 MiB together, and a task may hold 512."""
 PLANS_MAX = 4096
 """Plans that are written at a time, however small they are: each has a spool file."""
 
@@ -32,8 +33,9 @@ def bundle(
 ) -> list[tuple[Plan, ...]]:
     """Divide the plans into tasks, the largest first.
 
-    A bundle holds at most as many plans as `Together` has room for, and about as many raw bytes as an equal share of the work for each of
-    the `cores` (not above `task_bytes`, unless a single plan is larger). There are at least `cores` bundles when plans and bytes allow it.
+    A bundle holds at most as many plans as `Together` has room for, and about as many raw bytes as an equal
+    share of the work for each of the `cores` (not above `task_bytes`, unless a single plan is larger). There
+    are at least `cores` bundles when plans and bytes allow it.
     """
     work_bytes = sum(plan.raw_bytes for plan in plans)
     # Whole waves of tasks: with three equal tasks on two cores one core would wait for half of the time.
@@ -60,7 +62,9 @@ def bundle(
 
 
 class Together:
-    """Plans that are written at the same time: at most so many writers, the small ones counted by their bytes."""
+    """Plans that are written at the same time: at most so many writers, the small ones counted by their
+    bytes.
+    """
 
     def __init__(self, open_writers_max: int, writer_bytes: int) -> None:
         self.plans: list[Plan] = []
@@ -95,15 +99,21 @@ def written_together(plans: Sequence[Plan], open_writers_max: int, writer_bytes:
 def _neighbours_together(plans: Iterable[Plan]) -> list[Plan]:
     """An order in which plans over the same intake files follow each other.
 
-    Plans whose spans of files overlap form a window; inside it they stand by topic and partition, as their records do inside the files,
-    so that the bundles cut from a window share files but hardly any row group.
+    Plans whose spans of files overlap form a window; inside it they stand by topic and partition, as their
+    records do inside the files, so that the bundles cut from a window share files but hardly any row group.
     """
     windows: list[list[Plan]] = []
     reaches_to = -1
-    for plan in sorted(plans, key=lambda plan: (plan.segments.first_index, plan.topic, plan.partition, plan.base)):
+    for plan in sorted(
+        plans, key=lambda plan: (plan.segments.first_index, plan.topic, plan.partition, plan.base)
+    ):
         first, last = plan.segments.first_index, plan.segments.last_index
         if not windows or first > reaches_to:
             windows.append([])
             reaches_to = last
         windows[-1].append(plan)
-    return [plan for window in windows for plan in sorted(window, key=lambda plan: (plan.topic, plan.partition, plan.base))]
+    return [
+        plan
+        for window in windows
+        for plan in sorted(window, key=lambda plan: (plan.topic, plan.partition, plan.base))
+    ]

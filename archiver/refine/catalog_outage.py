@@ -1,9 +1,9 @@
 """Archiving while a catalog is away: what may be written without asking it, and how much.
 
-Pure but for one look at the names of archives. A topic goes on only by what the ledger already knows of its table: uuid, columns, last
-sequence number. Its archives stay pending, in order, until the catalog is back; the bound is on how many. Must never decide anything that
-only the table can tell: columns and partition specs that it may lack wait, and so does a table that was never seen. Decision 0024 says why
-this is safe.
+Pure but for one look at the names of archives. A topic goes on only by what the ledger already knows of its
+table: uuid, columns, last sequence number. Its archives stay pending, in order, until the catalog is back;
+the bound is on how many. Must never decide anything that only the table can tell: columns and partition specs
+that it may lack wait, and so does a table that was never seen. Decision 0024 says why this is safe.
 """
 
 from __future__ import annotations
@@ -22,27 +22,41 @@ from archiver.runtime.text import counted
 from archiver.schema.evolution.state import TopicSchema
 
 
-def check_known(topic: str, ledger: TopicLedger, schema: TopicSchema, history: Sequence[TopicSchema], away: RetryLater) -> None:
-    """Raise `RetryLater`, with `away` in it, unless archives of that schema may be written without a look at the table.
+def check_known(
+    topic: str, ledger: TopicLedger, schema: TopicSchema, history: Sequence[TopicSchema], away: RetryLater
+) -> None:
+    """Raise `RetryLater`, with `away` in it, unless archives of that schema may be written without a look at
+    the table.
 
-    The table has certainly the columns of the newest version that archives were written with: it was read before them.
+    The table has certainly the columns of the newest version that archives were written with: it was read
+    before them.
     """
     if ledger.table_uuid is None or not ledger.written_version:
         raise away
     if schema not in history or schema.version != ledger.written_version:
-        raise RetryLater(f"{away}; the schema of topic {topic} has changed, and its records wait in intake for the table's new columns")
+        raise RetryLater(
+            f"{away}; the schema of topic {topic} has changed, and its records wait in intake for the "
+            "table's new columns"
+        )
 
 
-def check_granularity(topic: str, ledger: TopicLedger, objects: ObjectStore, granularity: Granularity, away: RetryLater) -> None:
-    """Raise `RetryLater`, with `away` in it, unless the table is known to have a partition spec of that granularity.
+def check_granularity(
+    topic: str, ledger: TopicLedger, objects: ObjectStore, granularity: Granularity, away: RetryLater
+) -> None:
+    """Raise `RetryLater`, with `away` in it, unless the table is known to have a partition spec of that
+    granularity.
 
-    It has one if the topic has archives of it: before the first of them was written, the table was brought to that spec.
+    It has one if the topic has archives of it: before the first of them was written, the table was brought to
+    that spec.
     """
     pending = (item.archive.key for item in ledger.pending if item.archive.key)
     stored = (item.key for item in objects.list(data_prefix(ledger.topic_id)))
     known = (parse_archive_key(key) for key in chain(pending, stored))
     if not any(key is not None and key.granularity == granularity for key in known):
-        raise RetryLater(f"{away}; topic {topic} is to be partitioned by {granularity}, and its records wait in intake until its table is")
+        raise RetryLater(
+            f"{away}; topic {topic} is to be partitioned by {granularity}, and its records wait in "
+            "intake until its table is"
+        )
 
 
 def room(ledger: TopicLedger, files_max: int) -> int:
@@ -78,7 +92,13 @@ def told(ledger: TopicLedger, files_max: int, away: str) -> str:
     if not waiting:
         return away
     size = sum(item.size for item in waiting)
-    said = f"{away}; {counted(len(waiting), 'archive')} ({size:,} bytes) are written and wait for it, and are readable as a stream"
+    said = (
+        f"{away}; {counted(len(waiting), 'archive')} ({size:,} bytes) are written and wait for it, and are "
+        "readable as a stream"
+    )
     if len(waiting) < files_max:
         return said
-    return f"{said}; that is as many as may wait (archive.pending_files_max), so further records stay in intake until it is back"
+    return (
+        f"{said}; that is as many as may wait (archive.pending_files_max), so further records stay in "
+        "intake until it is back"
+    )

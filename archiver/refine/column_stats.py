@@ -1,12 +1,13 @@
 """Column statistics of a Parquet file in the form of Iceberg's manifests, read from the footer.
 
-Pure but for reading a footer's values. Owns the translation of Parquet statistics to Iceberg bounds: single-value binary form, strings and
-bytes truncated to 16 as Iceberg does by default. A lower bound is never above and an upper bound never below a value of the file: where the
-footer does not prove that, the bound is left out. A footer proves nothing about floating-point columns, because its statistics leave NaN
-out: their bounds come from the writer (`archiver.refine.float_stats`), or there are none.
+Pure but for reading a footer's values. Owns the translation of Parquet statistics to Iceberg bounds:
+single-value binary form, strings and bytes truncated to 16 as Iceberg does by default. A lower bound is never
+above and an upper bound never below a value of the file: where the footer does not prove that, the bound is
+left out. A footer proves nothing about floating-point columns, because its statistics leave NaN out: their
+bounds come from the writer (`archiver.refine.float_stats`), or there are none.
 
-Columns are named by the field ids of the schema that the file was written with, and a footer must have just these columns: so a file met in
-the store (written under an older schema) is described by its own.
+Columns are named by the field ids of the schema that the file was written with, and a footer must have just
+these columns: so a file met in the store (written under an older schema) is described by its own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Leaf:
     repeated: bool
     """Inside a list or a map."""
     place: tuple[int, ...] = ()
-    """Position of the top-level column, then of the field at each level of structs; empty inside a list or a map."""
+    """Position of the top-level column, then of the field at each level of structs; empty inside a list or a
+    map."""
 
     @property
     def floating(self) -> bool:
@@ -64,18 +66,25 @@ class FileStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of files of one schema. Made once for many files: to walk a schema takes as long as to write a small column."""
+    """The columns of files of one schema. Made once for many files: to walk a schema takes as long as to
+    write a small column.
+    """
 
     schema: pa.Schema
     leaves: tuple[Leaf, ...]
     bounded: frozenset[int]
-    """Field ids of the leaves that have bounds in a table's metadata, and statistics in a file, if no list or map is around them."""
+    """Field ids of the leaves that have bounds in a table's metadata, and statistics in a file, if no list or
+    map is around them."""
 
     @classmethod
     def of(cls, schema: pa.Schema, bounded: Set[int] | None = None) -> Columns:
         """Those of a schema; bounded are all if none are named. Raises `Corrupted` as `leaves`."""
         found = tuple(leaves(schema))
-        return cls(schema, found, frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded))
+        return cls(
+            schema,
+            found,
+            frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded),
+        )
 
     @property
     def measured(self) -> tuple[Leaf, ...]:
@@ -84,11 +93,19 @@ class Columns:
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
-    """The physical columns of a schema with field ids, in file order; raises `Corrupted` if one has no field id."""
-    return [leaf for index, column in enumerate(schema) for leaf in _leaves_of(column, "", (index,), repeated=False)]
+    """The physical columns of a schema with field ids, in file order; raises `Corrupted` if one has no field
+    id.
+    """
+    return [
+        leaf
+        for index, column in enumerate(schema)
+        for leaf in _leaves_of(column, "", (index,), repeated=False)
+    ]
 
 
-def _leaves_of(column: pa.Field[Any], parent: str, place: tuple[int, ...], *, repeated: bool, name: str | None = None) -> Iterator[Leaf]:
+def _leaves_of(
+    column: pa.Field[Any], parent: str, place: tuple[int, ...], *, repeated: bool, name: str | None = None
+) -> Iterator[Leaf]:
     path = f"{parent}{column.name if name is None else name}"
     kind: Any = column.type
     if pa.types.is_struct(kind):
@@ -106,19 +123,27 @@ def _leaves_of(column: pa.Field[Any], parent: str, place: tuple[int, ...], *, re
         yield Leaf(path, int(metadata[_FIELD_ID]), kind, repeated, () if repeated else place)
 
 
-def describe(metadata: pq.FileMetaData, columns: Columns, floats: Mapping[int, FloatColumn]) -> FileStatistics:
-    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises `Corrupted` if it has others.
+def describe(
+    metadata: pq.FileMetaData, columns: Columns, floats: Mapping[int, FloatColumn]
+) -> FileStatistics:
+    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises
+    `Corrupted` if it has others.
 
-    `floats`: what the writer counted of floating-point columns, by field id; empty for a file that was found in the store.
+    `floats`: what the writer counted of floating-point columns, by field id; empty for a file that was found
+    in the store.
     """
     if len(columns.leaves) != metadata.num_columns:
         raise Corrupted(f"a footer lists {metadata.num_columns} columns, its schema {len(columns.leaves)}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    found = FileStatistics({}, {}, {}, {}, {}, tuple(sorted(_group_start(group) for group in groups)), metadata.num_rows)
+    found = FileStatistics(
+        {}, {}, {}, {}, {}, tuple(sorted(_group_start(group) for group in groups)), metadata.num_rows
+    )
     for position, leaf in enumerate(columns.leaves):
         chunks: list[Any] = [group.column(position) for group in groups]
         if any(chunk.path_in_schema != leaf.path for chunk in chunks):
-            raise Corrupted(f"a footer has the column {chunks[0].path_in_schema} where its schema has {leaf.path}")
+            raise Corrupted(
+                f"a footer has the column {chunks[0].path_in_schema} where its schema has {leaf.path}"
+            )
         found.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
         found.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
         if leaf.field_id in floats:
@@ -136,7 +161,8 @@ def describe(metadata: pq.FileMetaData, columns: Columns, floats: Mapping[int, F
 
 def _add_counted(found: FileStatistics, leaf: Leaf, counted: FloatColumn) -> None:
     found.null_value_counts[leaf.field_id] = counted.null_count
-    # Iceberg skips a file of NaN alone for `> 100`; Spark, which orders NaN above every number, then lacks its rows.
+    # Iceberg skips a file of NaN alone for `> 100`; Spark, which orders NaN above every number, then lacks
+    # its rows.
     if counted.nan_count < found.value_counts[leaf.field_id]:
         found.nan_value_counts[leaf.field_id] = counted.nan_count
     if counted.low is not None and counted.high is not None:
@@ -190,7 +216,9 @@ def truncate_down(value: Any) -> Any:
 
 
 def truncate_up(value: Any) -> Any | None:
-    """The value, or for strings and bytes the smallest value of at most 16 units that is not below it; None if there is none."""
+    """The value, or for strings and bytes the smallest value of at most 16 units that is not below it; None
+    if there is none.
+    """
     if isinstance(value, str) and len(value) > TRUNCATE_LENGTH:
         return _string_above(value[:TRUNCATE_LENGTH])
     if isinstance(value, bytes) and len(value) > TRUNCATE_LENGTH:
@@ -200,7 +228,9 @@ def truncate_up(value: Any) -> Any | None:
 
 
 def _string_above(prefix: str) -> str | None:
-    """The smallest string above every string with this prefix, surrogates left out: they are no characters."""
+    """The smallest string above every string with this prefix, surrogates left out: they are no
+    characters.
+    """
     for end in range(len(prefix), 0, -1):
         following = ord(prefix[end - 1]) + 1
         if 0xD800 <= following <= 0xDFFF:

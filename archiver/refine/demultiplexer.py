@@ -1,10 +1,11 @@
 """One refinement task: a bundle of plans over a span of intake files.
 
-Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read. Promises that each intake file is
-opened once for all plans of the task (while there is room for all their writers, see `archiver.refine.bundling`), that memory stays within
-one and a half times `buffer_bytes` plus what is read ahead (`archiver.refine.prefetch`), and that each plan gets exactly one result. A
-plan's trouble never concerns a plan that does not need the same bytes. Must never raise because of what is in a record or missing in the
-store.
+Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read.
+Promises that each intake file is opened once for all plans of the task (while there is room for all their
+writers, see `archiver.refine.bundling`), that memory stays within one and a half times `buffer_bytes` plus
+what is read ahead (`archiver.refine.prefetch`), and that each plan gets exactly one result. A plan's trouble
+never concerns a plan that does not need the same bytes. Must never raise because of what is in a record or
+missing in the store.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from archiver.runtime.ids import TopicId
 from intake.read.reader import IntakeReader, beyond
 
 _PIECE_BYTES = 200
-"""What is kept of a segment that waits to be decoded beside its records, however few these are (measured: 130 to 190)."""
+"""What is kept of a segment that waits to be decoded beside its records, however few these are (measured: 130
+to 190)."""
 _TRIMMED_BELOW = 0.75
 """If all that is wanted lies within less than this share of a row group, the rest is not kept."""
 
@@ -40,8 +42,8 @@ _TRIMMED_BELOW = 0.75
 def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iterator[PlanResult]:
     """Carry out a task; one result per plan, as soon as it is settled.
 
-    `objects` is opened from the descriptor if it is not given: as the store of the task's cluster, so that nothing is written below the
-    mount point of a folder that is gone.
+    `objects` is opened from the descriptor if it is not given: as the store of the task's cluster, so that
+    nothing is written below the mount point of a folder that is gone.
     """
     store = open_store(task.place, task.cluster_id) if objects is None else objects
     topics: dict[TopicId, TopicRows] = {}
@@ -60,10 +62,17 @@ class _Work:
 
 
 class _Demultiplexer:
-    """Reads the intake files in the order of the log and gives the records of each segment to the plans that need it."""
+    """Reads the intake files in the order of the log and gives the records of each segment to the plans that
+    need it.
+    """
 
     def __init__(
-        self, task: TaskDescriptor, plans: Sequence[Plan], objects: ObjectStore, uploads: Uploads, topics: dict[TopicId, TopicRows]
+        self,
+        task: TaskDescriptor,
+        plans: Sequence[Plan],
+        objects: ObjectStore,
+        uploads: Uploads,
+        topics: dict[TopicId, TopicRows],
     ) -> None:
         self._task = task
         self._objects = objects
@@ -77,7 +86,8 @@ class _Demultiplexer:
         self._leaving: deque[_Work] = deque()
         """Settled but for their last archive, which is on its way into the store."""
         self._pinned_bytes = 0
-        """What row groups take of which something may wait to be decoded, if nothing was copied out of them since."""
+        """What row groups take of which something may wait to be decoded, if nothing was copied out of them
+        since."""
         self._pinned_next = task.options.buffer_bytes // 4
         """When they take more than this, it is counted how much of them nothing waits for."""
         self._held_bytes = 0
@@ -104,13 +114,20 @@ class _Demultiplexer:
         try:
             rows = self._topics.get(plan.topic_id)
             if rows is None:
-                rows = self._topics[plan.topic_id] = TopicRows(self._task.topics[plan.topic_id], self._task.options)
+                rows = self._topics[plan.topic_id] = TopicRows(
+                    self._task.topics[plan.topic_id], self._task.options
+                )
         except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
             kind, why = _verdict(error)
             yield PlanResult.failed(plan, "retry" if kind == "retry" else "failed", why)
             return
         try:
-            work = _Work(plan, PlanWriter(plan, rows, self._task.cluster_id, self._objects, self._uploads, self._task.options))
+            work = _Work(
+                plan,
+                PlanWriter(
+                    plan, rows, self._task.cluster_id, self._objects, self._uploads, self._task.options
+                ),
+            )
         except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
             yield PlanResult.failed(plan, *_verdict(error))
             return
@@ -146,7 +163,9 @@ class _Demultiplexer:
         return [part for part in parts if any(owner in self._open for owner, *_ in part.lines)]
 
     def _give(self, part: Part, records: pa.RecordBatch) -> Iterator[PlanResult]:
-        """The records of a row group to everyone who needs some of them. This loop runs for every segment there is: it does little."""
+        """The records of a row group to everyone who needs some of them. This loop runs for every segment
+        there is: it does little.
+        """
         self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
         try:
             trimmed, start = _trimmed(records, part)
@@ -159,7 +178,9 @@ class _Demultiplexer:
             if work.settled:
                 continue
             if first + rows > records.num_rows:
-                yield from self._fail(owner, *_intake_verdict(beyond(part.file, part.row_group, records.num_rows)))
+                yield from self._fail(
+                    owner, *_intake_verdict(beyond(part.file, part.row_group, records.num_rows))
+                )
                 continue
             try:
                 if work.writer.add(place, trimmed, first - start, rows):
@@ -179,13 +200,16 @@ class _Demultiplexer:
             yield from self._finish(owner, work)
 
     def _bound_memory(self) -> Iterator[PlanResult]:
-        """Free row groups that small slices keep alive; close the fullest writer's row group when all hold too much."""
+        """Free row groups that small slices keep alive; close the fullest writer's row group when all hold
+        too much.
+        """
         limit = self._task.options.buffer_bytes
         if self._pinned_bytes > self._pinned_next:
             self._pinned_next = self._pinned_bytes + limit // 16
             self._held_bytes = self._count_held()
             for_nothing = self._pinned_bytes - sum(work.writer.pinning_bytes for work in self._open.values())
-            # While it is copied it is there twice: no row group goes before the last writer has copied what it needs of it.
+            # While it is copied it is there twice: no row group goes before the last writer has copied what
+            # it needs of it.
             if for_nothing > limit // 4 or self._pinned_bytes + self._held_bytes > limit + limit // 2:
                 for owner, work in list(self._open.items()):
                     try:
@@ -219,7 +243,9 @@ class _Demultiplexer:
         yield from self._stored(self._task.options.uploads_max)
 
     def _stored(self, under_way_max: int) -> Iterator[PlanResult]:
-        """Results of plans that are stored by now; waits for the oldest while more than so many are under way."""
+        """Results of plans that are stored by now; waits for the oldest while more than so many are under
+        way.
+        """
         while self._leaving and (len(self._leaving) > under_way_max or self._leaving[0].writer.stored):
             work = self._leaving.popleft()
             try:
@@ -247,7 +273,9 @@ class _Demultiplexer:
 
 
 def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[Kept, int]:
-    """What is to be kept of a row group's records, and its first row: what is wanted may wait for long, and is mostly in one place."""
+    """What is to be kept of a row group's records, and its first row: what is wanted may wait for long, and
+    is mostly in one place.
+    """
     start, end = part.lines[0][2], part.end_row
     if end - start > _TRIMMED_BELOW * records.num_rows:
         return kept(records), 0

@@ -1,7 +1,8 @@
 """The Iceberg data file entry of a stored archive, made from the archive's own footer.
 
-The same numbers as refinement gives, but for floating-point columns: a footer has no statistics of these, so they get no bounds and no NaN
-counts. Promises that the footer is sealed, says what the key says, and counts as many rows as its range holds records. Reads footers only.
+The same numbers as refinement gives, but for floating-point columns: a footer has no statistics of these, so
+they get no bounds and no NaN counts. Promises that the footer is sealed, says what the key says, and counts
+as many rows as its range holds records. Reads footers only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from archiver.stream.seal import check_seal
 
 
 def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> DescribedArchive:
-    """Raises `Corrupted` if the archive cannot be read or is not what its key says, `Halt` for a version this one does not know."""
+    """Raises `Corrupted` if the archive cannot be read or is not what its key says, `Halt` for a version this
+    one does not know.
+    """
     key = parse_archive_key(found.key)
     assert key is not None, "an archive was found by its key"
     try:
@@ -31,15 +34,22 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
             metadata = pq.read_metadata(source)
     except ArchiverError as error:
         if isinstance(error, NotFound):
-            raise Corrupted(f"{found.key} is gone; offsets {found.base} to {found.end - 1} are in it") from error
+            raise Corrupted(
+                f"{found.key} is gone; offsets {found.base} to {found.end - 1} are in it"
+            ) from error
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it")
+        damage = Corrupted(
+            f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it"
+        )
         raise passing(error, found.key) or damage from error
     footer = check_footer(found, metadata, cluster_id)
     due = found.end - found.base - sum(high - low for low, high in footer.gaps)
     if metadata.num_rows != due:
-        raise Corrupted(f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was altered")
+        raise Corrupted(
+            f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was "
+            "altered"
+        )
     columns = Columns.of(metadata.schema.to_arrow_schema())
     counted = describe(metadata, columns, {})
     data_file = DataFile(

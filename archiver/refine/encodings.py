@@ -1,9 +1,11 @@
-"""Which Parquet encoding each column of an archive gets, chosen from the rows that its first row group begins and ends with.
+"""Which Parquet encoding each column of an archive gets, chosen from the rows that its first row group begins
+and ends with.
 
-Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin alike, else plain or lengths
-apart. A choice never concerns what is read back, only bytes and time; one that fits the later rows less costs some of both. Small archives
-of a topic that are made in the same task share a choice, so their bytes depend on what was made before them: nobody may compare archives
-of the same records by their bytes.
+Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin
+alike, else plain or lengths apart. A choice never concerns what is read back, only bytes and time; one that
+fits the later rows less costs some of both. Small archives of a topic that are made in the same task share a
+choice, so their bytes depend on what was made before them: nobody may compare archives of the same records by
+their bytes.
 
 Measured in `bench/limit.py` and `bench/partitions.py`; decisions 0047 and 0057 have what was tried.
 """
@@ -25,19 +27,23 @@ from archiver.schema.arrow import arrow
 DICTIONARY_BYTES_MAX = 1024 * 1024
 """A dictionary that grows beyond this is given up by the writer; one that is expected to is not begun."""
 SAMPLE_ROWS = 1024
-"""Looked at, at the beginning of the first batch of rows and at the end of the last one: neighbours, because deltas are of these."""
+"""Looked at, at the beginning of the first batch of rows and at the end of the last one: neighbours, because
+deltas are of these."""
 ROWS_MIN = 4096
 """In fewer rows there is less to win than the look costs."""
 ALONE_ROWS, ALONE_BYTES = 16_384, 8 * 1024 * 1024
-"""A first row group of so many rows, or of so many bytes in memory, is looked at by itself: there the look is a twentieth of the work."""
+"""A first row group of so many rows, or of so many bytes in memory, is looked at by itself: there the look is
+a twentieth of the work."""
 _NEIGHBOURS = 128
 """So many texts of a sample are compared with the one before."""
 _REPEATED = 8
-"""Numbers that are there so many times each, at the mean, are worth a dictionary if it needs fewer bits than deltas do."""
+"""Numbers that are there so many times each, at the mean, are worth a dictionary if it needs fewer bits than
+deltas do."""
 _REPEATED_TEXTS = 4
 """Texts that are there so many times each, at the mean, are worth one."""
 _REPEATED_HERE = 2
-"""So are those that are so often in each sample: which ones may change from place to place, and the writer gives up what grows."""
+"""So are those that are so often in each sample: which ones may change from place to place, and the writer
+gives up what grows."""
 _SHARED_MIN = 4.0
 """Bytes that a value must have in common with the one before, at the mean, to be worth a look at each."""
 _SHARED_MAX = 256
@@ -45,20 +51,23 @@ _SHARED_MAX = 256
 _MINIBLOCK = 32
 """Deltas that share a width in DELTA_BINARY_PACKED."""
 _NAMES = ("key.__raw__",)
-"""Binary columns that are chosen for like texts: keys name things. Other binary columns are messages or parts of them."""
+"""Binary columns that are chosen for like texts: keys name things. Other binary columns are messages or parts
+of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """As `pyarrow.parquet.ParquetWriter` takes them: columns with a dictionary, and the encodings of all others."""
+    """As `pyarrow.parquet.ParquetWriter` takes them: columns with a dictionary, and the encodings of all
+    others.
+    """
 
     dictionary: list[str]
     others: dict[str, str]
 
 
 class SharedEncodings:
-    """Of the small archives of one topic that a task writes: most topics have the same kind of rows in all partitions, and a look takes
-    milliseconds. Not safe for several threads.
+    """Of the small archives of one topic that a task writes: most topics have the same kind of rows in all
+    partitions, and a look takes milliseconds. Not safe for several threads.
     """
 
     def __init__(self) -> None:
@@ -66,7 +75,9 @@ class SharedEncodings:
         self._found: Encodings | None = None
 
     def of(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
-        """As `chosen`, or what was chosen before for another small one of these columns; not if nothing was looked at there and is here."""
+        """As `chosen`, or what was chosen before for another small one of these columns; not if nothing was
+        looked at there and is here.
+        """
         rows = sum(batch.num_rows for batch in batches)
         if rows >= ALONE_ROWS or sum(batch.nbytes for batch in batches) >= ALONE_BYTES:
             return chosen(leaves, batches)
@@ -93,13 +104,18 @@ def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodin
 
 
 def _samples(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The first rows and the last ones, copied, so that no offset is left in them; none if all batches are short."""
+    """The first rows and the last ones, copied, so that no offset is left in them; none if all batches are
+    short.
+    """
     long = [batch for batch in batches if batch.num_rows >= SAMPLE_ROWS]
     if not long:
         return []
     last = long[-1].slice(SAMPLE_ROWS) if len(long) == 1 else long[-1]
     start = max(0, last.num_rows - SAMPLE_ROWS)
-    return [long[0].take(arrow.array(np.arange(SAMPLE_ROWS))), last.take(arrow.array(np.arange(start, last.num_rows)))]
+    return [
+        long[0].take(arrow.array(np.arange(SAMPLE_ROWS))),
+        last.take(arrow.array(np.arange(start, last.num_rows))),
+    ]
 
 
 def _leaf_values(array: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
@@ -120,11 +136,18 @@ def _leaf_values(array: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
 def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | None:
     """Parquet's name of it; None: a dictionary. The row group is `times` as long as the samples."""
     kind = leaf.type
-    if pa.types.is_int32(kind) or pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+    if (
+        pa.types.is_int32(kind)
+        or pa.types.is_int64(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_date32(kind)
+    ):
         return _of_numbers([_numbers(one) for one in samples])
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or leaf.path in _NAMES:
         return _of_texts([one.cast(pa.binary()) for one in samples], times)
-    return "DELTA_LENGTH_BYTE_ARRAY" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "PLAIN"
+    return (
+        "DELTA_LENGTH_BYTE_ARRAY" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "PLAIN"
+    )
 
 
 def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
@@ -138,7 +161,9 @@ def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
 
 
 def _delta_bits(samples: list[npt.NDArray[np.int64]]) -> float:
-    """Bits of a value as DELTA_BINARY_PACKED has it: the width of the largest delta of its block above the smallest one."""
+    """Bits of a value as DELTA_BINARY_PACKED has it: the width of the largest delta of its block above the
+    smallest one.
+    """
     widths: list[float] = []
     for numbers in samples:
         deltas = np.diff(numbers)
@@ -170,7 +195,8 @@ def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
 
 
 def _distinct(samples: list[pa.Array[Any]], different: list[pa.Array[Any]]) -> float:
-    """How many different values the column has, reckoned from those that two samples share: a thousand rows do not show five thousand.
+    """How many different values the column has, reckoned from those that two samples share: a thousand rows
+    do not show five thousand.
 
     `different`: those of each sample.
     """
@@ -183,7 +209,9 @@ def _distinct(samples: list[pa.Array[Any]], different: list[pa.Array[Any]]) -> f
 
 
 def _shared(texts: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """How many bytes each of some binary values, but for the first, begins with like the one before it; counted to `_SHARED_MAX`."""
+    """How many bytes each of some binary values, but for the first, begins with like the one before it;
+    counted to `_SHARED_MAX`.
+    """
     plain: Any = texts.take(arrow.array(np.arange(len(texts))))  # without an offset
     _, offsets, data = plain.buffers()
     ends = np.frombuffer(offsets, np.int32, len(plain) + 1)

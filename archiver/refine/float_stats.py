@@ -1,8 +1,8 @@
 """Statistics of floating-point columns, counted from the values while a file is written.
 
-Parquet's own minimum and maximum leave NaN out, and a footer does not say whether there was one. DuckDB and Spark order NaN above every
-number and then skip row groups that hold matching rows. So archives carry no Parquet statistics for these columns, and an archive's Iceberg
-bounds come from here.
+Parquet's own minimum and maximum leave NaN out, and a footer does not say whether there was one. DuckDB and
+Spark order NaN above every number and then skip row groups that hold matching rows. So archives carry no
+Parquet statistics for these columns, and an archive's Iceberg bounds come from here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class FloatCounts:
     """Counts the columns at these places, row group after row group. Not safe for several threads."""
 
     def __init__(self, places: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-        """Field id and position of each column: of the top-level column, then of the field at each level of structs."""
+        """Field id and position of each column: of the top-level column, then of the field at each level of
+        structs.
+        """
         self._places = tuple(places)
         self._found: dict[int, FloatColumn] = {}
 

@@ -1,9 +1,10 @@
 """What should be archived next: cuts a partition's stable backlog into ranges of about `max_bytes`.
 
-Pure. Promises that the plans of one call are a chain without a hole from the watermark to the stable offset, in order, and that every
-record between them is in exactly one plan. Offsets of aborted transactions (gaps) are in a plan like all others, but without records: those
-before the first record belong to the first plan, all others to the plan of the records before them. An offset that is neither in a segment
-nor in a gap stops the partition (protocol rule P1); it never makes a plan shorter.
+Pure. Promises that the plans of one call are a chain without a hole from the watermark to the stable offset,
+in order, and that every record between them is in exactly one plan. Offsets of aborted transactions (gaps)
+are in a plan like all others, but without records: those before the first record belong to the first plan,
+all others to the plan of the records before them. An offset that is neither in a segment nor in a gap stops
+the partition (protocol rule P1); it never makes a plan shorter.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Plan:
     end: int
     """Exclusive."""
     epoch: int
-    """Of the leader that planned it; part of the object key, so that a range planned anew has another path (protocol rule P2)."""
+    """Of the leader that planned it; part of the object key, so that a range planned anew has another path
+    (protocol rule P2)."""
     segments: Segments
     """Where the records are, in offset order; the first and the last may reach beyond the range."""
     rows: int
@@ -72,9 +74,9 @@ def plan_partition(
 ) -> list[Plan]:
     """Plans for the records in [start, stable) of one partition.
 
-    `segments` and `gaps` are in offset order and may reach beyond the range at both ends. A plan ends at the segment boundary nearest to
-    `max_bytes`; a segment is never divided, except by `start` and `stable`. Raises `TopicHalted` if some offset of the range lies in no
-    segment and in no gap, or in two of them.
+    `segments` and `gaps` are in offset order and may reach beyond the range at both ends. A plan ends at the
+    segment boundary nearest to `max_bytes`; a segment is never divided, except by `start` and `stable`.
+    Raises `TopicHalted` if some offset of the range lies in no segment and in no gap, or in two of them.
     """
     if stable <= start:
         return []
@@ -104,7 +106,9 @@ def plan_partition(
 
 
 def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
-    """The bytes of each segment's records in [start, stable); only the first and the last can reach beyond."""
+    """The bytes of each segment's records in [start, stable); only the first and the last can reach
+    beyond.
+    """
     sizes: list[int] = needed.raw_bytes.tolist()
     for place in {0, len(needed) - 1} if needed else ():
         sizes[place] = bytes_within(needed[place], start, stable)
@@ -112,7 +116,9 @@ def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
 
 
 def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ...]]:
-    """The gaps of the ranges that end at `ends`; none of them lies across an end, because there a segment begins."""
+    """The gaps of the ranges that end at `ends`; none of them lies across an end, because there a segment
+    begins.
+    """
     found: list[tuple[Gap, ...]] = []
     at = 0
     for end in ends:
@@ -124,36 +130,52 @@ def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ..
 
 
 def _is_chain(needed: Segments, start: int, stable: int) -> bool:
-    """Does each segment begin where the one before it ends, so that no offset of [start, stable) is missing or there twice?
+    """Does each segment begin where the one before it ends, so that no offset of [start, stable) is missing
+    or there twice?
 
-    Where there are no gaps this is what `_check_chain` asks, of all at once: a round may have half a million segments.
+    Where there are no gaps this is what `_check_chain` asks, of all at once: a round may have half a million
+    segments.
     """
     bases, ends = needed.bases, needed.ends
-    return len(needed) > 0 and bool(bases[0] <= start and ends[-1] >= stable and (bases[1:] == ends[:-1]).all())
+    return len(needed) > 0 and bool(
+        bases[0] <= start and ends[-1] >= stable and (bases[1:] == ends[:-1]).all()
+    )
 
 
-def _check_chain(topic: str, partition: int, needed: Segments, gaps: Sequence[Gap], start: int, stable: int) -> None:
+def _check_chain(
+    topic: str, partition: int, needed: Segments, gaps: Sequence[Gap], start: int, stable: int
+) -> None:
     """Every offset of [start, stable) must be in exactly one segment or gap (protocol rule P1)."""
-    spans = sorted([(max(segment.base, start), segment.end, "segments") for segment in needed] + [(*gap, "gaps") for gap in gaps])
+    spans = sorted(
+        [(max(segment.base, start), segment.end, "segments") for segment in needed]
+        + [(*gap, "gaps") for gap in gaps]
+    )
     reached, before = start, ""
     for base, end, kind in spans:
         if base > reached:
             break
         if base < reached:
-            claims = f"two intake {kind} claim offset {base}" if kind == before else f"offset {base} is said to be a record and a gap"
+            claims = (
+                f"two intake {kind} claim offset {base}"
+                if kind == before
+                else f"offset {base} is said to be a record and a gap"
+            )
             raise TopicHalted(topic, f"partition {partition}: {claims}; the intake log is damaged")
         reached, before = end, kind
     if reached < stable:
         following = next((base for base, _, _ in spans if base > reached), stable)
         raise TopicHalted(
             topic,
-            f"partition {partition}: offsets {reached} to {following - 1} are stable and not archived, but no intake file holds them; "
+            f"partition {partition}: offsets {reached} to {following - 1} are stable and not archived, "
+            "but no intake file holds them; "
             "nothing of this topic is archived until they are found (restore the intake log or its files)",
         )
 
 
 def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tuple[Segments, int]]:
-    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes; at least one."""
+    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes;
+    at least one.
+    """
     total = sum(sizes)
     if total < max_bytes:  # most partitions, and then their segments are many and small
         return [(needed, total)]

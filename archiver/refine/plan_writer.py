@@ -1,8 +1,9 @@
 """Turns the intake records of one plan into its archives.
 
-Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows. Promises that the rows of a
-plan's files are the plan's offsets without its gaps, each once, in order, with ingest times that never step back, and that the files follow
-each other: a gap between two of them belongs to the first. Must never skip a record: a hole in what it is given is an error.
+Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows.
+Promises that the rows of a plan's files are the plan's offsets without its gaps, each once, in order, with
+ingest times that never step back, and that the files follow each other: a gap between two of them belongs to
+the first. Must never skip a record: a hole in what it is given is an error.
 """
 
 from __future__ import annotations
@@ -64,15 +65,21 @@ class _Leaving:
 
 
 class PlanWriter:
-    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, `finish`, then ask for the `outcome`; or
-    `discard` it at any time before.
+    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, `finish`, then
+    ask for the `outcome`; or `discard` it at any time before.
 
-    What can be done for many segments at a time is not done for each: one may have a single record. Raises `Corrupted` if the plan's
-    segments do not follow each other.
+    What can be done for many segments at a time is not done for each: one may have a single record. Raises
+    `Corrupted` if the plan's segments do not follow each other.
     """
 
     def __init__(
-        self, plan: Plan, rows: TopicRows, cluster_id: str, objects: ObjectStore, uploads: Uploads, options: RefineOptions
+        self,
+        plan: Plan,
+        rows: TopicRows,
+        cluster_id: str,
+        objects: ObjectStore,
+        uploads: Uploads,
+        options: RefineOptions,
     ) -> None:
         self.plan = plan
         self._rows = rows
@@ -84,7 +91,9 @@ class PlanWriter:
         lines = plan.segments.numbers
         rows_of = lines[:, END] - lines[:, BASE]
         self._rows_before = np.concatenate([[0], np.cumsum(rows_of)])
-        self._bytes_before = np.concatenate([[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)])
+        self._bytes_before = np.concatenate(
+            [[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)]
+        )
         """Of each segment, and of the end: what the ones before it have together."""
         self._given = self._decoded = self._copied = 0
         """So many segments."""
@@ -101,7 +110,9 @@ class PlanWriter:
 
     @property
     def pinning_bytes(self) -> int:
-        """Roughly what records take that point into intake row groups; more is pinned if others need the rest of these no longer."""
+        """Roughly what records take that point into intake row groups; more is pinned if others need the rest
+        of these no longer.
+        """
         return int(self._bytes_before[self._given] - self._bytes_before[max(self._decoded, self._copied)])
 
     @property
@@ -116,26 +127,34 @@ class PlanWriter:
         return self._given == len(self.plan.segments)
 
     def add(self, place: int, records: Kept, first: int, rows: int) -> bool:
-        """Take the records of the plan's next segment, which are so many rows of `records`; outside of the plan they count for times only.
+        """Take the records of the plan's next segment, which are so many rows of `records`; outside of the
+        plan they count for times only.
 
-        Whether so many are held that they should be decoded now, or none come behind them. Raises `Halt` if it is not the one in that
-        place.
+        Whether so many are held that they should be decoded now, or none come behind them. Raises `Halt` if
+        it is not the one in that place.
         """
         if place != self._given:
-            raise Halt(f"{self.plan.topic} partition {self.plan.partition}: segment {self._given} of the plan comes next, not {place}")
+            raise Halt(
+                f"{self.plan.topic} partition {self.plan.partition}: segment {self._given} of the plan "
+                f"comes next, not {place}"
+            )
         self._pieces.append((records, first, rows))
         self._given += 1
         return self._given >= self._due
 
     def _next_due(self) -> int:
-        """So many segments will have been given when it is time to decode: the fewest that reach a bound, or all."""
+        """So many segments will have been given when it is time to decode: the fewest that reach a bound, or
+        all.
+        """
         rows = self._rows_before[self._decoded] + self._options.decode_rows
         held_bytes = self._bytes_before[self._decoded] + self._options.decode_bytes
         bounds = np.searchsorted(self._rows_before, rows), np.searchsorted(self._bytes_before, held_bytes)
         return int(min(*bounds, len(self.plan.segments)))
 
     def _runs(self, ingest_us: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """(partition value, end) of each run of rows that belong into one partition of the table; times never step back."""
+        """(partition value, end) of each run of rows that belong into one partition of the table; times never
+        step back.
+        """
         granularity = self._rows.topic.granularity
         last = partition_value_of(int(ingest_us[stop - 1]), granularity)
         while start < stop:
@@ -143,7 +162,11 @@ class PlanWriter:
             end = stop
             if value != last:
                 end = bisect.bisect_right(
-                    ingest_us, value, lo=start, hi=stop, key=lambda time_us: partition_value_of(int(time_us), granularity)
+                    ingest_us,
+                    value,
+                    lo=start,
+                    hi=stop,
+                    key=lambda time_us: partition_value_of(int(time_us), granularity),
                 )
             yield value, end
             start = end
@@ -164,22 +187,27 @@ class PlanWriter:
             self._file.writer.close_row_group()
 
     def decode(self) -> None:
-        """What was added becomes rows of the open file, and of a new one behind each boundary of the table's partitioning.
+        """What was added becomes rows of the open file, and of a new one behind each boundary of the table's
+        partitioning.
 
-        Raises `Corrupted` if the segments have other rows than the log says, and whatever storing a file raises that is complete now.
+        Raises `Corrupted` if the segments have other rows than the log says, and whatever storing a file
+        raises that is complete now.
         """
         lines = self.plan.segments.numbers[self._decoded : self._given]
         pieces, self._pieces, self._own = self._pieces, [], 0
         if not pieces:
             return
-        held_rows, held_bytes = (int(of[self._given] - of[self._decoded]) for of in (self._rows_before, self._bytes_before))
+        held_rows, held_bytes = (
+            int(of[self._given] - of[self._decoded]) for of in (self._rows_before, self._bytes_before)
+        )
         self._decoded = self._given
         self._due = self._next_due()
         records = together(pieces)
         bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
         if records.num_rows != held_rows:
             raise Corrupted(
-                f"{self.plan.topic} partition {self.plan.partition}: {records.num_rows} rows came for {len(lines)} segments from offset "
+                f"{self.plan.topic} partition {self.plan.partition}: {records.num_rows} rows came for "
+                f"{len(lines)} segments from offset "
                 f"{bases[0]} on; the log says {held_rows}"
             )
         rows = lines[:, END] - bases
@@ -198,9 +226,14 @@ class PlanWriter:
                 self._await_stored()
             if self._conflict is not None:
                 return
-            file = self._file or self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[start]))
+            file = self._file or self._open_file(
+                value, base if self._begun else self.plan.base, int(ingest_us[start])
+            )
             run = slice(start, end)
-            self._write(placed(offsets[run], records.slice(start, end - start), ingest_us[run]), held_bytes // held_rows)
+            self._write(
+                placed(offsets[run], records.slice(start, end - start), ingest_us[run]),
+                held_bytes // held_rows,
+            )
             # Of a segment that is in part in the plan or in the file, in proportion to its rows.
             inside = np.clip(np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None)
             reached = int((raw_bytes * inside // rows).sum())
@@ -208,7 +241,9 @@ class PlanWriter:
             start, taken = end, reached
 
     def _write(self, records: pa.RecordBatch, record_bytes: int) -> None:
-        """Decode records of the open file, some ten thousand at a time: what is in the processor's cache decodes fastest."""
+        """Decode records of the open file, some ten thousand at a time: what is in the processor's cache
+        decodes fastest.
+        """
         assert self._file is not None
         self._file.ingest_max_us = records.column("ingest_timestamp")[-1].value
         self._file.digest.update(records)
@@ -219,11 +254,16 @@ class PlanWriter:
                 count_errors(rows, self._file.decode_errors)
                 self._check_judged(rows)
                 writer.append(rows)
-                if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
+                if (
+                    writer.pending_rows >= self._options.row_group_rows
+                    or writer.pending_bytes >= self._options.row_group_bytes
+                ):
                     writer.close_row_group()
 
     def _check_judged(self, rows: pa.RecordBatch) -> None:
-        """Raise `RetryLater` if a record would be called wrong for a registry id that could not be looked up yet."""
+        """Raise `RetryLater` if a record would be called wrong for a registry id that could not be looked up
+        yet.
+        """
         assert self._file is not None
         judged_to = self._rows.topic.judged_to
         if judged_to is None or not any(cause == "unknown_schema" for _, cause in self._file.decode_errors):
@@ -231,12 +271,15 @@ class PlanWriter:
         beyond = unknown_from(rows, judged_to.get(self.plan.partition, 0))
         if beyond is not None:
             raise RetryLater(
-                f"offset {beyond[0]}: {beyond[1]} as far as is known, but the ids in the registry were looked up before the record came or "
+                f"offset {beyond[0]}: {beyond[1]} as far as is known, but the ids in the registry were "
+                "looked up before the record came or "
                 "could not be; it is tried again with the next look"
             )
 
     def _open_file(self, value: int, base: int, ingest_us: int) -> _OpenFile:
-        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.columns, self._rows.encodings, self._options.zstd_level)
+        writer = ArchiveWriter(
+            self._objects.spool_dir(), self._rows.columns, self._rows.encodings, self._options.zstd_level
+        )
         self._file = _OpenFile(value, base, ingest_us, writer)
         self._begun = True
         return self._file
@@ -249,7 +292,15 @@ class PlanWriter:
         spooled = file.writer.finish(self._footer(file, end))
         self._file = None
         topic = self._rows.topic
-        key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, end, self.plan.epoch)
+        key = archive_key(
+            topic.topic_id,
+            self.plan.partition,
+            topic.granularity,
+            file.value,
+            file.base,
+            end,
+            self.plan.epoch,
+        )
         self._leaving = _Leaving(file, spooled, self._uploads.begin(key, spooled))
 
     def _await_stored(self) -> None:
@@ -264,7 +315,9 @@ class PlanWriter:
             self._conflict = self._conflict or stored
             return
         data_file = data_file_of(self._objects, self._rows, file.value, stored)
-        self._stored.append(WrittenFile(self._archive(file, leaving.spooled, stored), data_file, dict(file.decode_errors)))
+        self._stored.append(
+            WrittenFile(self._archive(file, leaving.spooled, stored), data_file, dict(file.decode_errors))
+        )
 
     def _footer(self, file: _OpenFile, end: int) -> Footer:
         topic = self._rows.topic
@@ -300,10 +353,13 @@ class PlanWriter:
         )
 
     def finish(self) -> None:
-        """Hand over the last file, to be stored while others go on. Raises `Halt` if records of the plan never came."""
+        """Hand over the last file, to be stored while others go on. Raises `Halt` if records of the plan
+        never came.
+        """
         if not self.complete or self._reached != self.plan.end:
             raise Halt(
-                f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at "
+                f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset "
+                f"{self.plan.end}, its segments at "
                 f"{self._reached}; {self._given} of its {len(self.plan.segments)} segments came"
             )
         self.decode()
@@ -315,7 +371,9 @@ class PlanWriter:
         return self._leaving is None or self._leaving.upload.done()
 
     def outcome(self) -> tuple[WrittenFile, ...] | Conflict:
-        """What became of a finished plan. Waits for its last file, and raises whatever storing that raised."""
+        """What became of a finished plan. Waits for its last file, and raises whatever storing that
+        raised.
+        """
         self._await_stored()
         return self._conflict or tuple(self._stored)
 
@@ -333,8 +391,14 @@ class PlanWriter:
 
 
 def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:
-    """The Iceberg entry of an archive in the table's partition `value`, from the stored archive's footer and what its writer counted."""
-    columns = Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded) if stored.adopted else rows.columns
+    """The Iceberg entry of an archive in the table's partition `value`, from the stored archive's footer and
+    what its writer counted.
+    """
+    columns = (
+        Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded)
+        if stored.adopted
+        else rows.columns
+    )
     found = describe(stored.metadata, columns, stored.floats)
     return DataFile(
         path=objects.uri(stored.key),
@@ -354,22 +418,29 @@ def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: Stor
 
 
 def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchive | Conflict:
-    """An adopted archive of an earlier version, unless ids in it were given up since: the table would read those columns as null."""
+    """An adopted archive of an earlier version, unless ids in it were given up since: the table would read
+    those columns as null.
+    """
     known = set(ids_of(schema.schema()))
-    lost = [leaf.path for leaf in leaves(stored.metadata.schema.to_arrow_schema()) if leaf.field_id not in known]
+    lost = [
+        leaf.path for leaf in leaves(stored.metadata.schema.to_arrow_schema()) if leaf.field_id not in known
+    ]
     if not lost:
         return stored
     return Conflict(
-        f"{stored.key} was stored with field ids that the topic's schema has no more ({', '.join(lost)}), because the table lost those "
-        "columns before the archive was in it; move it away, or restart the archiver, which then takes another key"
+        f"{stored.key} was stored with field ids that the topic's schema has no more "
+        f"({', '.join(lost)}), because the table lost those "
+        "columns before the archive was in it; move it away, or restart the archiver, which then takes "
+        "another key"
     )
 
 
 def _reached(plan: Plan) -> int:
     """The offset behind the plan's segments and gaps.
 
-    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in the order of their offsets,
-    none in the place of another: so what is read in the order of the log comes in offset order, once.
+    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in
+    the order of their offsets, none in the place of another: so what is read in the order of the log comes in
+    offset order, once.
     """
     lines = plan.segments.numbers
     starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
@@ -379,7 +450,10 @@ def _reached(plan: Plan) -> int:
         at = np.minimum(np.searchsorted(lows, behind), len(lows) - 1)
         begins = lows[at] == behind
         if np.count_nonzero(begins) != len(lows):
-            raise Corrupted(f"{plan.topic} partition {plan.partition}: a gap of {list(plan.gaps)} lies where the log has records")
+            raise Corrupted(
+                f"{plan.topic} partition {plan.partition}: a gap of {list(plan.gaps)} lies where the "
+                "log has records"
+            )
         behind = np.where(begins, highs[at], behind)
     wrong = np.flatnonzero(behind[:-1] != starts)
     if not len(wrong):
@@ -387,8 +461,10 @@ def _reached(plan: Plan) -> int:
     if len(wrong):
         segment = plan.segments[int(wrong[0])]
         raise Corrupted(
-            f"{plan.topic} partition {plan.partition}: offset {behind[wrong[0]]} comes next, but the segment in {segment.file.key} has "
-            f"{segment.rows} rows from {segment.base} on, or stands in the log before or among the records that it follows"
+            f"{plan.topic} partition {plan.partition}: offset {behind[wrong[0]]} comes next, but the "
+            f"segment in {segment.file.key} has "
+            f"{segment.rows} rows from {segment.base} on, or stands in the log before or among the "
+            "records that it follows"
         )
     return int(behind[-1])
 
@@ -399,6 +475,10 @@ def _later(lines: Numbers, before: Numbers) -> npt.NDArray[np.bool_]:
     same_group = same_file & (lines[:, ROW_GROUP] == before[:, ROW_GROUP])
     behind = lines[:, FIRST_ROW] >= before[:, FIRST_ROW] + before[:, END] - before[:, BASE]
     later: npt.NDArray[np.bool_] = np.where(
-        same_group, behind, np.where(same_file, lines[:, ROW_GROUP] > before[:, ROW_GROUP], lines[:, LOG_INDEX] > before[:, LOG_INDEX])
+        same_group,
+        behind,
+        np.where(
+            same_file, lines[:, ROW_GROUP] > before[:, ROW_GROUP], lines[:, LOG_INDEX] > before[:, LOG_INDEX]
+        ),
     )
     return later

@@ -1,10 +1,10 @@
 """Which plans a round is made of: reads both logs, writes nothing.
 
-Pure but for the views it is handed. Promises that a partition's plans begin where its written archives end (protocol rule P1), that a round
-stays within its bounds of partitions and bytes, and that a partition which cannot be planned, or whose shelves are damaged, halts only its
-topic. Whether a partition is
-due is judged from a summary of its backlog; segments are looked up for the partitions of the round only, and of those no more than the
-round takes. Must never hold the backlog of a topic in memory: it may have millions of segments.
+Pure but for the views it is handed. Promises that a partition's plans begin where its written archives end
+(protocol rule P1), that a round stays within its bounds of partitions and bytes, and that a partition which
+cannot be planned, or whose shelves are damaged, halts only its topic. Whether a partition is due is judged
+from a summary of its backlog; segments are looked up for the partitions of the round only, and of those no
+more than the round takes. Must never hold the backlog of a topic in memory: it may have millions of segments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from intake.log.window import WINDOW_BYTES, Window, look, windows
 from intake.segments import NONE, Segments
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
-"""What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's memory."""
+"""What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's
+memory."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class RoundLimits:
     partitions: frozenset[int] | None = None
     """Only these partitions; None: all."""
     segments_max: int = 500_000
-    """Segments that one round takes at most (64 bytes each here, about 0.2 KB in the tasks). Where they are so small that this ends a round
-    before its bytes do, archives are smaller than `max_bytes`."""
+    """Segments that one round takes at most (64 bytes each here, about 0.2 KB in the tasks). Where they are
+    so small that this ends a round before its bytes do, archives are smaller than `max_bytes`."""
 
 
 @dataclass
@@ -64,7 +65,9 @@ class Planned:
 
     def room(self, limits: RoundLimits) -> bool:
         """May another plan be added?"""
-        return self.segments == 0 or (self.raw_bytes < limits.round_bytes_max and self.segments < limits.segments_max)
+        return self.segments == 0 or (
+            self.raw_bytes < limits.round_bytes_max and self.segments < limits.segments_max
+        )
 
     def take(self, plans: Sequence[Plan], limits: RoundLimits) -> None:
         """Add the plans of one partition, as many as there is room for."""
@@ -111,10 +114,12 @@ def choose_plans(
     limits: RoundLimits,
     skip: AbstractSet[TopicPartition],
 ) -> Planned:
-    """Plans of every due partition (of every partition with a stable backlog if `limits.everything`), up to the limits.
+    """Plans of every due partition (of every partition with a stable backlog if `limits.everything`), up to
+    the limits.
 
-    Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so partitions with nothing else are
-    under no limit. Raises what a view raises that may go by itself (`RetryLater`); anything else halts the topic.
+    Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so
+    partitions with nothing else are under no limit. Raises what a view raises that may go by itself
+    (`RetryLater`); anything else halts the topic.
     """
     planned = Planned()
     of_topics: list[list[_Candidate]] = []
@@ -135,7 +140,9 @@ def choose_plans(
             if candidate.gap_only:
                 planned.plans.extend(_plans(candidate, _gaps_alone(intake, candidate), epoch))
                 continue
-            at_a_time = concurrent_limit(work.archive.concurrent_max, limits.memory_bytes, PARTITION_MEMORY_BYTES)
+            at_a_time = concurrent_limit(
+                work.archive.concurrent_max, limits.memory_bytes, PARTITION_MEMORY_BYTES
+            )
             if taken[work.name] == at_a_time or not planned.room(limits):
                 continue
             taken[work.name] += 1
@@ -151,28 +158,43 @@ def choose_plans(
 def _in_order(of_topics: Iterable[list[_Candidate]]) -> Iterator[_Candidate]:
     """Who waits longest goes first, and the rest of its topic right after it.
 
-    A round loads and commits every table that it has an archive for, whatever their number: so those it has room for should be of few
-    topics. Nobody starves: the partition that waits longest of all is in every round. Gaps hold nobody up, and are of no age.
+    A round loads and commits every table that it has an archive for, whatever their number: so those it has
+    room for should be of few topics. Nobody starves: the partition that waits longest of all is in every
+    round. Gaps hold nobody up, and are of no age.
     """
-    for candidates in sorted(of_topics, key=lambda each: min((one.waiting_since_us for one in each if not one.gap_only), default=0)):
+    for candidates in sorted(
+        of_topics, key=lambda each: min((one.waiting_since_us for one in each if not one.gap_only), default=0)
+    ):
         yield from sorted(candidates, key=lambda one: one.waiting_since_us)
 
 
 def _halted(topic: str, error: Halt | InvalidInput) -> TopicHalted:
-    """What keeps one topic from being planned: a damaged shelf is as much its own as a hole in its offsets."""
+    """What keeps one topic from being planned: a damaged shelf is as much its own as a hole in its
+    offsets.
+    """
     return error if isinstance(error, TopicHalted) else TopicHalted(topic, str(error))
 
 
 def _candidates(
-    work: TopicWork, intake: Backlog, ledger: LedgerFold, now_us: int, limits: RoundLimits, skip: AbstractSet[TopicPartition]
+    work: TopicWork,
+    intake: Backlog,
+    ledger: LedgerFold,
+    now_us: int,
+    limits: RoundLimits,
+    skip: AbstractSet[TopicPartition],
 ) -> Iterator[_Candidate]:
-    """The topic's partitions that are due, or have anything at all if `limits.everything`; also those with nothing but gaps."""
+    """The topic's partitions that are due, or have anything at all if `limits.everything`; also those with
+    nothing but gaps.
+    """
     wanted = [
         partition
         for partition in range(work.state.partitions)
-        if (limits.partitions is None or partition in limits.partitions) and (work.state.topic_id, partition) not in skip
+        if (limits.partitions is None or partition in limits.partitions)
+        and (work.state.topic_id, partition) not in skip
     ]
-    for waiting in _waiting(work.state, work.archive, intake, ledger, now_us, wanted, everything=limits.everything):
+    for waiting in _waiting(
+        work.state, work.archive, intake, ledger, now_us, wanted, everything=limits.everything
+    ):
         yield _Candidate(work, waiting.partition, waiting.start, waiting.stable, waiting.summary, waiting.due)
 
 
@@ -197,7 +219,9 @@ def _waiting(
     *,
     everything: bool = False,
 ) -> Iterator[_Waiting]:
-    """Those of the partitions that have a stable backlog; raises `TopicHalted` if one is archived beyond the log."""
+    """Those of the partitions that have a stable backlog; raises `TopicHalted` if one is archived beyond the
+    log.
+    """
     topic = ledger.topic(state.topic_id)
     for partition in partitions:
         tp = (state.topic_id, partition)
@@ -205,7 +229,8 @@ def _waiting(
         if start > stable:
             raise TopicHalted(
                 state.name,
-                f"partition {partition} is archived up to offset {start}, but the intake log ends at {stable}: the metadata store is older "
+                f"partition {partition} is archived up to offset {start}, but the intake log ends at "
+                f"{stable}: the metadata store is older "
                 "than the archives (a restored copy?); nothing is archived until it is the newest again",
             )
         if start == stable:
@@ -221,21 +246,32 @@ def _waiting(
         yield _Waiting(partition, start, stable, summary, due)
 
 
-def stirs(state: TopicState, archive: ArchiveSettings, intake: Backlog, ledger: LedgerFold, now_us: int) -> bool:
-    """Is there anything to do for the topic now: a partition that is due, or archives that are in no table yet?
+def stirs(
+    state: TopicState, archive: ArchiveSettings, intake: Backlog, ledger: LedgerFold, now_us: int
+) -> bool:
+    """Is there anything to do for the topic now: a partition that is due, or archives that are in no table
+    yet?
 
-    Costs some look-ups per partition and opens nothing. What keeps it from being told is something to do as well: a round says what it is.
+    Costs some look-ups per partition and opens nothing. What keeps it from being told is something to do as
+    well: a round says what it is.
     """
     if ledger.topic(state.topic_id).pending_by_id:
         return True
     try:
-        return any(waiting.due for waiting in _waiting(state, archive, intake, ledger, now_us, range(state.partitions)))
+        return any(
+            waiting.due
+            for waiting in _waiting(state, archive, intake, ledger, now_us, range(state.partitions))
+        )
     except (Halt, InvalidInput):
         return True
 
 
-def opened_at_us(intake: Backlog, tp: TopicPartition, start: int, stable: int, summary: BacklogSummary, min_bytes: int) -> int:
-    """Accept time of the segment with which the bytes of [start, stable) reach `min_bytes`; of the last one if they never do."""
+def opened_at_us(
+    intake: Backlog, tp: TopicPartition, start: int, stable: int, summary: BacklogSummary, min_bytes: int
+) -> int:
+    """Accept time of the segment with which the bytes of [start, stable) reach `min_bytes`; of the last one
+    if they never do.
+    """
     if min_bytes <= 0:
         return summary.first_accept_us
     total = reached_us = 0
@@ -249,10 +285,12 @@ def opened_at_us(intake: Backlog, tp: TopicPartition, start: int, stable: int, s
 
 
 def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_left: int) -> Window:
-    """As much of the backlog as the round has room for, and one archive more: so that the last cut is where it would be otherwise.
+    """As much of the backlog as the round has room for, and one archive more: so that the last cut is where
+    it would be otherwise.
 
-    A look asks for bytes, and nobody knows before how many segments these are. So it asks for no more than a window, or would be the
-    segments that are left if each had one record of the usual size; and again as long as they were fewer.
+    A look asks for bytes, and nobody knows before how many segments these are. So it asks for no more than a
+    window, or would be the segments that are left if each had one record of the usual size; and again as long
+    as they were fewer.
     """
     summary = candidate.summary
     per_segment = max(1, summary.bytes // summary.rows)
@@ -261,7 +299,9 @@ def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_l
     gaps: list[Gap] = []
     at = candidate.start
     while at < candidate.stable and wanted > 0 and segments_left > 0:
-        window = look(intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES))
+        window = look(
+            intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES)
+        )
         segments.append(window.segments)
         gaps += window.gaps
         at = window.end
@@ -276,7 +316,16 @@ def _gaps_alone(intake: Backlog, candidate: _Candidate) -> Window:
 
 def _plans(candidate: _Candidate, window: Window, epoch: int) -> list[Plan]:
     work = candidate.work
-    return plan_partition(candidate.tp, work.name, window.segments, candidate.start, window.end, epoch, work.archive.max_bytes, window.gaps)
+    return plan_partition(
+        candidate.tp,
+        work.name,
+        window.segments,
+        candidate.start,
+        window.end,
+        epoch,
+        work.archive.max_bytes,
+        window.gaps,
+    )
 
 
 def known_gaps(intake: Backlog, topic_id: TopicId) -> Gaps:
@@ -285,10 +334,11 @@ def known_gaps(intake: Backlog, topic_id: TopicId) -> Gaps:
 
 
 def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int], tick_us: int) -> int:
-    """Every record with an ingest time before this is at or below the watermarks: the last tick below which no backlog remains.
+    """Every record with an ingest time before this is at or below the watermarks: the last tick below which
+    no backlog remains.
 
-    Records of open transactions count, for they may be committed yet; those of aborted ones do not. `tick_us` must be a tick that is in
-    the log, and the view must have read at least that far.
+    Records of open transactions count, for they may be committed yet; those of aborted ones do not. `tick_us`
+    must be a tick that is in the log, and the view must have read at least that far.
     """
     through_us = tick_us
     for partition in range(work.state.partitions):
@@ -302,7 +352,8 @@ def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int
 
 
 def paths_used(fold: LedgerFold, plans: Iterable[Plan]) -> bool:
-    """Could the file of some plan get a path that the ledger knows already (protocol rule P2)? Then a new epoch must come first.
+    """Could the file of some plan get a path that the ledger knows already (protocol rule P2)? Then a new
+    epoch must come first.
 
     Paths of other epochs cannot be met again, because the epoch is part of them. A range of gaps has no path.
     """
@@ -314,7 +365,9 @@ def paths_used(fold: LedgerFold, plans: Iterable[Plan]) -> bool:
 
 
 def _path_used(ledger: TopicLedger, plans: Iterable[Plan]) -> bool:
-    """Of one topic. Each key is taken apart once: with hundreds of plans and keys that was nearly all of planning."""
+    """Of one topic. Each key is taken apart once: with hundreds of plans and keys that was nearly all of
+    planning.
+    """
     ends: dict[tuple[int, int], int] = {}
     for key in chain(ledger.epoch_keys, ledger.killed):
         used = parse_archive_key(key)

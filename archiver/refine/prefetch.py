@@ -1,9 +1,10 @@
 """Intake files that are read while their task works on those before.
 
-To read from a bucket is to wait: a file of which a task of many partitions needs two row groups takes three round trips for the work of a
-few milliseconds (decision 0060). Promises the row groups that the reader would give, and its error at the row group that has it; what was
-read ahead and is not asked for is dropped. Bounded by a number of files, and by bytes as far as they are known: by what is wanted, and by
-the largest row group so far.
+To read from a bucket is to wait: a file of which a task of many partitions needs two row groups takes three
+round trips for the work of a few milliseconds (decision 0060). Promises the row groups that the reader would
+give, and its error at the row group that has it; what was read ahead and is not asked for is dropped. Bounded
+by a number of files, and by bytes as far as they are known: by what is wanted, and by the largest row group
+so far.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 
 AHEAD_BYTES = 32 * 1024 * 1024
-"""What is read ahead may take so much in memory together, beside the file that is worked on, which may have been read ahead as well: an
-intake file of the usual size, or a few row groups of several."""
+"""What is read ahead may take so much in memory together, beside the file that is worked on, which may have
+been read ahead as well: an intake file of the usual size, or a few row groups of several."""
 
 
 @dataclass(slots=True)
@@ -39,9 +40,11 @@ class _Read:
 class ReadAhead:
     """Row groups of one task's files, in its order. To be closed; for one thread."""
 
-    def __init__(self, reader: IntakeReader, files_max: int, needed: Callable[[Sequence[Part]], Sequence[Part]]) -> None:
-        """`files_max`: so many files are read ahead; 0: each is read when its turn comes, in the caller's thread. `needed`: of a file's
-        parts, those that anybody still waits for.
+    def __init__(
+        self, reader: IntakeReader, files_max: int, needed: Callable[[Sequence[Part]], Sequence[Part]]
+    ) -> None:
+        """`files_max`: so many files are read ahead; 0: each is read when its turn comes, in the caller's
+        thread. `needed`: of a file's parts, those that anybody still waits for.
         """
         self._reader = reader
         self._files_max = files_max
@@ -52,7 +55,8 @@ class ReadAhead:
         self._ahead: dict[int, Future[_Read]] = {}
         """By the place of the file in the log."""
         self._largest_bytes = 0
-        """Of the row groups that were read so far: only files of as many such as there is room for are read ahead."""
+        """Of the row groups that were read so far: only files of as many such as there is room for are read
+        ahead."""
 
     def close(self) -> None:
         """Begin nothing more, and wait for what is being read."""
@@ -78,20 +82,24 @@ class ReadAhead:
             unread.cancel()  # nobody needed it any more
 
     def _begin(self, files: Iterable[Sequence[Part]]) -> None:
-        """Read these files, in their order, as far as there is room for them. Each row group counts as the largest so far does, and as what
-        is wanted of it at least.
+        """Read these files, in their order, as far as there is room for them. Each row group counts as the
+        largest so far does, and as what is wanted of it at least.
         """
         if self._pool is None or self._short or not self._largest_bytes:
             return
         room = AHEAD_BYTES
         for parts in files:
             file, wanted = parts[0].file, self._needed(parts)
-            room -= sum(max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in wanted)
+            room -= sum(
+                max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in wanted
+            )
             if room < 0:
                 return
             if wanted and file.log_index not in self._ahead:
                 try:
-                    self._ahead[file.log_index] = self._pool.submit(self._read, file, [part.row_group for part in wanted])
+                    self._ahead[file.log_index] = self._pool.submit(
+                        self._read, file, [part.row_group for part in wanted]
+                    )
                 except (RuntimeError, MemoryError):
                     self._short = True
                     return
@@ -106,11 +114,15 @@ class ReadAhead:
         except Exception as error:  # noqa: BLE001 - it is raised where the row group is asked for
             if len(read.found) < len(wanted):  # else the file could not be closed, which harms nothing
                 read.failed_at = wanted[len(read.found)]
-                read.error = error.with_traceback(None)  # which would hold what was read until Python looks for circles
+                read.error = error.with_traceback(
+                    None
+                )  # which would hold what was read until Python looks for circles
         return read
 
     def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """The records of these row groups of the file, in that order; raises what `IntakeReader.row_groups` raises, at the same place."""
+        """The records of these row groups of the file, in that order; raises what `IntakeReader.row_groups`
+        raises, at the same place.
+        """
         for records in self._given(file, wanted):
             self._largest_bytes = max(self._largest_bytes, records.nbytes)
             yield records

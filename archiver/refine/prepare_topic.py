@@ -1,9 +1,11 @@
-"""What stands between a configured topic and its first plan: schema, table, and the proof that both are the topic's own.
+"""What stands between a configured topic and its first plan: schema, table, and the proof that both are the
+topic's own.
 
-Promises that the column layout in force is in the ledger before any archive is made with it, with the field ids that the catalog really
-assigned, and that the table has its columns. While a catalog is away, what the ledger knows of a table is enough to go on with the columns
-that it has (`waiting.py`). Whether a table is the topic's own is judged in `catalog/identity.py`, what a newer schema means for its columns
-in `schema/evolution/state.py`, and how the table gets them, or another partition spec, in `catalog/evolve.py`.
+Promises that the column layout in force is in the ledger before any archive is made with it, with the field
+ids that the catalog really assigned, and that the table has its columns. While a catalog is away, what the
+ledger knows of a table is enough to go on with the columns that it has (`waiting.py`). Whether a table is the
+topic's own is judged in `catalog/identity.py`, what a newer schema means for its columns in
+`schema/evolution/state.py`, and how the table gets them, or another partition spec, in `catalog/evolve.py`.
 """
 
 from __future__ import annotations
@@ -50,9 +52,11 @@ class TopicTable:
     target: TableTarget
     uuid: uuid.UUID
     away: str | None = None
-    """Why the catalog could not be asked: the table is as the ledger last saw it, and nothing may be committed to it. None: it answered."""
+    """Why the catalog could not be asked: the table is as the ledger last saw it, and nothing may be
+    committed to it. None: it answered."""
     spec: SpecView = FIRST_SPEC
-    """The partition spec of new archives. While the catalog is away it may be another: the commit goes by their names."""
+    """The partition spec of new archives. While the catalog is away it may be another: the commit goes by
+    their names."""
 
     @property
     def tables(self) -> Tables:
@@ -96,8 +100,11 @@ class TopicWork:
         return self.state.name
 
 
-def fetch_schemas(topic: TopicSettings, known: TopicSchema | None, fetch: Fetch) -> tuple[Fetched | None, Fetched | None]:
-    """The newest schemas of key and value, None for what the configuration gives none; `known` is the newest in the ledger.
+def fetch_schemas(
+    topic: TopicSettings, known: TopicSchema | None, fetch: Fetch
+) -> tuple[Fetched | None, Fetched | None]:
+    """The newest schemas of key and value, None for what the configuration gives none; `known` is the newest
+    in the ledger.
 
     Raises as `Fetch`.
     """
@@ -112,9 +119,14 @@ def recorded_schemas(ledger: TopicLedger) -> tuple[TopicSchema, ...]:
 
 
 def decide_schema(
-    topic: str, history: Sequence[TopicSchema], fetched: tuple[Fetched | None, Fetched | None], view: TableView | None
+    topic: str,
+    history: Sequence[TopicSchema],
+    fetched: tuple[Fetched | None, Fetched | None],
+    view: TableView | None,
 ) -> Decision:
-    """What the fetched schemas mean for the topic's columns; `view` is its table, None if it has none (yet). Raises `ConfigInvalid`."""
+    """What the fetched schemas mean for the topic's columns; `view` is its table, None if it has none (yet).
+    Raises `ConfigInvalid`.
+    """
     key, value = (None if one is None else one.source for one in fetched)
     return decide(topic, history, key, value, 0 if view is None else view.last_column_id)
 
@@ -148,13 +160,19 @@ class TopicSetup:
         return self._changed.pop(topic, None)
 
     def prepare(
-        self, settings: TopicSettings, archive: ArchiveSettings, state: TopicState, aways: dict[str, CatalogAway] | None = None
+        self,
+        settings: TopicSettings,
+        archive: ArchiveSettings,
+        state: TopicState,
+        aways: dict[str, CatalogAway] | None = None,
     ) -> TopicWork:
-        """Schema and table of one topic; the table is created if this is the first time, and gets new columns if the schema has changed.
+        """Schema and table of one topic; the table is created if this is the first time, and gets new columns
+        if the schema has changed.
 
-        With `aways`, a topic whose table the ledger knows is made ready also while its catalog cannot be asked; catalogs found to be away
-        are put into it, and not asked again. Raises `TopicHalted` (also for a change of the schema that `schema_change` does not allow),
-        `ConfigInvalid`, `Deposed`, or what a fetch or a catalog raises.
+        With `aways`, a topic whose table the ledger knows is made ready also while its catalog cannot be
+        asked; catalogs found to be away are put into it, and not asked again. Raises `TopicHalted` (also for
+        a change of the schema that `schema_change` does not allow), `ConfigInvalid`, `Deposed`, or what a
+        fetch or a catalog raises.
         """
         ledger = self._leader.fold.topic(state.topic_id)
         _check_kind(settings, ledger)
@@ -182,7 +200,9 @@ class TopicSetup:
         """The topic's table, and the recorded schema whose columns it has."""
         catalog = settings.archive.catalog or ""
         ledger = self._leader.fold.topic(state.topic_id)
-        target = target_of(settings, state.topic_id, state.partitions, self._cluster.cluster_id, self._objects)
+        target = target_of(
+            settings, state.topic_id, state.partitions, self._cluster.cluster_id, self._objects
+        )
         try:
             if aways is not None and catalog in aways:
                 raise aways[catalog]
@@ -205,9 +225,18 @@ class TopicSetup:
             view = ensure_table(tables, target, ledger.table_uuid, schema.iceberg_json)
         self._write_identity(state)
         evolution = TableEvolution(tables, self._leader, self._limits, self._clock)
-        schema = evolution.bring(target, view, schema, history, ledger.written_version, lambda version: self._record(state, version))
+        schema = evolution.bring(
+            target,
+            view,
+            schema,
+            history,
+            ledger.written_version,
+            lambda version: self._record(state, version),
+        )
         view = evolution.partition(target, view)
-        return TopicTable(catalog, tables, target, view.uuid, spec=newest_spec(view, target.granularity) or FIRST_SPEC), schema
+        return TopicTable(
+            catalog, tables, target, view.uuid, spec=newest_spec(view, target.granularity) or FIRST_SPEC
+        ), schema
 
     def _decide(
         self,
@@ -240,7 +269,9 @@ class TopicSetup:
     def _check_size(self, state: TopicState, schema: TopicSchema) -> None:
         """Refuse a schema that does not fit into an entry before anything is created for it."""
         messages = ", ".join(
-            f"{name} {side.message}" for name, side in zip(("key", "value"), schema.sides(), strict=True) if side is not None
+            f"{name} {side.message}"
+            for name, side in zip(("key", "value"), schema.sides(), strict=True)
+            if side is not None
         )
         try:
             what = f"the schema of topic {state.name} ({messages or 'no messages'}, version {schema.version})"
@@ -256,19 +287,29 @@ class TopicSetup:
         change, self._planned = self._planned, None  # a version after it differs in ids alone
         if change is not None:
             self._changed[change.topic] = change
-            _log.log(logging.WARNING if change.incompatible else logging.INFO, "topic %s: %s", change.topic, change.line)
+            _log.log(
+                logging.WARNING if change.incompatible else logging.INFO,
+                "topic %s: %s",
+                change.topic,
+                change.line,
+            )
 
 
 def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
     """Archives with and without a table do not continue each other."""
     archived_to = max(ledger.watermarks.values(), default=0)
-    if settings.archive.kind != "iceberg" and (ledger.table_uuid is not None or any(item.event is not None for item in ledger.pending)):
+    if settings.archive.kind != "iceberg" and (
+        ledger.table_uuid is not None or any(item.event is not None for item in ledger.pending)
+    ):
         raise TopicHalted(
-            settings.name, "it has been archived to a table, but the configuration says kind: parquet; restore kind: iceberg and its table"
+            settings.name,
+            "it has been archived to a table, but the configuration says kind: parquet; restore kind: "
+            "iceberg and its table",
         )
     if settings.archive.kind == "iceberg" and ledger.table_uuid is None and archived_to:
         raise TopicHalted(
             settings.name,
-            f"it has been archived without a table (up to offset {archived_to} in one partition), and a table would begin in the middle; "
+            f"it has been archived without a table (up to offset {archived_to} in one partition), and "
+            "a table would begin in the middle; "
             "restore kind: parquet, or send to a new topic",
         )

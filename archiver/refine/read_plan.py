@@ -1,7 +1,8 @@
 """Which rows of which intake files the plans of a task need, in the order in which they are read.
 
-Pure. Promises that each segment of each plan is in exactly one part, and that parts, and the lines of one, follow the log: file by file,
-row group by row group, row by row. Kept as numbers, for a plan may have a segment of a few records in each of many files.
+Pure. Promises that each segment of each plan is in exactly one part, and that parts, and the lines of one,
+follow the log: file by file, row group by row group, row by row. Kept as numbers, for a plan may have a
+segment of a few records in each of many files.
 """
 
 from __future__ import annotations
@@ -43,15 +44,29 @@ def wanted_parts(plans: Sequence[Plan]) -> Iterator[list[Part]]:
 
 
 def _lines(plans: Sequence[Plan]) -> Numbers:
-    """A line for each segment of each plan, in the order of reading; where two plans share a segment, the first one's is first."""
+    """A line for each segment of each plan, in the order of reading; where two plans share a segment, the
+    first one's is first.
+    """
     counts = [len(plan.segments) for plan in plans]
     owners = np.repeat(np.arange(len(plans)), counts)
     if not len(owners):
         return np.zeros((0, 1), np.int64)
     lines = np.column_stack(
-        [owners, np.concatenate([np.arange(count) for count in counts]), np.concatenate([plan.segments.numbers for plan in plans])]
+        [
+            owners,
+            np.concatenate([np.arange(count) for count in counts]),
+            np.concatenate([plan.segments.numbers for plan in plans]),
+        ]
     )
-    return lines[np.lexsort((lines[:, _OF_SEGMENT + FIRST_ROW], lines[:, _OF_SEGMENT + ROW_GROUP], lines[:, _OF_SEGMENT + LOG_INDEX]))]
+    return lines[
+        np.lexsort(
+            (
+                lines[:, _OF_SEGMENT + FIRST_ROW],
+                lines[:, _OF_SEGMENT + ROW_GROUP],
+                lines[:, _OF_SEGMENT + LOG_INDEX],
+            )
+        )
+    ]
 
 
 def _runs(lines: Numbers, column: int) -> list[Numbers]:
@@ -60,11 +75,22 @@ def _runs(lines: Numbers, column: int) -> list[Numbers]:
 
 
 def _part(file: FileRef, lines: Numbers) -> Part:
-    first_rows, rows = lines[:, _OF_SEGMENT + FIRST_ROW], lines[:, _OF_SEGMENT + END] - lines[:, _OF_SEGMENT + BASE]
+    first_rows, rows = (
+        lines[:, _OF_SEGMENT + FIRST_ROW],
+        lines[:, _OF_SEGMENT + END] - lines[:, _OF_SEGMENT + BASE],
+    )
     return Part(
         file=file,
         row_group=int(lines[0, _OF_SEGMENT + ROW_GROUP]),
-        lines=tuple(zip(lines[:, _OWNER].tolist(), lines[:, _PLACE].tolist(), first_rows.tolist(), rows.tolist(), strict=True)),
+        lines=tuple(
+            zip(
+                lines[:, _OWNER].tolist(),
+                lines[:, _PLACE].tolist(),
+                first_rows.tolist(),
+                rows.tolist(),
+                strict=True,
+            )
+        ),
         end_row=int((first_rows + rows).max()),
         rows=int(rows.sum()),
         raw_bytes=int(lines[:, _OF_SEGMENT + RAW_BYTES].sum()),

@@ -1,7 +1,8 @@
 """Records of segments that wait to be decoded, as places in what was read.
 
-Pure. Promises that rows keep their order. Headers stand beside the other columns, and are left out where nobody sent any, as in most row
-groups: to slice them and put them together again takes a third of the time that small pieces take (decision 0059).
+Pure. Promises that rows keep their order. Headers stand beside the other columns, and are left out where
+nobody sent any, as in most row groups: to slice them and put them together again takes a third of the time
+that small pieces take (decision 0059).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Kept:
 
 
 Piece: TypeAlias = tuple[Kept, int, int]
-"""Rows: of what, the first of them, how many. It takes a twentieth of a slice, which has 2.7 KB, however few its rows are."""
+"""Rows: of what, the first of them, how many. It takes a twentieth of a slice, which has 2.7 KB, however few
+its rows are."""
 
 
 def kept(records: pa.RecordBatch) -> Kept:
@@ -73,7 +75,9 @@ def _joined(pieces: Sequence[Piece]) -> Kept:
     others = copied_batches([one.others.slice(first, rows) for one, first, rows in pieces])
     if all(one.headers is None for one, _, _ in pieces):
         return Kept(others, None)
-    headers = [_none(rows) if one.headers is None else one.headers.slice(first, rows) for one, first, rows in pieces]
+    headers = [
+        _none(rows) if one.headers is None else one.headers.slice(first, rows) for one, first, rows in pieces
+    ]
     return Kept(others, pa.concat_arrays(headers))
 
 

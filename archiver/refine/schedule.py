@@ -1,7 +1,8 @@
 """When a daemon looked at which topic: what lets it pass over the idle ones.
 
-Owns nothing but memory of one process. Losing it costs one look at every topic, so nothing is kept. A topic of which a look found nothing
-to do rests for `start_delay_max`; one that was archived is looked at again in the next round, for it may have more.
+Owns nothing but memory of one process. Losing it costs one look at every topic, so nothing is kept. A topic
+of which a look found nothing to do rests for `start_delay_max`; one that was archived is looked at again in
+the next round, for it may have more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Looks:
         self._last_us[topic] = now_us
 
     def whole(self, topic: str) -> bool:
-        """Was the topic ready for archiving when it was last prepared, so that it needs to be prepared again only if there is work?"""
+        """Was the topic ready for archiving when it was last prepared, so that it needs to be prepared again
+        only if there is work?
+        """
         return topic in self._whole
 
     def ended(self, topic: str, state: str) -> None:

@@ -35,7 +35,9 @@ class SchemaChange:
 
     @property
     def line(self) -> str:
-        """For people, on one line: `schema 1 → 2, 3 incompatible: value.price (double → string, now in value.price_v2), …`."""
+        """For people, on one line: `schema 1 → 2, 3 incompatible: value.price (double → string, now in
+        value.price_v2), …`.
+        """
         wrong = self.incompatible
         versions = f"schema {self.was} → {self.now}"
         if not wrong:
@@ -44,7 +46,9 @@ class SchemaChange:
 
     def to_json(self) -> dict[str, Any]:
         """As the report of an archiving run has it."""
-        fields = [f"{one.side}.{one.field}" if one.field else one.side for one in self.incompatible[:FIELDS_SHOWN]]
+        fields = [
+            f"{one.side}.{one.field}" if one.field else one.side for one in self.incompatible[:FIELDS_SHOWN]
+        ]
         return {
             "from": self.was,
             "to": self.now,
@@ -70,14 +74,18 @@ def check_allowed(settings: TopicSettings, change: SchemaChange | None) -> None:
     accept = "schema_change: evolve" if change.incompatible else "schema_change: compatible"
     raise TopicHalted(
         settings.name,
-        f"its newest schema needs {named}; schema_change: {policy} does not allow this. Records stay in intake, and none is lost. "
-        f"`archiver schema plan {settings.name}` shows the change. Accept it with {accept} and a reload, or restore the former schema",
+        f"its newest schema needs {named}; schema_change: {policy} does not allow this. Records stay "
+        "in intake, and none is lost. "
+        f"`archiver schema plan {settings.name}` shows the change. Accept it with {accept} and a "
+        "reload, or restore the former schema",
     )
 
 
 def _listed(changes: Sequence[Change]) -> str:
     rest = len(changes) - FIELDS_SHOWN
-    return ", ".join(_named(one) for one in changes[:FIELDS_SHOWN]) + (f", and {rest} more" if rest > 0 else "")
+    return ", ".join(_named(one) for one in changes[:FIELDS_SHOWN]) + (
+        f", and {rest} more" if rest > 0 else ""
+    )
 
 
 def _named(change: Change) -> str:

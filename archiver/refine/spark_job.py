@@ -1,7 +1,8 @@
 """Refinement on Spark: descriptors out, results back, no record passes through the JVM.
 
-Owns the one Spark job of a round. Promises one result per plan, in the order of the plans. A job that fails as a whole (a worker was
-killed, the JVM died) is `RetryLater`: archives that were stored meanwhile are met and adopted by the next try. Must never shuffle records.
+Owns the one Spark job of a round. Promises one result per plan, in the order of the plans. A job that fails
+as a whole (a worker was killed, the JVM died) is `RetryLater`: archives that were stored meanwhile are met
+and adopted by the next try. Must never shuffle records.
 """
 
 from __future__ import annotations
@@ -28,12 +29,19 @@ _JOB = "archiver-refine"
 
 
 class SparkRefiner:
-    """Runs refinement jobs on the session that `session` returns at each call, so that a lost one is replaced."""
+    """Runs refinement jobs on the session that `session` returns at each call, so that a lost one is
+    replaced.
+    """
 
     def __init__(
-        self, session: Callable[[], SparkSession], timeout_s: float = JOB_TIMEOUT_S, answering: Callable[[], Pulse] | None = None
+        self,
+        session: Callable[[], SparkSession],
+        timeout_s: float = JOB_TIMEOUT_S,
+        answering: Callable[[], Pulse] | None = None,
     ) -> None:
-        """`timeout_s` bounds a job; `answering` makes what ends a JVM that gives no sign of life while it is entered."""
+        """`timeout_s` bounds a job; `answering` makes what ends a JVM that gives no sign of life while it is
+        entered.
+        """
         self._session = session
         self._timeout_s = timeout_s
         self._answering = answering or Pulse
@@ -41,7 +49,8 @@ class SparkRefiner:
     def refine(self, job: RefineJob) -> list[PlanResult]:
         """Carry out all bundles; results in the order of bundles and of the plans in them.
 
-        Raises `RetryLater` if the job failed or took longer than the time limit, `Halt` if the workers cannot run our code at all.
+        Raises `RetryLater` if the job failed or took longer than the time limit, `Halt` if the workers cannot
+        run our code at all.
         """
         tasks = job.descriptors()
         if not tasks:
@@ -58,7 +67,9 @@ class SparkRefiner:
         watch = JobWatch(session, _JOB, self._timeout_s, pulse)
         return beside(lambda: self._run(session, tasks, pulse, watch), watch.give_up, "refine-job")
 
-    def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: Pulse, watch: JobWatch) -> list[bytes]:
+    def _run(
+        self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: Pulse, watch: JobWatch
+    ) -> list[bytes]:
         try:
             with pulse, watch:
                 # One task per bundle. Only descriptors are distributed by this.
@@ -66,21 +77,31 @@ class SparkRefiner:
                 answers = frame.mapInArrow(same_version(refine_batches), "result binary").collect()
         except PythonException as error:
             if short_of := shortage(error):
-                raise RetryLater(f"a worker ran short of something, the next run repeats the job: {short_of}") from error
-            why = unfit(error) or f"a worker could not do its task; it needs the same packages as the driver: {_last_line(error)}"
+                raise RetryLater(
+                    f"a worker ran short of something, the next run repeats the job: {short_of}"
+                ) from error
+            why = (
+                unfit(error)
+                or "a worker could not do its task; it needs the same packages as the driver: "
+                f"{_last_line(error)}"
+            )
             raise Halt(why) from error
         except (PySparkException, Py4JError, OSError, EOFError) as error:
             if why_never := unfit(error):
                 raise Halt(why_never) from error
             if pulse.silent:
                 raise RetryLater(
-                    f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; the next run starts a new one"
+                    f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; "
+                    "the next run starts a new one"
                 ) from error
             if watch.overdue:
                 raise RetryLater(
-                    f"the refinement job was cancelled after {self._timeout_s:g} s; plan smaller rounds, or look at the store"
+                    f"the refinement job was cancelled after {self._timeout_s:g} s; plan smaller "
+                    "rounds, or look at the store"
                 ) from error
-            raise RetryLater(f"the refinement job failed, the next run repeats it: {first_line(error)}") from error
+            raise RetryLater(
+                f"the refinement job failed, the next run repeats it: {first_line(error)}"
+            ) from error
         return [bytes(answer["result"]) for answer in answers]
 
 
@@ -92,5 +113,9 @@ def _result_of(plan: Plan, found: dict[object, PlanResult]) -> PlanResult:
 
 def _last_line(error: BaseException) -> str:
     """Of a Python traceback: the exception itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
+    lines = [
+        line.strip()
+        for line in str(error).splitlines()
+        if line.strip() and not line.strip().startswith("at ")
+    ]
     return excerpt(lines[-1] if lines else type(error).__name__, 500)

@@ -1,7 +1,8 @@
 """What runs inside a Spark worker process.
 
-Owns the border between Spark's batches and tasks. Needs the Python packages and the object store, nothing of Spark. Must never let one
-plan's trouble become an exception: Spark would throw away what the other plans of the task have done.
+Owns the border between Spark's batches and tasks. Needs the Python packages and the object store, nothing of
+Spark. Must never let one plan's trouble become an exception: Spark would throw away what the other plans of
+the task have done.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _armed_with: list[str] = [""]
 
 
 def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow`: rows with a column `task` in, rows with a column `result` out, one per plan."""
+    """The function for `mapInArrow`: rows with a column `task` in, rows with a column `result` out, one per
+    plan.
+    """
     # Arrow would import it in the middle of a plan, where missing memory would break it for good.
     import pandas  # type: ignore[import-untyped]  # noqa: F401
 
@@ -29,7 +32,9 @@ def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             task = unpack_task(cell.as_py())
             _arm(task)
             for result in run_bundle(task):
-                yield pa.RecordBatch.from_arrays([pa.array([pack(result)], pa.binary())], schema=RESULT_SCHEMA)
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([pack(result)], pa.binary())], schema=RESULT_SCHEMA
+                )
 
 
 def _arm(task: TaskDescriptor) -> None:

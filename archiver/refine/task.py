@@ -1,7 +1,8 @@
 """What refinement is asked for and what it answers: plain values that travel between driver and workers.
 
-Owns the form of a task descriptor and of a result. Promises that both survive pickling, and that a result names exactly one plan. Must
-never hold an open resource: a descriptor is repeated on another worker without being told.
+Owns the form of a task descriptor and of a result. Promises that both survive pickling, and that a result
+names exactly one plan. Must never hold an open resource: a descriptor is repeated on another worker without
+being told.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class RefineTopic:
     sort_order_id: int | None = 1
     """Sort order of the table, named in each data file."""
     judged_to: Mapping[int, int] | None = None
-    """Per partition the offset from which on a record whose registry id is unknown cannot be judged, so that its plan must be tried again
-    (`archiver.refine.schema_ids`); None: there are none."""
+    """Per partition the offset from which on a record whose registry id is unknown cannot be judged, so that
+    its plan must be tried again (`archiver.refine.schema_ids`); None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,15 @@ class RefineOptions:
     zstd_level: int = 1
     """Level 3 was measured slower here and hardly smaller."""
     open_writers_max: int = 64
-    """Plans that are written at the same time, those whose records take less than `writer_bytes` in memory counted by that; more plans of
-    a bundle wait and read their intake files again."""
+    """Plans that are written at the same time, those whose records take less than `writer_bytes` in memory
+    counted by that; more plans of a bundle wait and read their intake files again."""
     writer_bytes: int = WRITER_BYTES
     reads_max: int = 0
-    """Intake files that a task reads while it works on those before; 0: each is read when its turn comes, in the task's own thread."""
+    """Intake files that a task reads while it works on those before; 0: each is read when its turn comes, in
+    the task's own thread."""
     uploads_max: int = 4
-    """Archives of a task that are stored while it goes on with the next; 0: each is waited for, in the task's own thread."""
+    """Archives of a task that are stored while it goes on with the next; 0: each is waited for, in the task's
+    own thread."""
     row_group_rows: int = 1_000_000
     """A row group of an archive is closed at this many rows …"""
     row_group_bytes: int = 128 * 1024 * 1024
@@ -75,7 +78,8 @@ class RefineOptions:
     decode_bytes: int = 8 * 1024 * 1024
     """… or about so many raw bytes, whichever is first."""
     buffer_bytes: int = 512 * 1024 * 1024
-    """What all open writers of a task may hold together. Beyond it the fullest writer closes its row group early."""
+    """What all open writers of a task may hold together. Beyond it the fullest writer closes its row group
+    early."""
     engine: Literal["ptars", "protobuf"] = "ptars"
     failpoints: str = ""
     """What a worker process arms (see `archiver.runtime.failpoints`); empty in production."""
@@ -87,7 +91,8 @@ class TaskDescriptor:
 
     cluster_id: str
     place: StorePlace
-    """With credentials only if the configuration states them; its `repr` shows none, so neither does a descriptor's."""
+    """With credentials only if the configuration states them; its `repr` shows none, so neither does a
+    descriptor's."""
     epoch: int
     topics: Mapping[TopicId, RefineTopic]
     plans: tuple[Plan, ...]
@@ -124,7 +129,8 @@ class WrittenFile:
     archive: ArchiveFile
     data_file: DataFile
     decode_errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """How many of its keys and values could not be decoded, by (`key` or `value`, `archiver.schema.protobuf.error_causes.Cause`)."""
+    """How many of its keys and values could not be decoded, by (`key` or `value`,
+    `archiver.schema.protobuf.error_causes.Cause`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,9 @@ class PlanResult:
 
     @classmethod
     def failed(cls, plan: Plan, error: ErrorKind, why: str) -> PlanResult:
-        """The plan came to nothing. Files that were stored already stay; the next try meets and adopts them."""
+        """The plan came to nothing. Files that were stored already stay; the next try meets and adopts
+        them.
+        """
         return cls(plan.topic_id, plan.partition, plan.base, plan.end, (), error, why)
 
     @property
@@ -158,7 +166,9 @@ class PlanResult:
 
 
 def gaps_archive(plan: Plan) -> ArchiveFile:
-    """What the ledger records of a plan without records: nothing is refined or stored, but the watermark passes the range."""
+    """What the ledger records of a plan without records: nothing is refined or stored, but the watermark
+    passes the range.
+    """
     return ArchiveFile(
         key="",
         size=0,
@@ -178,7 +188,9 @@ def gaps_archive(plan: Plan) -> ArchiveFile:
 
 
 def pack(value: TaskDescriptor | PlanResult) -> bytes:
-    """The bytes that travel through Spark. Both ends run the same version of this package and trust each other."""
+    """The bytes that travel through Spark. Both ends run the same version of this package and trust each
+    other.
+    """
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -186,7 +198,10 @@ def unpack_task(data: bytes) -> TaskDescriptor:
     """The inverse of `pack` on the worker; raises `Halt` if it is no descriptor of this version."""
     value = pickle.loads(data)  # noqa: S301 - made by our own driver
     if not isinstance(value, TaskDescriptor):
-        raise Halt(f"a worker was handed a {type(value).__name__} and no task; driver and workers must run the same version")
+        raise Halt(
+            f"a worker was handed a {type(value).__name__} and no task; driver and workers must run "
+            "the same version"
+        )
     return value
 
 
@@ -194,5 +209,8 @@ def unpack_result(data: bytes) -> PlanResult:
     """The inverse of `pack` on the driver; raises `Halt` if it is no result of this version."""
     value = pickle.loads(data)  # noqa: S301 - made by our own workers
     if not isinstance(value, PlanResult):
-        raise Halt(f"a worker answered with a {type(value).__name__} and no result; driver and workers must run the same version")
+        raise Halt(
+            f"a worker answered with a {type(value).__name__} and no result; driver and workers must "
+            "run the same version"
+        )
     return value

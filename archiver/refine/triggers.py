@@ -1,13 +1,13 @@
 """When a topic partition is archived: a pure reading of its backlog against its settings.
 
-A partition is *open* when it holds enough stable records to be worth a file, and *due* when its file should be made now. Both are derived
-from the log alone, so a restarted archiver comes to the same answer and forgets no delay that was running. This module never looks at a
-clock: the caller passes the time in.
+A partition is *open* when it holds enough stable records to be worth a file, and *due* when its file should
+be made now. Both are derived from the log alone, so a restarted archiver comes to the same answer and forgets
+no delay that was running. This module never looks at a clock: the caller passes the time in.
 
-Offsets of aborted transactions are no records: they open nothing and make no file. Where a backlog consists of nothing else, the watermark
-has to pass them all the same, or the partition would hold on to its intake for ever. That costs an entry of the ledger and a snapshot of
-the table, so it is done with the next round that writes anything of the topic, and else when `complete_delay_max` has passed since the
-last one that did.
+Offsets of aborted transactions are no records: they open nothing and make no file. Where a backlog consists
+of nothing else, the watermark has to pass them all the same, or the partition would hold on to its intake for
+ever. That costs an entry of the ledger and a snapshot of the table, so it is done with the next round that
+writes anything of the topic, and else when `complete_delay_max` has passed since the last one that did.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def rows_within(segment: SegmentRef, start: int, stable: int) -> int:
 
 
 def bytes_within(segment: SegmentRef, start: int, stable: int) -> int:
-    """Raw bytes of the segment's records in [start, stable): exact for a whole segment, else in proportion to the rows."""
+    """Raw bytes of the segment's records in [start, stable): exact for a whole segment, else in proportion to
+    the rows.
+    """
     rows = rows_within(segment, start, stable)
     return segment.raw_bytes if rows == segment.rows else segment.raw_bytes * rows // segment.rows
 
@@ -41,20 +43,28 @@ def is_open(backlog: BacklogSummary, settings: ArchiveSettings) -> bool:
     return backlog.rows > 0 and settings.min_bytes != NEVER and backlog.bytes >= settings.min_bytes
 
 
-def is_due(backlog: BacklogSummary, opened_at_us: Callable[[], int], now_us: int, settings: ArchiveSettings) -> bool:
-    """Should the open partition be archived now: it is large, has been open for long, or nothing arrives any more.
+def is_due(
+    backlog: BacklogSummary, opened_at_us: Callable[[], int], now_us: int, settings: ArchiveSettings
+) -> bool:
+    """Should the open partition be archived now: it is large, has been open for long, or nothing arrives any
+    more.
 
-    `opened_at_us` finds the accept time of the segment with which the backlog reached `min_bytes`; it is asked only if all else leaves the
-    question open, and then the backlog is smaller than `max_bytes`.
+    `opened_at_us` finds the accept time of the segment with which the backlog reached `min_bytes`; it is
+    asked only if all else leaves the question open, and then the backlog is smaller than `max_bytes`.
 
-    A time of the backlog that lies in the future counts as far away as it is: with a distance of at least the delay, in either direction,
-    the delay has passed. Records may come from a writer whose clock ran ahead, and the archiver's own clock may have been set back; either
-    way nobody can tell how long they have waited, and waiting for the clock to reach them could stop archiving for years. A distance below
-    the delay is ordinary skew between machines, and ends by itself within the delay.
+    A time of the backlog that lies in the future counts as far away as it is: with a distance of at least the
+    delay, in either direction, the delay has passed. Records may come from a writer whose clock ran ahead,
+    and the archiver's own clock may have been set back; either way nobody can tell how long they have waited,
+    and waiting for the clock to reach them could stop archiving for years. A distance below the delay is
+    ordinary skew between machines, and ends by itself within the delay.
     """
     if not is_open(backlog, settings):
         return False
-    if backlog.bytes >= settings.max_bytes or settings.idle_max == 0 or _passed(backlog.newest_us, now_us, settings.idle_max):
+    if (
+        backlog.bytes >= settings.max_bytes
+        or settings.idle_max == 0
+        or _passed(backlog.newest_us, now_us, settings.idle_max)
+    ):
         return True
     return _passed(opened_at_us(), now_us, settings.complete_delay_max)
 
@@ -80,7 +90,9 @@ def look_due(last_look_us: int | None, now_us: int, start_delay_max: float) -> b
 
 
 def concurrent_limit(concurrent_max: int, memory_bytes: int, partition_bytes: int) -> int:
-    """How many partitions may be archived at a time: `concurrent_max`, or (0) as many as fit into memory; at least one."""
+    """How many partitions may be archived at a time: `concurrent_max`, or (0) as many as fit into memory; at
+    least one.
+    """
     if concurrent_max > 0:
         return concurrent_max
     return max(1, memory_bytes // max(1, partition_bytes))

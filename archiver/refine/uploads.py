@@ -1,9 +1,9 @@
 """Archives on their way into the store while their task goes on with the next.
 
-To store an archive is to wait: for a disk to have synced it, for a bucket to answer. A task of hundreds of small archives would wait as
-often (decision 0060). Promises that at most `most` uploads run at a time, and that none does any more once it is closed; each runs once,
-and has the outcome of `publish`, its error included. Must never drop an upload that was begun: only its answer tells whether the key is
-taken.
+To store an archive is to wait: for a disk to have synced it, for a bucket to answer. A task of hundreds of
+small archives would wait as often (decision 0060). Promises that at most `most` uploads run at a time, and
+that none does any more once it is closed; each runs once, and has the outcome of `publish`, its error
+included. Must never drop an upload that was begun: only its answer tells whether the key is taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Upload(Future[StoredArchive | Conflict]):
 
 
 class Uploads:
-    """Stores archives in threads of its own, or at once in the caller's if `most` is 0. To be used in a `with`, by one thread."""
+    """Stores archives in threads of its own, or at once in the caller's if `most` is 0. To be used in a
+    `with`, by one thread.
+    """
 
     def __init__(self, objects: ObjectStore, most: int) -> None:
         self._objects = objects
@@ -44,7 +46,9 @@ class Uploads:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Wait for all that was begun; the store's own settings bound that."""
         if self._pool is not None:
             self._pool.shutdown()
@@ -56,7 +60,9 @@ class Uploads:
             try:
                 self._pool.submit(upload.run, self._objects, key, spooled)
             except RuntimeError:
-                pass  # No thread can be had now. It was queued before that was found out, so another thread may be at it already.
+                # No thread can be had now. It was queued before that was found out, so another thread may be
+                # at it already.
+                pass
             else:
                 return upload
         upload.run(self._objects, key, spooled)

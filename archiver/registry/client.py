@@ -1,13 +1,15 @@
 """A schema registry that speaks Confluent's protocol: subjects, their versions, and the schemas behind them.
 
-Owns what is asked and how an answer must look. Promises that what hardly changes (the schema of a version) is asked for once, by however
-many callers; that what changes (the newest version, the list of versions) is asked for after the call began, never remembered; and that one
-question is under way at a time. Versions that were deleted softly are versions here: their records are still being archived.
+Owns what is asked and how an answer must look. Promises that what hardly changes (the schema of a version) is
+asked for once, by however many callers; that what changes (the newest version, the list of versions) is asked
+for after the call began, never remembered; and that one question is under way at a time. Versions that were
+deleted softly are versions here: their records are still being archived.
 
-A number is given again only after every version from it on was deleted for good. So what is remembered of a subject holds while its
-highest version, deleted softly or not, is the remembered one; whoever wants all versions asks for that one each time. With any other,
-nothing that is remembered of the subject, and of what it refers to, is sure. (What cannot be seen so: the same highest number registered
-anew with the same id and text, and lower ones with others.)
+A number is given again only after every version from it on was deleted for good. So what is remembered of a
+subject holds while its highest version, deleted softly or not, is the remembered one; whoever wants all
+versions asks for that one each time. With any other, nothing that is remembered of the subject, and of what
+it refers to, is sure. (What cannot be seen so: the same highest number registered anew with the same id and
+text, and lower ones with others.)
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Registered:
 
 
 class RegistryClient:
-    """Look-ups in one registry. Safe for several threads. Every `until_s` is the clock's monotonic time by which the answer is needed."""
+    """Look-ups in one registry. Safe for several threads. Every `until_s` is the clock's monotonic time by
+    which the answer is needed.
+    """
 
     def __init__(self, settings: ConfluentSettings, clock: Clock) -> None:
         """Connects nowhere. Raises `ConfigInvalid` if a certificate or a secret cannot be used."""
@@ -83,14 +87,17 @@ class RegistryClient:
             return found
 
     def versions(self, subject: str, until_s: float) -> tuple[int, ...]:
-        """The numbers of all versions, softly deleted ones too, in order. Raises as `latest`; `ConfigInvalid` if there are too many."""
+        """The numbers of all versions, softly deleted ones too, in order. Raises as `latest`; `ConfigInvalid`
+        if there are too many.
+        """
         with self._asking(until_s):
             found = self._http.get(f"{_versions(subject)}?deleted=true", until_s)
         if not isinstance(found, list) or not all(_is_whole(item, 1, _VERSION_MAX) for item in found):
             raise self._strange(f"the versions of subject {subject} with what is no list of numbers")
         if len(found) > self._settings.versions_max:
             raise ConfigInvalid(
-                f"subject {subject} has {counted(len(found), 'version')}, more than {self._settings.versions_max:,} "
+                f"subject {subject} has {counted(len(found), 'version')}, more than "
+                f"{self._settings.versions_max:,} "
                 "(schema_registry.confluent.versions_max); raise it, or delete old versions for good"
             )
         return tuple(sorted(set(found)))
@@ -125,7 +132,9 @@ class RegistryClient:
         self._cache.put(found)
 
     def is_deleted(self, registered: Registered, until_s: float) -> bool:
-        """Whether a version is deleted softly. Raises `RetryLater`, `ConfigInvalid`, `NotFound` if the subject is gone."""
+        """Whether a version is deleted softly. Raises `RetryLater`, `ConfigInvalid`, `NotFound` if the
+        subject is gone.
+        """
         with self._asking(until_s):
             found = self._http.get(_versions(registered.subject), until_s)
         return isinstance(found, list) and registered.version not in found
@@ -134,7 +143,9 @@ class RegistryClient:
     def _asking(self, until_s: float) -> Iterator[None]:
         """One question at a time: whoever waits finds in the cache what another has asked."""
         if not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
-            raise RetryLater(f"the schema registry {self._settings.url} is being asked by others for too long")
+            raise RetryLater(
+                f"the schema registry {self._settings.url} is being asked by others for too long"
+            )
         try:
             yield
         finally:
@@ -146,7 +157,10 @@ class RegistryClient:
             raise self._strange(f"{where} what is no version")
         version, number, kind, text = (found.get(key) for key in ("version", "id", "schemaType", "schema"))
         if not _is_whole(version, 1, _VERSION_MAX) or not _is_whole(number, 0, _ID_MAX):
-            raise self._strange(f"{where} a version {excerpt(str(version), 40)!r} or an id {excerpt(str(number), 40)!r} that is no number")
+            raise self._strange(
+                f"{where} a version {excerpt(str(version), 40)!r} or an id "
+                f"{excerpt(str(number), 40)!r} that is no number"
+            )
         if not isinstance(text, str) or not isinstance(kind, str | None) or not (kind or "").isprintable():
             raise self._strange(f"{where} a version {version} without a schema")
         try:
@@ -156,18 +170,27 @@ class RegistryClient:
         references = found.get("references")
         if not isinstance(references, list | None):
             raise self._strange(f"{where} a version {version} whose references are no list")
-        return Registered(subject, version, number, kind or "AVRO", data, tuple(map(self._reference, references or ())))
+        return Registered(
+            subject, version, number, kind or "AVRO", data, tuple(map(self._reference, references or ()))
+        )
 
     def _reference(self, found: Any) -> Reference:
         if isinstance(found, dict):
             name, subject, version = found.get("name"), found.get("subject"), found.get("version")
-            texts = isinstance(name, str) and isinstance(subject, str) and 1 <= len(name) <= _NAME_MAX and 1 <= len(subject) <= _NAME_MAX
+            texts = (
+                isinstance(name, str)
+                and isinstance(subject, str)
+                and 1 <= len(name) <= _NAME_MAX
+                and 1 <= len(subject) <= _NAME_MAX
+            )
             if texts and str(subject).isprintable() and _is_whole(version, 1, _VERSION_MAX):
                 return Reference(str(name), str(subject), version)
         raise self._strange(f"a reference that is none: {excerpt(str(found), 120)!r}")
 
     def _strange(self, what: str) -> ConfigInvalid:
-        return ConfigInvalid(f"the schema registry {self._settings.url} answers {what}; is the address right?")
+        return ConfigInvalid(
+            f"the schema registry {self._settings.url} answers {what}; is the address right?"
+        )
 
 
 class _Cache:
@@ -198,7 +221,9 @@ class _Cache:
                 self._bytes -= _size(self._found.popitem(last=False)[1])
 
     def forget(self, found: Registered) -> None:
-        """Remember nothing any more of a version's subject, and of the subjects that it refers to, now or as remembered."""
+        """Remember nothing any more of a version's subject, and of the subjects that it refers to, now or as
+        remembered.
+        """
         with self._lock:
             left, seen = {found.subject, *(one.subject for one in found.references)}, set[str]()
             while left:

@@ -1,8 +1,8 @@
 """Compiles `.proto` texts to descriptor sets, in a process of its own with limits.
 
-The compiler sees only the texts it is given, the built-in files and the well-known files, and has an empty environment. Its time, its
-memory and its output are bounded by the settings, for all texts. Its refusals are reported with file and line. Nothing is compiled
-in this process.
+The compiler sees only the texts it is given, the built-in files and the well-known files, and has an empty
+environment. Its time, its memory and its output are bounded by the settings, for all texts. Its refusals are
+reported with file and line. Nothing is compiled in this process.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class ProtoCompiler:
     def folder(self, protos: ProtosSettings) -> bytes:
         """The descriptor set of a folder, imports included.
 
-        Raises `ConfigInvalid`: the folder is not as it must be, the compiler refuses a file, or a bound is exceeded; `RetryLater` if this
-        machine has no room for the compiler.
+        Raises `ConfigInvalid`: the folder is not as it must be, the compiler refuses a file, or a bound is
+        exceeded; `RetryLater` if this machine has no room for the compiler.
         """
         roots = ProtoFolders(protos, self._limits).read()
         wanted = protos.files or tuple(sorted(roots[0]))
@@ -66,12 +66,18 @@ class ProtoCompiler:
         return self.texts(roots, wanted, f"the folder {protos.folder}")
 
     def texts(
-        self, roots: Sequence[Texts], wanted: Sequence[str], where: str, described: Mapping[str, FileDescriptorProto] | None = None
+        self,
+        roots: Sequence[Texts],
+        wanted: Sequence[str],
+        where: str,
+        described: Mapping[str, FileDescriptorProto] | None = None,
     ) -> bytes:
-        """The descriptor set of the files `wanted` of the first root or of `described`, with all that they import.
+        """The descriptor set of the files `wanted` of the first root or of `described`, with all that they
+        import.
 
-        Imports are looked for in the roots in their order, in `described` (files that are descriptors already), and last among the built-in
-        files. Names must be relative paths without `.` and `..`. `where` opens the messages of errors. Raises as `folder`.
+        Imports are looked for in the roots in their order, in `described` (files that are descriptors
+        already), and last among the built-in files. Names must be relative paths without `.` and `..`.
+        `where` opens the messages of errors. Raises as `folder`.
         """
         known = FileDescriptorSet(file=list((described or {}).values())).SerializeToString(deterministic=True)
         digest = _digest([*roots, {"": known}], wanted)
@@ -83,7 +89,9 @@ class ProtoCompiler:
         result = self._compiled([*roots, builtin], wanted, where, known)
         with self._lock:
             self._results[digest] = result
-            while len(self._results) > _CACHED_MAX or sum(map(len, self._results.values())) > _CACHED_BYTES_MAX:
+            while (
+                len(self._results) > _CACHED_MAX or sum(map(len, self._results.values())) > _CACHED_BYTES_MAX
+            ):
                 self._results.popitem(last=False)
         return result
 
@@ -94,14 +102,22 @@ class ProtoCompiler:
             with tempfile.TemporaryDirectory(prefix="archiver-protos-") as name:
                 folder = Path(name)
                 _write(folder, roots, where)
-                # One argument per line: there may be more of them than a command line can hold. A file of a root has the root before
-                # its name, so none begins as an option does; one that is a descriptor is known by its own name.
+                # One argument per line: there may be more of them than a command line can hold. A file of a
+                # root has the root before its name, so none begins as an option does; one that is a
+                # descriptor is known by its own name.
                 files = [f"0/{one}" if one in roots[0] else one for one in wanted]
-                arguments = ["--include_imports", "--descriptor_set_out=out", *(f"-I{number}" for number in range(len(roots))), *files]
+                arguments = [
+                    "--include_imports",
+                    "--descriptor_set_out=out",
+                    *(f"-I{number}" for number in range(len(roots))),
+                    *files,
+                ]
                 if known:
                     (folder / "known").write_bytes(known)
                     arguments.insert(0, "--descriptor_set_in=known")
-                (folder / "arguments").write_text("".join(f"{argument}\n" for argument in arguments), encoding="utf-8")
+                (folder / "arguments").write_text(
+                    "".join(f"{argument}\n" for argument in arguments), encoding="utf-8"
+                )
                 self._run(folder, packages, where)
                 return (folder / "out").read_bytes()
         except OSError as error:
@@ -125,7 +141,9 @@ class ProtoCompiler:
                     check=False,
                 )
             except subprocess.TimeoutExpired as error:
-                raise ConfigInvalid(_too_much(where, f"took longer than {limits.timeout:g} s", "timeout")) from error
+                raise ConfigInvalid(
+                    _too_much(where, f"took longer than {limits.timeout:g} s", "timeout")
+                ) from error
         if done.returncode == 0:
             return
         with (folder / "told").open("rb") as file:
@@ -172,7 +190,9 @@ def _write(folder: Path, roots: Sequence[Texts], where: str) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text)
             except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-                raise ConfigInvalid(f"{where} has {name!r} both as a file and as a folder; rename one") from error
+                raise ConfigInvalid(
+                    f"{where} has {name!r} both as a file and as a folder; rename one"
+                ) from error
 
 
 def _digest(roots: Sequence[Texts], wanted: Sequence[str]) -> bytes:
@@ -183,5 +203,7 @@ def _digest(roots: Sequence[Texts], wanted: Sequence[str]) -> bytes:
     for texts in roots:
         digest.update(len(texts).to_bytes(8, "big"))
         for name, text in sorted(texts.items()):
-            digest.update(len(name.encode()).to_bytes(8, "big") + name.encode() + len(text).to_bytes(8, "big") + text)
+            digest.update(
+                len(name.encode()).to_bytes(8, "big") + name.encode() + len(text).to_bytes(8, "big") + text
+            )
     return digest.digest()

@@ -1,8 +1,10 @@
-"""Fetches schemas from wherever the settings say: a descriptor set, a folder of `.proto` files, or a subject of a registry.
+"""Fetches schemas from wherever the settings say: a descriptor set, a folder of `.proto` files, or a subject
+of a registry.
 
-Owns what is done while a registry is down, slow or wrong (`schema_registry.when_down`). Promises that going on with the last known schema
-is always said, and that the ids are marked as incomplete then, so that no record is called wrong for an id that could not be looked up.
-Keeps no list of versions from one call to the next.
+Owns what is done while a registry is down, slow or wrong (`schema_registry.when_down`). Promises that going
+on with the last known schema is always said, and that the ids are marked as incomplete then, so that no
+record is called wrong for an id that could not be looked up. Keeps no list of versions from one call to the
+next.
 """
 
 from __future__ import annotations
@@ -34,19 +36,28 @@ class SchemaFetcher:
         self._told: dict[str, str] = {}
 
     def __call__(self, settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
-        """As `Fetch`. Configured column names are looked up here for a first schema only: a later one may lack fields that an earlier one
-        had, and whether it does is for `archiver.schema.evolution.state.decide`, which knows all of them.
+        """As `Fetch`. Configured column names are looked up here for a first schema only: a later one may
+        lack fields that an earlier one had, and whether it does is for
+        `archiver.schema.evolution.state.decide`, which knows all of them.
         """
         fetched = self._fetched(settings, known, tuple(settings.columns.items()) if known is None else ())
-        return replace(fetched, source=replace(fetched.source, columns=tuple(sorted(settings.columns.items()))))
+        return replace(
+            fetched, source=replace(fetched.source, columns=tuple(sorted(settings.columns.items())))
+        )
 
-    def _fetched(self, settings: SchemaSettings, known: SourceSchema | None, columns: tuple[tuple[str, str], ...]) -> Fetched:
+    def _fetched(
+        self, settings: SchemaSettings, known: SourceSchema | None, columns: tuple[tuple[str, str], ...]
+    ) -> Fetched:
         if settings.subject is not None:
             return self._subject(settings, known)
         message = settings.message or ""
         if settings.protos is not None:
             data = self._compiler.folder(settings.protos)
-            return Fetched(make_source(data, message, f"the folder {settings.protos.folder}", settings.recursion_depth, columns))
+            return Fetched(
+                make_source(
+                    data, message, f"the folder {settings.protos.folder}", settings.recursion_depth, columns
+                )
+            )
         assert settings.descriptor_set is not None, "settings name one source"
         return Fetched(load_source(settings.descriptor_set, message, settings.recursion_depth, columns))
 
@@ -65,9 +76,14 @@ class SchemaFetcher:
             if self._settings.when_down == "wait" or not _usable(settings, known):
                 raise
             assert known is not None
-            note = f"archiving goes on with the last known schema of subject {subject}, because the newest cannot be had: {error}"
+            note = (
+                f"archiving goes on with the last known schema of subject {subject}, because the newest "
+                f"cannot be had: {error}"
+            )
             self._tell(subject, str(error), note)
-            return Fetched(replace(known.source(), recursion_depth=settings.recursion_depth), note, complete=False)
+            return Fetched(
+                replace(known.source(), recursion_depth=settings.recursion_depth), note, complete=False
+            )
         if self._told.pop(subject, None) is not None:
             _log.warning("the newest schema of subject %s can be had again", subject)
         return Fetched(source, newest_id=newest_id)

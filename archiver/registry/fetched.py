@@ -19,12 +19,14 @@ class Fetched:
 
     source: Source
     note: str | None = None
-    """What an operator should know, for example that the registry is down and the last known schema is in force."""
+    """What an operator should know, for example that the registry is down and the last known schema is in
+    force."""
     complete: bool = True
-    """Whether `source.envelope` has every id that an accepted record can have. If not, a record whose id is not in it cannot be judged: it
-    waits, and is no error."""
+    """Whether `source.envelope` has every id that an accepted record can have. If not, a record whose id is
+    not in it cannot be judged: it waits, and is no error."""
     newest_id: int | None = None
-    """The registry's id of the newest schema, for whoever writes envelopes; `source.envelope` has its indexes. None if it is not known."""
+    """The registry's id of the newest schema, for whoever writes envelopes; `source.envelope` has its
+    indexes. None if it is not known."""
 
 
 class Fetch(Protocol):
@@ -33,7 +35,7 @@ class Fetch(Protocol):
     def __call__(self, settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
         """The newest schema; `known` is what the ledger holds.
 
-        Raises `ConfigInvalid`: what the settings name is wrong, missing or refused. Raises `RetryLater`: nothing could be found out, and
-        the topic must wait.
+        Raises `ConfigInvalid`: what the settings name is wrong, missing or refused. Raises `RetryLater`:
+        nothing could be found out, and the topic must wait.
         """
         ...

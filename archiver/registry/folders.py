@@ -1,7 +1,8 @@
-"""Reads folders of `.proto` files into memory, so that what is compiled is one state of them and within bounds.
+"""Reads folders of `.proto` files into memory, so that what is compiled is one state of them and within
+bounds.
 
-Promises that nothing is read that lies outside of the folders the settings list, whatever links say, that only regular files are opened,
-and that a folder that grows without end ends the reading.
+Promises that nothing is read that lies outside of the folders the settings list, whatever links say, that
+only regular files are opened, and that a folder that grows without end ends the reading.
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ class ProtoFolders:
         self._entries = 0
 
     def read(self) -> tuple[dict[str, bytes], ...]:
-        """Per folder (the topic's own first, then those of `include`) the `.proto` files below it: their names in it, and their bytes.
+        """Per folder (the topic's own first, then those of `include`) the `.proto` files below it: their
+        names in it, and their bytes.
 
-        Raises `ConfigInvalid`: a folder cannot be read, a link leads out of the folders, or a bound is exceeded.
+        Raises `ConfigInvalid`: a folder cannot be read, a link leads out of the folders, or a bound is
+        exceeded.
         """
         found = []
         for folder in (self._protos.folder, *self._protos.include):
             if not folder.is_dir():
-                raise ConfigInvalid(f"the folder of .proto files {folder} {'is no folder' if folder.exists() else 'does not exist'}")
-            found.append({path.relative_to(folder).as_posix(): self._bytes_of(path) for path in self._walk(folder, ())})
+                raise ConfigInvalid(
+                    f"the folder of .proto files {folder} "
+                    f"{'is no folder' if folder.exists() else 'does not exist'}"
+                )
+            found.append(
+                {path.relative_to(folder).as_posix(): self._bytes_of(path) for path in self._walk(folder, ())}
+            )
         return tuple(found)
 
     def _walk(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
@@ -48,14 +56,21 @@ class ProtoFolders:
         if real in above:
             return  # a link to a folder around it: everything there is found already
         if len(above) > _DEPTH_MAX:
-            raise ConfigInvalid(f"{folder} is nested deeper than {_DEPTH_MAX} folders; name a folder with less in it")
+            raise ConfigInvalid(
+                f"{folder} is nested deeper than {_DEPTH_MAX} folders; name a folder with less in it"
+            )
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
-            raise ConfigInvalid(f"the folder of .proto files {folder} cannot be read: {error.strerror or error}") from error
+            raise ConfigInvalid(
+                f"the folder of .proto files {folder} cannot be read: {error.strerror or error}"
+            ) from error
         self._entries += len(entries)
         if self._entries > _ENTRIES_PER_FILE * self._limits.files_max:
-            raise ConfigInvalid(f"{self._protos.folder} holds too much to look for .proto files in it; name a folder with less in it")
+            raise ConfigInvalid(
+                f"{self._protos.folder} holds too much to look for .proto files in it; name a folder "
+                "with less in it"
+            )
         for entry in entries:
             path = folder / entry.name
             if not entry.name.isprintable():
@@ -64,7 +79,8 @@ class ProtoFolders:
             if entry.is_symlink() and not self._inside(path):
                 if is_proto:
                     raise ConfigInvalid(
-                        f"{path} is a link to {os.path.realpath(path)}, outside of {self._protos.folder}; list that folder under include"
+                        f"{path} is a link to {os.path.realpath(path)}, outside of "
+                        f"{self._protos.folder}; list that folder under include"
                     )
                 continue
             if entry.is_dir():
@@ -81,7 +97,8 @@ class ProtoFolders:
         self._files += 1
         if self._files > self._limits.files_max:
             raise ConfigInvalid(
-                f"{self._protos.folder} and what it includes hold more than {self._limits.files_max:,} .proto files "
+                f"{self._protos.folder} and what it includes hold more than {self._limits.files_max:,} "
+                ".proto files "
                 "(schema_registry.compile.files_max); name a folder with less in it"
             )
         try:
@@ -95,7 +112,8 @@ class ProtoFolders:
         self._bytes += len(data)
         if self._bytes > self._limits.bytes_max:
             raise ConfigInvalid(
-                f"the .proto files of {self._protos.folder} are larger than {self._limits.bytes_max:,} bytes together "
+                f"the .proto files of {self._protos.folder} are larger than {self._limits.bytes_max:,} "
+                "bytes together "
                 "(schema_registry.compile.bytes_max); name a folder with less in it"
             )
         return data

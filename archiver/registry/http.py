@@ -1,8 +1,9 @@
 """Asks a registry over HTTP, within bounds of time and size.
 
-Owns the connection, who we are to the registry, and what an answer's status means. Promises that a question ends by its deadline however
-slowly the registry speaks; that an answer is cut off at its bound; that user name, password and token go to the configured scheme, host and
-port and nowhere else, whatever an answer says, and stand in no message. Reads neither proxy variables nor `.netrc`.
+Owns the connection, who we are to the registry, and what an answer's status means. Promises that a question
+ends by its deadline however slowly the registry speaks; that an answer is cut off at its bound; that user
+name, password and token go to the configured scheme, host and port and nowhere else, whatever an answer says,
+and stand in no message. Reads neither proxy variables nor `.netrc`.
 """
 
 from __future__ import annotations
@@ -74,10 +75,12 @@ class RegistryHttp:
         self._down: tuple[float, str] | None = None
 
     def get(self, path: str, until_s: float) -> Any:
-        """The JSON at a path below the registry's address. `until_s`: the clock's monotonic time at which the answer must be there.
+        """The JSON at a path below the registry's address. `until_s`: the clock's monotonic time at which the
+        answer must be there.
 
-        Raises `RetryLater` (not reached, too slow, overloaded, broken: asked several times; one that is not reached is not asked at all
-        for `down_pause`), `NotFound` (404), `ConfigInvalid` (refused, sent elsewhere, too large, not what a registry says).
+        Raises `RetryLater` (not reached, too slow, overloaded, broken: asked several times; one that is not
+        reached is not asked at all for `down_pause`), `NotFound` (404), `ConfigInvalid` (refused, sent
+        elsewhere, too large, not what a registry says).
         """
         settings = self._settings
         if self._down is not None and self._clock.monotonic_s() < self._down[0]:
@@ -85,7 +88,9 @@ class RegistryHttp:
         trouble = _Trouble("there is no time left")
         for attempt in range(settings.attempts_max):
             if attempt:
-                self._clock.sleep(min(settings.backoff * 2 ** (attempt - 1), max(0.0, until_s - self._clock.monotonic_s())))
+                self._clock.sleep(
+                    min(settings.backoff * 2 ** (attempt - 1), max(0.0, until_s - self._clock.monotonic_s()))
+                )
             left_s = min(settings.timeout, until_s - self._clock.monotonic_s())
             if left_s <= 0:
                 break
@@ -108,20 +113,26 @@ class RegistryHttp:
             answer = self._asked(target, until_s - self._clock.monotonic_s())
             if isinstance(answer, _Trouble) or answer.status not in _REDIRECTS:
                 return answer
-            found = _led_to(f"{self._scheme}://{urlsplit(self._settings.url).netloc}{target}", answer.location)
+            found = _led_to(
+                f"{self._scheme}://{urlsplit(self._settings.url).netloc}{target}", answer.location
+            )
             if _origin(found) != self._origin:
                 raise ConfigInvalid(
-                    f"the schema registry {self._settings.url} sends us to {excerpt(_origin(found))!r}, another host; nothing is asked "
+                    f"the schema registry {self._settings.url} sends us to "
+                    f"{excerpt(_origin(found))!r}, another host; nothing is asked "
                     "there; write the registry's own address as schema_registry.confluent.url"
                 )
             parts = urlsplit(found)
             target = parts.path + (f"?{parts.query}" if parts.query else "")
         raise ConfigInvalid(
-            f"the schema registry {self._settings.url} sends us from one path to the next, more than {_REDIRECTS_MAX} times"
+            f"the schema registry {self._settings.url} sends us from one path to the next, more than "
+            f"{_REDIRECTS_MAX} times"
         )
 
     def _asked(self, target: str, left_s: float) -> _Answer | _Trouble:
-        """One question. Raises `ConfigInvalid` if the answer is too large, or the certificate is not trusted."""
+        """One question. Raises `ConfigInvalid` if the answer is too large, or the certificate is not
+        trusted.
+        """
         if left_s <= 0:
             return _Trouble("it took too long", slow=True)
         late = threading.Event()
@@ -141,10 +152,15 @@ class RegistryHttp:
                     answer = _Answer(response.status, response.getheader("Location") or "", body)
         except ssl.SSLCertVerificationError as error:
             raise ConfigInvalid(
-                f"the schema registry {self._settings.url} has a certificate that is not trusted: {error.verify_message}; "
+                f"the schema registry {self._settings.url} has a certificate that is not trusted: "
+                f"{error.verify_message}; "
                 "correct schema_registry.confluent.tls.ca"
             ) from error
-        except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last: a host or a path that cannot be asked for
+        except (
+            OSError,
+            http.client.HTTPException,
+            UnicodeError,
+        ) as error:  # the last: a host or a path that cannot be asked for
             if late.is_set() or isinstance(error, TimeoutError):
                 return _Trouble(f"it took longer than {left_s:.3g} s", slow=reached, unreached=not reached)
             return _Trouble(f"{type(error).__name__}: {excerpt(str(error))}", unreached=not reached)
@@ -153,10 +169,14 @@ class RegistryHttp:
         return answer
 
     @contextlib.contextmanager
-    def _connection(self, left_s: float, late: threading.Event, opened: list[socket.socket]) -> Iterator[http.client.HTTPConnection]:
-        """A connection that is cut when its time is over: the time-out of a socket alone begins anew with every byte.
+    def _connection(
+        self, left_s: float, late: threading.Event, opened: list[socket.socket]
+    ) -> Iterator[http.client.HTTPConnection]:
+        """A connection that is cut when its time is over: the time-out of a socket alone begins anew with
+        every byte.
 
-        `opened` are its sockets: the library forgets its own while an answer that ends with the connection is still being read.
+        `opened` are its sockets: the library forgets its own while an answer that ends with the connection is
+        still being read.
         """
         kind = http.client.HTTPConnection if self._tls is None else http.client.HTTPSConnection
         connection = kind(self._host, self._port)
@@ -177,17 +197,27 @@ class RegistryHttp:
             connection.close()
             timer.join()
 
-    def _connect(self, connection: http.client.HTTPConnection, left_s: float, late: threading.Event, opened: list[socket.socket]) -> None:
-        """Reach the registry; the socket is the connection's from its first byte on, so that it can be cut while it shakes hands.
+    def _connect(
+        self,
+        connection: http.client.HTTPConnection,
+        left_s: float,
+        late: threading.Event,
+        opened: list[socket.socket],
+    ) -> None:
+        """Reach the registry; the socket is the connection's from its first byte on, so that it can be cut
+        while it shakes hands.
 
-        Whoever cuts sets `late` before it looks for the socket. So either it finds the socket, or `late` is found set behind it.
+        Whoever cuts sets `late` before it looks for the socket. So either it finds the socket, or `late` is
+        found set behind it.
         """
         port = self._port or (http.client.HTTP_PORT if self._tls is None else http.client.HTTPS_PORT)
         connection.sock = socket.create_connection((self._host, port), left_s)
         opened.append(connection.sock)
         _not_late(late)
         if self._tls is not None:
-            protected = self._tls.wrap_socket(connection.sock, server_hostname=self._host, do_handshake_on_connect=False)
+            protected = self._tls.wrap_socket(
+                connection.sock, server_hostname=self._host, do_handshake_on_connect=False
+            )
             connection.sock = protected
             opened.append(protected)
             _not_late(late)
@@ -212,14 +242,20 @@ class RegistryHttp:
             raise NotFound(f"the schema registry {url} has nothing at {excerpt(path)}{self._said(body)}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise ConfigInvalid(
-                f"the schema registry {url} refuses us with status {status}{self._said(body)}; correct schema_registry.confluent.auth"
+                f"the schema registry {url} refuses us with status {status}{self._said(body)}; correct "
+                "schema_registry.confluent.auth"
             )
         if status != HTTPStatus.OK:
-            raise ConfigInvalid(f"the schema registry {url} answers {excerpt(path)} with status {status}{self._said(body)}")
+            raise ConfigInvalid(
+                f"the schema registry {url} answers {excerpt(path)} with status {status}{self._said(body)}"
+            )
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ConfigInvalid(f"the schema registry {url} answers {excerpt(path)} with what is no JSON; is the address right?") from error
+            raise ConfigInvalid(
+                f"the schema registry {url} answers {excerpt(path)} with what is no JSON; is the "
+                "address right?"
+            ) from error
 
     def _said(self, body: bytes) -> str:
         """The registry's own reason, if it gives one; without our secrets, should it repeat them."""
@@ -265,7 +301,10 @@ def _authorization(settings: ConfluentSettings) -> dict[str, str]:
     if auth.bearer is not None:
         token = auth.bearer.get_secret_value()
         if not token.isascii() or not token.isprintable() or not token:
-            raise ConfigInvalid("schema_registry.confluent.auth.bearer holds no token: it is empty, or has characters that no token has")
+            raise ConfigInvalid(
+                "schema_registry.confluent.auth.bearer holds no token: it is empty, or has characters "
+                "that no token has"
+            )
         return {"Authorization": f"Bearer {token}"}
     password = "" if auth.password is None else auth.password.get_secret_value()
     pair = f"{auth.username}:{password}".encode()
@@ -290,7 +329,11 @@ def _tls(settings: ConfluentSettings) -> ssl.SSLContext:
         raise ConfigInvalid(f"schema_registry.confluent.tls.ca cannot be used: {error}") from error
     if tls is not None and tls.certificate is not None:
         try:
-            context.load_cert_chain(str(tls.certificate), None if tls.key is None else str(tls.key), password=lambda: b"")
+            context.load_cert_chain(
+                str(tls.certificate), None if tls.key is None else str(tls.key), password=lambda: b""
+            )
         except (OSError, ssl.SSLError) as error:
-            raise ConfigInvalid(f"schema_registry.confluent.tls.certificate and key cannot be used: {error}") from error
+            raise ConfigInvalid(
+                f"schema_registry.confluent.tls.certificate and key cannot be used: {error}"
+            ) from error
     return context

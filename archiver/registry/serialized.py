@@ -1,7 +1,8 @@
-"""Schemas that a registry holds as base64 of a serialized FileDescriptorProto, which Confluent's client for Python registers.
+"""Schemas that a registry holds as base64 of a serialized FileDescriptorProto, which Confluent's client for
+Python registers.
 
-Promises that a schema is read in bounded memory: the number of messages in it is counted on the wire before Protobuf's library, which needs
-much more memory than the bytes, reads them.
+Promises that a schema is read in bounded memory: the number of messages in it is counted on the wire before
+Protobuf's library, which needs much more memory than the bytes, reads them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import excerpt
 
 ELEMENTS_MAX = 100_000
-"""Messages, fields and enum values that one serialized schema may declare. Each can take 100 bytes of memory for 2 bytes of the schema."""
+"""Messages, fields and enum values that one serialized schema may declare. Each can take 100 bytes of memory
+for 2 bytes of the schema."""
 _DEPTH_MAX = 64
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\s]++={0,2}+\s*+")
 """No `.proto` text that declares something: each has a semicolon or a brace."""
@@ -44,14 +46,18 @@ def parse_serialized(text: bytes, name: str, where: str) -> File:
         _check(data, File.DESCRIPTOR)
         file = File.FromString(data)
     except (binascii.Error, DecodeError, ValueError) as error:
-        raise ConfigInvalid(f"{where} is neither the text of a .proto file nor base64 of a FileDescriptorProto: {error}") from error
+        raise ConfigInvalid(
+            f"{where} is neither the text of a .proto file nor base64 of a FileDescriptorProto: {error}"
+        ) from error
     file.name = name
     file.ClearField("source_code_info")
     return file
 
 
 def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
-    """The descriptor set of `root` with everything that it imports, from `files` and from the built-in ones. Raises `ConfigInvalid`."""
+    """The descriptor set of `root` with everything that it imports, from `files` and from the built-in ones.
+    Raises `ConfigInvalid`.
+    """
     result = descriptor_pb2.FileDescriptorSet()
     seen = {root}
     waiting = [root]
@@ -62,7 +68,8 @@ def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
         for imported in file.dependency:
             if imported not in files and imported not in builtin_descriptors():
                 raise ConfigInvalid(
-                    f"{where}: {name} imports {excerpt(imported)!r}, for which there is no reference; register the schema again with one"
+                    f"{where}: {name} imports {excerpt(imported)!r}, for which there is no reference; "
+                    "register the schema again with one"
                 )
             if imported not in seen:
                 seen.add(imported)
@@ -71,7 +78,8 @@ def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
 
 
 def _check(data: bytes, top: Descriptor) -> None:
-    """Raise `ValueError` if a serialized message holds too many messages, nests them too deeply, or has a string that is not UTF-8.
+    """Raise `ValueError` if a serialized message holds too many messages, nests them too deeply, or has a
+    string that is not UTF-8.
 
     The last one passes Protobuf's library, which then gives bytes for a name.
     """

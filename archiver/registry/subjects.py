@@ -1,9 +1,10 @@
-"""A subject of a registry as a schema source: its newest schema with everything it refers to, and the ids of all of its versions.
+"""A subject of a registry as a schema source: its newest schema with everything it refers to, and the ids of
+all of its versions.
 
-Owns how references become files, which message is the topic's, and under which id and message indexes its records may be enveloped.
-Promises that the ids are complete as of a moment after the call began: no record that was accepted before can have another one.
-Bounds: the number, depth and bytes of references, and the time for everything together. Must never take a reference's name for a path
-outside of the compiler's folder.
+Owns how references become files, which message is the topic's, and under which id and message indexes its
+records may be enveloped. Promises that the ids are complete as of a moment after the call began: no record
+that was accepted before can have another one. Bounds: the number, depth and bytes of references, and the time
+for everything together. Must never take a reference's name for a path outside of the compiler's folder.
 """
 
 from __future__ import annotations
@@ -35,20 +36,24 @@ Indexes = tuple[int, ...]
 class SubjectSource:
     """Makes sources of subjects."""
 
-    def __init__(self, settings: ConfluentSettings, client: RegistryClient, compiler: ProtoCompiler, clock: Clock) -> None:
+    def __init__(
+        self, settings: ConfluentSettings, client: RegistryClient, compiler: ProtoCompiler, clock: Clock
+    ) -> None:
         self._settings = settings
         self._client = client
         self._compiler = compiler
         self._clock = clock
         self._lock = threading.Lock()
         self._indexes: OrderedDict[tuple[int, bytes, str], Indexes] = OrderedDict()
-        """By schema id, digest of the text, because a registry that was set up anew gives ids again, and message."""
+        """By schema id, digest of the text, because a registry that was set up anew gives ids again, and
+        message."""
 
     def fetch(self, settings: SchemaSettings, known: SourceSchema | None) -> tuple[Source, int]:
         """The newest schema of `settings.subject`, and its id.
 
-        `known` is what the ledger holds: its ids stay valid, also if their versions are deleted for good by now. Raises `RetryLater` if the
-        registry is not reached in time, `ConfigInvalid` for everything that is wrong with it or with the schemas.
+        `known` is what the ledger holds: its ids stay valid, also if their versions are deleted for good by
+        now. Raises `RetryLater` if the registry is not reached in time, `ConfigInvalid` for everything that
+        is wrong with it or with the schemas.
         """
         subject = settings.subject or ""
         until_s = self._clock.monotonic_s() + self._settings.fetch_timeout
@@ -59,15 +64,22 @@ class SubjectSource:
                 with contextlib.suppress(NotFound):  # deleted for good since
                     self._client.anew(subject, numbers[-1], until_s)
         except NotFound as error:
-            raise ConfigInvalid(f"{error}; register a schema under the subject {subject}, or correct `subject`") from error
+            raise ConfigInvalid(
+                f"{error}; register a schema under the subject {subject}, or correct `subject`"
+            ) from error
         if newest.kind != PROTOBUF:
-            raise ConfigInvalid(f"{newest.told} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF can be archived with a schema")
+            raise ConfigInvalid(
+                f"{newest.told} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF can be "
+                "archived with a schema"
+            )
         data = self._compiled(newest, until_s)
         home = _root_file(data, _root_name(newest))
         message = _message(home, settings.message, known, newest)
         indexes = message_indexes(home, message)
         if not indexes:
-            raise ConfigInvalid(f"{newest.told} does not declare the message {message} itself, so no envelope can name it")
+            raise ConfigInvalid(
+                f"{newest.told} does not declare the message {message} itself, so no envelope can name it"
+            )
         ids: dict[int, Indexes] = {}
         if known is not None and known.envelope is not None and known.message == message:
             ids.update(known.envelope.ids)
@@ -79,7 +91,9 @@ class SubjectSource:
         return make_source(data, message, newest.told, settings.recursion_depth, columns, envelope), newest.id
 
     def _add(self, ids: dict[int, Indexes], subject: str, number: int, message: str, until_s: float) -> None:
-        """The id of one version, with the indexes of the message in it; empty ones if it has no such message."""
+        """The id of one version, with the indexes of the message in it; empty ones if it has no such
+        message.
+        """
         try:
             found = self._client.version(subject, number, until_s)
         except NotFound:
@@ -115,7 +129,9 @@ class SubjectSource:
         root = _root_name(registered)
         texts = _Closure(self._client, self._settings, until_s).of(registered, root)
         described = {
-            name: parse_serialized(text, name, registered.told if name == root else f"{registered.told}: its reference {name}")
+            name: parse_serialized(
+                text, name, registered.told if name == root else f"{registered.told}: its reference {name}"
+            )
             for name, text in texts.items()
             if is_serialized(text)
         }
@@ -147,12 +163,15 @@ class _Closure:
         """Depth first; each reference once, however many schemas have it."""
         if registered.references and len(above) > self._settings.depth_max:
             raise ConfigInvalid(
-                f"{above[0].told} refers to schemas more than {self._settings.depth_max} deep (schema_registry.confluent.depth_max)"
+                f"{above[0].told} refers to schemas more than {self._settings.depth_max} deep "
+                "(schema_registry.confluent.depth_max)"
             )
         for reference in registered.references:
             name = _import_name(reference, registered)
             owner = self._owners.get(name)
-            passed = [one for one in above if (one.subject, one.version) == (reference.subject, reference.version)]
+            passed = [
+                one for one in above if (one.subject, one.version) == (reference.subject, reference.version)
+            ]
             if passed:
                 circle = " -> ".join(one.told for one in (*above[above.index(passed[0]) :], passed[0]))
                 raise ConfigInvalid(f"{above[0].told} refers to itself in a circle: {circle}")
@@ -161,7 +180,8 @@ class _Closure:
             found = self._found(reference, registered)
             if owner is not None and self._texts[name] != found.text:
                 raise ConfigInvalid(
-                    f"{above[0].told} imports {name} twice, as version {owner.version} of subject {owner.subject} and as {found.told}, "
+                    f"{above[0].told} imports {name} twice, as version {owner.version} of subject "
+                    f"{owner.subject} and as {found.told}, "
                     "which differ; refer to one of them everywhere"
                 )
             self._owners[name] = reference
@@ -172,17 +192,22 @@ class _Closure:
         self._count += 1
         if self._count > self._settings.references_max:
             raise ConfigInvalid(
-                f"{referring.told} and what it refers to have more than {self._settings.references_max} references "
+                f"{referring.told} and what it refers to have more than "
+                f"{self._settings.references_max} references "
                 "(schema_registry.confluent.references_max)"
             )
         try:
             found = self._client.version(reference.subject, reference.version, self._until_s)
         except NotFound as error:
             raise ConfigInvalid(
-                f"{referring.told} refers to version {reference.version} of subject {reference.subject}, which is not there: {error}"
+                f"{referring.told} refers to version {reference.version} of subject "
+                f"{reference.subject}, which is not there: {error}"
             ) from error
         if found.kind != PROTOBUF:
-            raise ConfigInvalid(f"{referring.told} refers to {found.told}, which is of the type {excerpt(found.kind, 40)} and not PROTOBUF")
+            raise ConfigInvalid(
+                f"{referring.told} refers to {found.told}, which is of the type "
+                f"{excerpt(found.kind, 40)} and not PROTOBUF"
+            )
         return found
 
     def _keep(self, name: str, text: bytes, top: Registered) -> None:
@@ -199,15 +224,28 @@ def _import_name(reference: Reference, referring: Registered) -> str:
     """The name of a reference, which must be one that a compiler can look for below a folder."""
     name = reference.name
     parts = name.split("/")
-    if not name.isprintable() or {"", ".", ".."} & set(parts) or any(len(part.encode()) > 255 for part in parts) or "\\" in name:
-        raise ConfigInvalid(f"{referring.told} has a reference with the name {excerpt(name, 80)!r}, which is no name of a file to import")
+    if (
+        not name.isprintable()
+        or {"", ".", ".."} & set(parts)
+        or any(len(part.encode()) > 255 for part in parts)
+        or "\\" in name
+    ):
+        raise ConfigInvalid(
+            f"{referring.told} has a reference with the name {excerpt(name, 80)!r}, which is no name "
+            "of a file to import"
+        )
     if name == _root_name(referring):
-        raise ConfigInvalid(f"{referring.told} has a reference with the name {name!r}, which is kept for itself; rename the import")
+        raise ConfigInvalid(
+            f"{referring.told} has a reference with the name {name!r}, which is kept for itself; "
+            "rename the import"
+        )
     return name
 
 
 def _root_name(registered: Registered) -> str:
-    """The file name of a subject's own schema: always the same for the same subject, in a folder that no import begins with by accident."""
+    """The file name of a subject's own schema: always the same for the same subject, in a folder that no
+    import begins with by accident.
+    """
     return f"__subject__/{_PLAIN.sub('_', registered.subject)[:100]}.proto"
 
 
@@ -216,12 +254,19 @@ def _root_file(descriptor_set: bytes, name: str) -> descriptor_pb2.FileDescripto
     return next(file for file in files if file.name == name)
 
 
-def _message(home: descriptor_pb2.FileDescriptorProto, wanted: str | None, known: SourceSchema | None, newest: Registered) -> str:
+def _message(
+    home: descriptor_pb2.FileDescriptorProto,
+    wanted: str | None,
+    known: SourceSchema | None,
+    newest: Registered,
+) -> str:
     """The topic's message: the configured one, else the one it was so far, else the first of the schema."""
     if wanted is not None:
         if not message_indexes(home, wanted):
             names = ", ".join(_full(home, one.name) for one in home.message_type[:5]) or "none"
-            raise ConfigInvalid(f"{newest.told} does not declare the message {wanted!r} itself; its messages are: {names}")
+            raise ConfigInvalid(
+                f"{newest.told} does not declare the message {wanted!r} itself; its messages are: {names}"
+            )
         return wanted
     if known is not None and message_indexes(home, known.message):
         return known.message
@@ -231,7 +276,8 @@ def _message(home: descriptor_pb2.FileDescriptorProto, wanted: str | None, known
 
 
 def message_indexes(file: descriptor_pb2.FileDescriptorProto, message: str) -> Indexes:
-    """Where a message stands in its file, as envelopes say it: its number among the messages of each level, from 0; empty if it does not.
+    """Where a message stands in its file, as envelopes say it: its number among the messages of each level,
+    from 0; empty if it does not.
 
     The messages that stand for the entries of maps are not counted, because nobody has written them.
     """

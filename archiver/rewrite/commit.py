@@ -1,7 +1,8 @@
 """Brings archives that were made anew into their table: what a replay and a compaction do alike.
 
-Owns the order of effects (`docs/protocols/replay.md`): FILES_REWRITTEN → the table's swap → REWRITE_SETTLED. The new objects stand before
-the first of these. Can be killed at any step; the next run looks what became of it. Must never delete an object, nor move a watermark.
+Owns the order of effects (`docs/protocols/replay.md`): FILES_REWRITTEN → the table's swap → REWRITE_SETTLED.
+The new objects stand before the first of these. Can be killed at any step; the next run looks what became of
+it. Must never delete an object, nor move a watermark.
 """
 
 from __future__ import annotations
@@ -59,10 +60,16 @@ class TableRewriter:
     """Exchanges archives of one topic's table, by its leader and within a turn of his."""
 
     def __init__(
-        self, parts: RewriteParts, tables: Tables, target: TableTarget, gaps: Gaps, kind: str, skip: Callable[[str, str], None]
+        self,
+        parts: RewriteParts,
+        tables: Tables,
+        target: TableTarget,
+        gaps: Gaps,
+        kind: str,
+        skip: Callable[[str, str], None],
     ) -> None:
-        """`kind` is one of `archiver.catalog.replace_files.TOLD_AS`, and names the failpoints; `skip` is told which archive stays as it is,
-        and why.
+        """`kind` is one of `archiver.catalog.replace_files.TOLD_AS`, and names the failpoints; `skip` is told
+        which archive stays as it is, and why.
         """
         self._parts = parts
         self._target = target
@@ -70,7 +77,9 @@ class TableRewriter:
         self._kind = kind
         self._skip = skip
         self.committer = Committer(tables, parts.leader, parts.limits, parts.clock)
-        self._exchanger = Exchanger(tables, self.committer, parts.leader, parts.limits, parts.clock, parts.objects.uri, kind)
+        self._exchanger = Exchanger(
+            tables, self.committer, parts.leader, parts.limits, parts.clock, parts.objects.uri, kind
+        )
 
     def settle(self) -> None:
         """Say what became of what earlier runs left. Raises as `Exchanger.exchange`."""
@@ -82,13 +91,19 @@ class TableRewriter:
         return self.committer.sound(self._target, self._gaps)
 
     def exchange(self, made: Sequence[Remade], view: TableView) -> Exchanged | None:
-        """Bring archives into the table, which was `view` when they were chosen; None if there is no table any more.
+        """Bring archives into the table, which was `view` when they were chosen; None if there is no table
+        any more.
 
         Raises as `Exchanger.exchange`, and what appending raises.
         """
         commit_id = new_uuid(self._parts.ids)
         failpoints.reach(f"{self._kind}.written.before")
-        append_in_parts(self._parts.leader, made, lambda part, _: self._body(part, view, commit_id), lambda item: f"archive {item.key}")
+        append_in_parts(
+            self._parts.leader,
+            made,
+            lambda part, _: self._body(part, view, commit_id),
+            lambda item: f"archive {item.key}",
+        )
         failpoints.reach(f"{self._kind}.written.after")
         under_way = self._parts.leader.fold.topic(self._target.topic_id).rewrites.under_way
         exchanges: list[Exchange] = []
@@ -96,7 +111,11 @@ class TableRewriter:
             if item.key in under_way:
                 exchanges.append(Exchange(under_way[item.key], item.paths, item.written.data_file))
             else:
-                self._skip(item.olds[0].key, f"the ledger refused {item.key}, or an old archive is condemned; the next run looks again")
+                self._skip(
+                    item.olds[0].key,
+                    f"the ledger refused {item.key}, or an old archive is condemned; the next run "
+                    "looks again",
+                )
         exchanged = self._exchanger.exchange(self._target, exchanges, commit_id, self._gaps)
         self._tell(exchanged, commit_id)
         return exchanged

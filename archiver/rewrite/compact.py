@@ -1,9 +1,11 @@
-"""Compaction that knows the stream: small archives of closed table partitions become one, in offset order, byte for byte.
+"""Compaction that knows the stream: small archives of closed table partitions become one, in offset order,
+byte for byte.
 
-Owns the order of effects, a handful at a time: merged archives are stored, then the ledger and the table are told (`rewriting.py`). A
-daemon that keeps the lease stores them without a turn, so that its rounds go on meanwhile; where others lead in between, that would be in
-vain. Can be killed at any step: what was stored and is in no log is a stray that cleaning takes. A topic that cannot go on is reported and
-left out; the others continue. Must never delete an object, never move a watermark, and never merge what has a hole.
+Owns the order of effects, a handful at a time: merged archives are stored, then the ledger and the table are
+told (`rewriting.py`). A daemon that keeps the lease stores them without a turn, so that its rounds go on
+meanwhile; where others lead in between, that would be in vain. Can be killed at any step: what was stored and
+is in no log is a stray that cleaning takes. A topic that cannot go on is reported and left out; the others
+continue. Must never delete an object, never move a watermark, and never merge what has a hole.
 """
 
 from __future__ import annotations
@@ -106,10 +108,11 @@ class Compaction:
         self._bytes_left = 0
 
     def run(self, *, dry_run: bool = False) -> list[TopicCompaction]:
-        """Merge archives of all topics with a table, at most `cleanup.compact_run_bytes_max` of them; what there is to tell, by topic.
+        """Merge archives of all topics with a table, at most `cleanup.compact_run_bytes_max` of them; what
+        there is to tell, by topic.
 
-        With `dry_run` nothing is written anywhere. Raises `LeaseHeld` if another process leads, `Deposed` if a newer leader appears. What
-        concerns one topic only is in the report.
+        With `dry_run` nothing is written anywhere. Raises `LeaseHeld` if another process leads, `Deposed` if
+        a newer leader appears. What concerns one topic only is in the report.
         """
         parts = self._parts
         if parts.settings.compact_bytes == 0:
@@ -133,12 +136,16 @@ class Compaction:
         return found
 
     def room(self, size: int, chosen: int = 0) -> bool:
-        """Whether archives of that many bytes may be merged beside what was `chosen` and is not spent yet; the first ones always may."""
+        """Whether archives of that many bytes may be merged beside what was `chosen` and is not spent yet;
+        the first ones always may.
+        """
         first = chosen == 0 and self._bytes_left == self._parts.settings.compact_run_bytes_max
         return first or chosen + size <= self._bytes_left
 
     def spend(self, size: int) -> None:
-        """Archives of that many bytes were merged. Those that could not be do not count: they would stand in the others' way for ever."""
+        """Archives of that many bytes were merged. Those that could not be do not count: they would stand in
+        the others' way for ever.
+        """
         self._bytes_left -= size
 
     @property
@@ -154,7 +161,9 @@ class _DeleteFiles(Exception):
 class _Topic:
     """The compaction of one topic's table."""
 
-    def __init__(self, run: Compaction, settings: TopicSettings, state: TopicState, gaps: Gaps, report: TopicCompaction) -> None:
+    def __init__(
+        self, run: Compaction, settings: TopicSettings, state: TopicState, gaps: Gaps, report: TopicCompaction
+    ) -> None:
         self._run = run
         self._parts = run.parts
         self._settings = settings
@@ -162,12 +171,16 @@ class _Topic:
         self._report = report
         rewriting = run.parts.rewriting
         self._tables = run.parts.tables(settings.archive.catalog or "")
-        self._target = target_of(settings, state.topic_id, state.partitions, run.parts.cluster_id, rewriting.objects)
+        self._target = target_of(
+            settings, state.topic_id, state.partitions, run.parts.cluster_id, rewriting.objects
+        )
         self._rewriter = TableRewriter(rewriting, self._tables, self._target, gaps, "compact", report.skip)
         self._rows: dict[int, TopicRows] = {}
 
     def run(self, *, dry_run: bool) -> None:
-        """Look, and if there is anything to do: settle what earlier runs left, merge, and exchange, a few at a time."""
+        """Look, and if there is anything to do: settle what earlier runs left, merge, and exchange, a few at
+        a time.
+        """
         if self._ledger.table_uuid is None:
             return
         view = load_table(self._tables, self._target, self._ledger.table_uuid)
@@ -182,7 +195,9 @@ class _Topic:
         with self._parts.leadership.turn("compaction"):
             self._parts.leadership.lead()
             self._rewriter.settle()
-            schemas = {version: TopicSchema.from_entry(entry) for version, entry in self._ledger.schemas.items()}
+            schemas = {
+                version: TopicSchema.from_entry(entry) for version, entry in self._ledger.schemas.items()
+            }
             view = self._rewriter.sound()
         if view is not None:
             self._merge(self._chosen(view), view, schemas)
@@ -201,7 +216,9 @@ class _Topic:
         return self._parts.rewriting.leader.fold.topic(self._state.topic_id)
 
     def _chosen(self, view: TableView) -> list[list[Small]]:
-        """Runs of archives, each to become one. What a rollback brought back is among it, though the ledger says that it was replaced."""
+        """Runs of archives, each to become one. What a rollback brought back is among it, though the ledger
+        says that it was replaced.
+        """
         parts, ledger, objects = self._parts, self._ledger, self._parts.rewriting.objects
         target = CompactTarget(
             topic_id=self._state.topic_id,
@@ -211,11 +228,16 @@ class _Topic:
             closed_us=parts.rewriting.clock.now_us() - round(parts.settings.grace * 1e6),
             start=ledger.start,
         )
-        given_up = ChainMap[str, Any](ledger.killed, ledger.rewrites.abandoned, parts.rewriting.leader.fold.condemned)
+        given_up = ChainMap[str, Any](
+            ledger.killed, ledger.rewrites.abandoned, parts.rewriting.leader.fold.condemned
+        )
         try:
             found = smalls(self._files(view), lambda path: key_of(objects, path), target, given_up)
         except _DeleteFiles:
-            why = "the table has delete files of somebody else, which name rows by their file; compact it with that engine"
+            why = (
+                "the table has delete files of somebody else, which name rows by their file; compact it "
+                "with that engine"
+            )
             self._report.skip(shown(self._target.identifier), why)
             return []
         return list(runs(found, target.bytes))
@@ -226,7 +248,9 @@ class _Topic:
                 raise _DeleteFiles
             yield file
 
-    def _merge(self, found: Iterable[list[Small]], view: TableView, schemas: Mapping[int, TopicSchema]) -> None:
+    def _merge(
+        self, found: Iterable[list[Small]], view: TableView, schemas: Mapping[int, TopicSchema]
+    ) -> None:
         handful: list[tuple[list[Piece], TopicRows]] = []
         size = 0
         for together in self._pieces(found):
@@ -237,7 +261,11 @@ class _Topic:
             handful.append((together, self._rows_of(together[0].footer.schema_version, schemas, view)))
             size += bytes_
             # Where others lead in between a turn holds them up, so it is kept short.
-            if len(handful) == EXCHANGED_TOGETHER_MAX or size >= EXCHANGED_BYTES or not self._parts.leadership.holding:
+            if (
+                len(handful) == EXCHANGED_TOGETHER_MAX
+                or size >= EXCHANGED_BYTES
+                or not self._parts.leadership.holding
+            ):
                 self._handful(handful)
                 handful, size = [], 0
         if handful:
@@ -255,7 +283,10 @@ class _Topic:
         with leadership.turn("compaction"):
             leadership.leader.refresh()
             if leadership.leader.fold.epoch != epoch:
-                raise RetryLater(f"{counted(len(made), 'merged archive')} given up, because another epoch began; the next run goes on")
+                raise RetryLater(
+                    f"{counted(len(made), 'merged archive')} given up, because another epoch began; "
+                    "the next run goes on"
+                )
             self._exchange(made)
 
     def _made(self, handful: Sequence[tuple[list[Piece], TopicRows]], epoch: int) -> list[Remade]:
@@ -265,7 +296,9 @@ class _Topic:
         parts = self._parts
         for run in found:
             # Half of an entry: the new archive stands in it as well.
-            for together in pieces(parts.rewriting.objects, run, parts.cluster_id, parts.entry_bytes_max // 2, self._report.skip):
+            for together in pieces(
+                parts.rewriting.objects, run, parts.cluster_id, parts.entry_bytes_max // 2, self._report.skip
+            ):
                 if is_worth_it([piece.small for piece in together]):
                     yield together
 
@@ -273,16 +306,23 @@ class _Topic:
         if version not in self._rows:
             if version not in schemas:
                 raise Halt(
-                    f"the ledger has no schema version {version} of topic {self._state.name}; the control log is older than the archives"
+                    f"the ledger has no schema version {version} of topic {self._state.name}; the "
+                    "control log is older than the archives"
                 )
             topic = RefineTopic(
-                self._state.topic_id, self._state.name, schemas[version], self._settings.archive.partition_by[0], view.spec_id
+                self._state.topic_id,
+                self._state.name,
+                schemas[version],
+                self._settings.archive.partition_by[0],
+                view.spec_id,
             )
             self._rows[version] = TopicRows(topic, self._parts.options)
         return self._rows[version]
 
     def _merged(self, together: Sequence[Piece], rows: TopicRows, epoch: int) -> Iterator[Remade]:
-        """One archive of several; of what is before and behind one that is damaged, one each. What cannot be merged is said."""
+        """One archive of several; of what is before and behind one that is damaged, one each. What cannot be
+        merged is said.
+        """
         parts = self._parts
         if not is_worth_it([piece.small for piece in together]):
             return

@@ -1,8 +1,9 @@
 """Several archives that follow each other made into one, under the schema version they have.
 
-Promises that the new archive holds the same rows in the same order: columns are copied as they stand, nothing is decoded again, and the
-records rebuilt from each old archive, and from the finished new one, are compared with the digests in their footers before anything is
-stored. Holds a batch of one old archive and a row group of the new one. Must never touch an old object.
+Promises that the new archive holds the same rows in the same order: columns are copied as they stand, nothing
+is decoded again, and the records rebuilt from each old archive, and from the finished new one, are compared
+with the digests in their footers before anything is stored. Holds a batch of one old archive and a row group
+of the new one. Must never touch an old object.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Piece:
 
     @property
     def entry_bytes(self) -> int:
-        """At most so much of a ledger entry: its key and size, and its gaps, which the new archive has as well."""
+        """At most so much of a ledger entry: its key and size, and its gaps, which the new archive has as
+        well.
+        """
         return len(self.small.key) + 24 + _GAP_BYTES * len(self.footer.gaps)
 
 
@@ -68,11 +71,15 @@ class Damaged(Corrupted):
 
 
 def pieces(
-    objects: ObjectStore, run: Sequence[Small], cluster_id: str, entry_bytes_max: int, skip: Callable[[str, str], None]
+    objects: ObjectStore,
+    run: Sequence[Small],
+    cluster_id: str,
+    entry_bytes_max: int,
+    skip: Callable[[str, str], None],
 ) -> Iterator[list[Piece]]:
-    """A run of archives that follow each other, cut where the schema version changes, and before an entry of the ledger that names them
-    would be too large. What stands alone then is among it. An archive whose footer is not what its name says is left out: `skip` is told
-    why.
+    """A run of archives that follow each other, cut where the schema version changes, and before an entry of
+    the ledger that names them would be too large. What stands alone then is among it. An archive whose footer
+    is not what its name says is left out: `skip` is told why.
     """
     together: list[Piece] = []
     size = 0
@@ -94,12 +101,19 @@ def pieces(
 
 
 def merge(
-    objects: ObjectStore, together: Sequence[Piece], rows: TopicRows, cluster_id: str, options: RefineOptions, epoch: int
+    objects: ObjectStore,
+    together: Sequence[Piece],
+    rows: TopicRows,
+    cluster_id: str,
+    options: RefineOptions,
+    epoch: int,
 ) -> WrittenFile | Conflict:
-    """Make one archive of several, which are of `rows`' schema version and follow each other, and store it under a key of `epoch`.
+    """Make one archive of several, which are of `rows`' schema version and follow each other, and store it
+    under a key of `epoch`.
 
-    A `Conflict`, with nothing stored, if its records are not those of the old ones, or if another object stands under the key. Raises
-    `Damaged` if an old archive is not what it says, `RetryLater` if there is no room or the store is away.
+    A `Conflict`, with nothing stored, if its records are not those of the old ones, or if another object
+    stands under the key. Raises `Damaged` if an old archive is not what it says, `RetryLater` if there is no
+    room or the store is away.
     """
     first, last = together[0].small.archive, together[-1].small.archive
     gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
@@ -110,7 +124,9 @@ def merge(
         sums = Sums()
         for number, piece in enumerate(together):
             try:
-                for batch, records in whole_archive(objects, piece.small.found, cluster_id, lambda _topic, _version: layout):
+                for batch, records in whole_archive(
+                    objects, piece.small.found, cluster_id, lambda _topic, _version: layout
+                ):
                     sums.add(records)
                     writer.append(_laid_out(batch, rows.columns.schema))
                     close_full(writer, options)
@@ -128,8 +144,11 @@ def merge(
 
 
 def _laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows under the names that are written: pyarrow gives the values of a map the map's own name when it reads them."""
+    """The rows under the names that are written: pyarrow gives the values of a map the map's own name when it
+    reads them.
+    """
     columns = [
-        column if column.type.equals(field.type) else column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

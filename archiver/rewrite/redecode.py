@@ -1,8 +1,9 @@
 """One archive made anew under a newer schema, from the old archive alone.
 
-Promises that the new archive holds the same records: same range and gaps, and before anything is stored both the records of the old file
-and those rebuilt from the new one are compared with the old footer's digest. A row that the old columns had decoded and the new ones do not
-is reason enough not to store it. Holds a batch of the old archive and a row group of the new one. Must never touch the old object.
+Promises that the new archive holds the same records: same range and gaps, and before anything is stored both
+the records of the old file and those rebuilt from the new one are compared with the old footer's digest. A
+row that the old columns had decoded and the new ones do not is reason enough not to store it. Holds a batch
+of the old archive and a row group of the new one. Must never touch the old object.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
         nothing = pa.nulls(len(batch), pa.binary())
         keys, values = batch.payloads.get("key", nothing), batch.payloads.get("value", nothing)
         for start, end in rows.codec.portions(keys, values):
-            columns = rows.codec.encode_columns(keys.slice(start, end - start), values.slice(start, end - start))
+            columns = rows.codec.encode_columns(
+                keys.slice(start, end - start), values.slice(start, end - start)
+            )
             for side, column in zip(SIDES, columns, strict=True):
                 errors = batch.errors.get(side)
                 before = _errors(None if errors is None else errors.slice(start, end - start))
@@ -70,29 +73,46 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
 
 
 def rewrite(
-    objects: ObjectStore, source: Source, layouts: Layouts, rows: TopicRows, cluster_id: str, options: RefineOptions, epoch: int, left: int
+    objects: ObjectStore,
+    source: Source,
+    layouts: Layouts,
+    rows: TopicRows,
+    cluster_id: str,
+    options: RefineOptions,
+    epoch: int,
+    left: int,
 ) -> WrittenFile | Conflict:
     """Make an archive anew under `rows`' schema and store it under a key of `epoch`.
 
-    A `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if its keys or values have no schema any
-    more, if the new columns do not give the records back, or if another object stands under the key.
-    Raises `Corrupted` if the old archive is not what it says, `RetryLater` if there is no room or the store is away.
+    A `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if its keys
+    or values have no schema any more, if the new columns do not give the records back, or if another object
+    stands under the key. Raises `Corrupted` if the old archive is not what it says, `RetryLater` if there is
+    no room or the store is away.
     """
     was = layouts(source.found.topic_id, source.footer.schema_version).columns
     if gone := sorted(_without_schema(rows.columns.schema) - _without_schema(was)):
-        return Conflict(f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them")
+        return Conflict(
+            f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them"
+        )
     place = Place(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
         sums, errors = Sums(), Counter[tuple[str, str]]()
-        for records in from_archive(objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts):
+        for records in from_archive(
+            objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts
+        ):
             sums.add(records)
             _append(writer, rows, source.archive.partition, records, options, errors)
         if sums.digest.digest() != source.footer.records_digest:
-            raise Corrupted(f"{source.found.key}: its records do not have the digest that its footer says; restore it")
+            raise Corrupted(
+                f"{source.found.key}: its records do not have the digest that its footer says; restore it"
+            )
         if errors.total() > left:
             writer.discard()
-            return Conflict(f"{errors.total() - left} of its keys and values that are decoded now would not be under the newest schema")
+            return Conflict(
+                f"{errors.total() - left} of its keys and values that are decoded now would not be "
+                "under the newest schema"
+            )
         spooled = writer.finish(footer_of(place, rows, source.footer.records_digest))
         why = unlike(place, spooled, layouts)
         if why is not None:

@@ -1,8 +1,10 @@
-"""Decodes again what could not be decoded: each archive that holds such records, and of which some decode now, is made anew.
+"""Decodes again what could not be decoded: each archive that holds such records, and of which some decode
+now, is made anew.
 
-Owns the order of effects (`docs/protocols/replay.md`): archive → FILES_REWRITTEN → the table's swap → REWRITE_SETTLED. Can be killed at any
-step; the next run looks what became of it and goes on. Works in this process, file by file. A topic that cannot go on is reported and left
-out; the others continue. Must never delete an object, and never move a watermark.
+Owns the order of effects (`docs/protocols/replay.md`): archive → FILES_REWRITTEN → the table's swap →
+REWRITE_SETTLED. Can be killed at any step; the next run looks what became of it and goes on. Works in this
+process, file by file. A topic that cannot go on is reported and left out; the others continue. Must never
+delete an object, and never move a watermark.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from archiver.publish.scope import Scope, check_scope
 from archiver.refine.archive_file import Conflict
 from archiver.refine.column_stats import leaves
 from archiver.refine.planner import known_gaps
-from archiver.refine.prepare_topic import TopicSetup, TopicTable, TopicWork, decide_schema, fetch_schemas, recorded_schemas
+from archiver.refine.prepare_topic import (
+    TopicSetup,
+    TopicTable,
+    TopicWork,
+    decide_schema,
+    fetch_schemas,
+    recorded_schemas,
+)
 from archiver.refine.rows import TopicRows
 from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
 from archiver.registry.fetched import Fetch
@@ -108,11 +117,12 @@ class ReplayRun:
         self._files_left = 0
 
     def run(self, scope: Scope | None, files_max: int, *, dry_run: bool = False) -> ReplayReport:
-        """Make anew at most `files_max` archives of the topics in `scope` (None: all). With `dry_run` nothing is written anywhere.
+        """Make anew at most `files_max` archives of the topics in `scope` (None: all). With `dry_run` nothing
+        is written anywhere.
 
-        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `NotFound` for an unknown topic or partition in `scope`,
-        `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached. What concerns one topic only is in
-        the report.
+        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `NotFound` for an unknown
+        topic or partition in `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown`
+        if a log cannot be reached. What concerns one topic only is in the report.
         """
         parts = self._parts
         self._files_left, self._fresh = files_max, False
@@ -132,7 +142,11 @@ class ReplayRun:
     def _chosen(self, scope: Scope | None) -> list[TopicSettings]:
         topics = self._parts.settings.topics
         check_scope(scope, topics)
-        found = [topic for topic in topics if topic.archive.kind != "none" and (scope is None or topic.name == scope[0])]
+        found = [
+            topic
+            for topic in topics
+            if topic.archive.kind != "none" and (scope is None or topic.name == scope[0])
+        ]
         return sorted(found, key=lambda topic: topic.name)
 
     def _topics(self, report: ReplayReport, chosen: Sequence[TopicSettings], scope: Scope | None) -> None:
@@ -145,7 +159,14 @@ class ReplayRun:
             found = TopicReplay(settings.name)
             report.topics.append(found)
             try:
-                self._topic(settings, state, intake, found, None if scope is None else scope[1], dry_run=report.dry_run)
+                self._topic(
+                    settings,
+                    state,
+                    intake,
+                    found,
+                    None if scope is None else scope[1],
+                    dry_run=report.dry_run,
+                )
             except Deposed:
                 raise
             except ArchiverError as error:
@@ -164,7 +185,9 @@ class ReplayRun:
         dry_run: bool,
     ) -> None:
         if settings.archive.kind == "parquet":
-            report.why = "kind: parquet is not replayed: without a table nothing exchanges two objects in one step"
+            report.why = (
+                "kind: parquet is not replayed: without a table nothing exchanges two objects in one step"
+            )
             return
         ledger = self._parts.leader.fold.topic(state.topic_id)
         if ledger.table_uuid is None:
@@ -173,13 +196,21 @@ class ReplayRun:
             self._look(settings, state, report, partitions)
             return
         parts = self._parts
-        setup = TopicSetup(parts.cluster, parts.objects, parts.leader, parts.tables, parts.fetch, parts.limits, parts.clock)
+        setup = TopicSetup(
+            parts.cluster, parts.objects, parts.leader, parts.tables, parts.fetch, parts.limits, parts.clock
+        )
         work = setup.prepare(settings, parts.settings.archive_for(settings), state)
         if work.table is None:
             return
         _Topic(self, work, work.table, known_gaps(intake, state.topic_id), report, partitions).run()
 
-    def _look(self, settings: TopicSettings, state: TopicState, report: TopicReplay, partitions: frozenset[int] | None) -> None:
+    def _look(
+        self,
+        settings: TopicSettings,
+        state: TopicState,
+        report: TopicReplay,
+        partitions: frozenset[int] | None,
+    ) -> None:
         """What a replay would do, by the schema that it would put in force."""
         parts = self._parts
         ledger = parts.leader.fold.topic(state.topic_id)
@@ -197,13 +228,22 @@ class ReplayRun:
 
     # what both do
 
-    def rows(self, state: TopicState, schema: TopicSchema, settings: TopicSettings, view: TableView) -> TopicRows:
+    def rows(
+        self, state: TopicState, schema: TopicSchema, settings: TopicSettings, view: TableView
+    ) -> TopicRows:
         """The layout of archives made anew."""
-        topic = RefineTopic(state.topic_id, state.name, schema, settings.archive.partition_by[0], view.spec_id)
+        topic = RefineTopic(
+            state.topic_id, state.name, schema, settings.archive.partition_by[0], view.spec_id
+        )
         return TopicRows(topic, self._parts.options)
 
     def candidates(
-        self, tables: Tables, view: TableView, rows: TopicRows, report: TopicReplay, partitions: frozenset[int] | None
+        self,
+        tables: Tables,
+        view: TableView,
+        rows: TopicRows,
+        report: TopicReplay,
+        partitions: frozenset[int] | None,
     ) -> Iterator[tuple[DoubtedFile, Probe]]:
         """Archives of which something decodes now that did not; what stays as it is goes into the report."""
         report.schema_version = rows.topic.schema.version
@@ -231,7 +271,14 @@ class ReplayRun:
         report.archives += 1
         report.decoded += probed.decoded
         report.left += probed.left
-        report.ranges.append({"partition": file.archive.partition, "base": file.archive.base, "end": file.archive.end, "archive": key})
+        report.ranges.append(
+            {
+                "partition": file.archive.partition,
+                "base": file.archive.base,
+                "end": file.archive.end,
+                "archive": key,
+            }
+        )
         if key is None:
             self.spend()
 
@@ -240,7 +287,9 @@ class ReplayRun:
         return self._files_left > 0
 
     def spend(self) -> None:
-        """One archive was made anew. One that stays as it is does not count: it would stand in the way of those behind it for ever."""
+        """One archive was made anew. One that stays as it is does not count: it would stand in the way of
+        those behind it for ever.
+        """
         self._files_left -= 1
 
     def own_epoch(self) -> int:
@@ -256,7 +305,10 @@ class ReplayRun:
         if known is None:
             entry = self._parts.leader.fold.topic(topic_id).schemas.get(version)
             if entry is None:
-                raise Halt(f"the ledger has no schema version {version} of topic id {topic_id}; the control log is older than the archives")
+                raise Halt(
+                    f"the ledger has no schema version {version} of topic id {topic_id}; the control "
+                    "log is older than the archives"
+                )
             schema = TopicSchema.from_entry(entry)
             known = self._layouts[(topic_id, version)] = Layout(arrow_schema(schema), RecordCodec(schema))
         return known
@@ -271,7 +323,13 @@ class _Topic:
     """The replay of one topic, by its leader."""
 
     def __init__(
-        self, run: ReplayRun, work: TopicWork, table: TopicTable, gaps: Gaps, report: TopicReplay, partitions: frozenset[int] | None
+        self,
+        run: ReplayRun,
+        work: TopicWork,
+        table: TopicTable,
+        gaps: Gaps,
+        report: TopicReplay,
+        partitions: frozenset[int] | None,
     ) -> None:
         self._run = run
         self._parts = run.parts
@@ -280,14 +338,18 @@ class _Topic:
         self._gaps = gaps
         self._report = report
         self._partitions = partitions
-        self._rewriter = TableRewriter(run.parts.rewriting, table.tables, table.target, gaps, "replay", report.skip)
+        self._rewriter = TableRewriter(
+            run.parts.rewriting, table.tables, table.target, gaps, "replay", report.skip
+        )
 
     def run(self) -> None:
         """Settle what earlier leaders left, then make anew and exchange, a few archives at a time."""
         parts = self._parts
         outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
         if outcome is not None:
-            publisher = Publisher(parts.cluster.name, parts.leader, parts.clock, parts.ids, parts.settings.events)
+            publisher = Publisher(
+                parts.cluster.name, parts.leader, parts.clock, parts.ids, parts.settings.events
+            )
             publisher.table_committed(None, self._work, outcome)
         self._rewriter.settle()
         view = self._rewriter.sound()
@@ -295,7 +357,9 @@ class _Topic:
             return
         rows = self._run.rows(self._work.state, self._work.schema, self._work.settings, view)
         made: list[_Made] = []
-        for file, probed in self._run.candidates(self._table.tables, view, rows, self._report, self._partitions):
+        for file, probed in self._run.candidates(
+            self._table.tables, view, rows, self._report, self._partitions
+        ):
             if not self._run.room():
                 self._report.more = True
                 break
@@ -315,7 +379,16 @@ class _Topic:
         try:
             source = open_source(parts.objects, file, file.archive, parts.cluster_id)
             epoch = self._run.own_epoch()
-            written = rewrite(parts.objects, source, self._run.layout, rows, parts.cluster_id, parts.options, epoch, probed.left)
+            written = rewrite(
+                parts.objects,
+                source,
+                self._run.layout,
+                rows,
+                parts.cluster_id,
+                parts.options,
+                epoch,
+                probed.left,
+            )
         except Corrupted as error:
             self._left(file, probed, str(error))
             return None
@@ -323,7 +396,9 @@ class _Topic:
             self._left(file, probed, written.why)
             return None
         self._run.spend()
-        self._report.emptied = sorted({*self._report.emptied, *self._emptied(source.footer.schema_version, rows)})
+        self._report.emptied = sorted(
+            {*self._report.emptied, *self._emptied(source.footer.schema_version, rows)}
+        )
         return _Made(file, written, probed)
 
     def _left(self, file: DoubtedFile, probed: Probe, why: str) -> None:
@@ -334,7 +409,11 @@ class _Topic:
     def _emptied(self, version: int, rows: TopicRows) -> list[str]:
         """Columns that archives of that version have and the new ones do not."""
         kept = {leaf.field_id for leaf in rows.columns.leaves}
-        return [leaf.path for leaf in leaves(self._run.layout(self._work.state.topic_id, version).columns) if leaf.field_id not in kept]
+        return [
+            leaf.path
+            for leaf in leaves(self._run.layout(self._work.state.topic_id, version).columns)
+            if leaf.field_id not in kept
+        ]
 
     def _exchange(self, made: Sequence[_Made], view: TableView) -> None:
         """Bring them into the table, and count what came of it."""
@@ -352,5 +431,8 @@ class _Topic:
 
 def _told(report: TopicReplay) -> str:
     """One line for people."""
-    told = f"{counted(report.decoded, 'key or value', 'keys and values')} decoded, {report.left:,} left as they were"
+    told = (
+        f"{counted(report.decoded, 'key or value', 'keys and values')} decoded, {report.left:,} left as "
+        "they were"
+    )
     return told if report.why is None else report.why

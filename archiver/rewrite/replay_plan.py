@@ -30,7 +30,10 @@ def refusal(file: DoubtedFile, target: ReplayTarget) -> str | None:
     if file.archive is None:
         return "somebody else wrote it (a compaction); only archives are made anew"
     if file.has_deletes:
-        return "the table has delete files of somebody else, which name rows by their file; compact the table, which applies them"
+        return (
+            "the table has delete files of somebody else, which name rows by their file; compact the "
+            "table, which applies them"
+        )
     if file.spec_id != target.spec_id or file.archive.granularity != target.granularity:
         return "it was written for another partition spec than the table has now"
     return None

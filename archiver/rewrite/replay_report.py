@@ -19,8 +19,8 @@ class TopicReplay:
 
     topic: str
     state: str = "idle"
-    """idle: nothing decodes that did not before; replayed (in a dry run: would be); halted: somebody must act; deferred: a later run goes
-    on by itself."""
+    """idle: nothing decodes that did not before; replayed (in a dry run: would be); halted: somebody must
+    act; deferred: a later run goes on by itself."""
     why: str | None = None
     schema_version: int = 0
     """By which the records were decoded again."""
@@ -33,10 +33,11 @@ class TopicReplay:
     left: int = 0
     """Keys and values that still do not, in all files that were looked into."""
     emptied: list[str] = field(default_factory=list)
-    """Columns that the newest schema fills no more: in archives made anew they read null, and `__raw__` or `__unrecognized__` has the
-    bytes."""
+    """Columns that the newest schema fills no more: in archives made anew they read null, and `__raw__` or
+    `__unrecognized__` has the bytes."""
     skipped: list[dict[str, str]] = field(default_factory=list)
-    """Files that stay as they are though they hold undecoded records, and archives made anew that did not come into the table: why."""
+    """Files that stay as they are though they hold undecoded records, and archives made anew that did not
+    come into the table: why."""
     more: bool = False
     """The run ended at its limit of files; another goes on."""
     snapshot_id: int | None = None

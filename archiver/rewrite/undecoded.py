@@ -1,8 +1,9 @@
 """Keys and values that could not be decoded: in which files they are, and which records they are.
 
-Owns the look at `__err__`. A table's manifests tell how many nulls a file has in `key.__err__` and `value.__err__`: a file in which all are
-null is never opened. Of the others the row groups are passed over whose statistics say the same, and only a few columns are read. Must
-never write, and never hold more than a batch of a file.
+Owns the look at `__err__`. A table's manifests tell how many nulls a file has in `key.__err__` and
+`value.__err__`: a file in which all are null is never opened. Of the others the row groups are passed over
+whose statistics say the same, and only a few columns are read. Must never write, and never hold more than a
+batch of a file.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class UndecodedBatch:
 
     def told(self) -> Iterator[tuple[int, int, Side, Cause, str]]:
         """(partition, offset, side, cause, text) of everything that could not be decoded."""
-        texts: dict[Side, list[str | None]] = {side: column.to_pylist() for side, column in self.errors.items()}
+        texts: dict[Side, list[str | None]] = {
+            side: column.to_pylist() for side, column in self.errors.items()
+        }
         for row, (partition, offset) in enumerate(zip(self.partitions, self.offsets, strict=True)):
             for side, of_side in texts.items():
                 why = of_side[row]
@@ -86,7 +89,9 @@ class UndecodedBatch:
 
 
 def error_fields(schema_json: str) -> dict[Side, int]:
-    """The field ids of `key.__err__` and `value.__err__` in a table's schema; a side without a schema has none."""
+    """The field ids of `key.__err__` and `value.__err__` in a table's schema; a side without a schema has
+    none.
+    """
     found: dict[Side, int] = {}
     columns = {item["name"]: item["type"] for item in json.loads(schema_json)["fields"]}
     for side in SIDES:
@@ -98,7 +103,8 @@ def error_fields(schema_json: str) -> dict[Side, int]:
 
 
 def undecoded_count(tables: Tables, view: TableView) -> int:
-    """How many keys and values of a table have an error in place of their columns, by the manifests alone. Raises as `Tables.live_files`.
+    """How many keys and values of a table have an error in place of their columns, by the manifests alone.
+    Raises as `Tables.live_files`.
 
     Files without counts, which other writers may add, do not count.
     """
@@ -120,14 +126,20 @@ def topic_table(
     objects: ObjectStore,
     tables: Callable[[str], Tables],
 ) -> tuple[Tables, TableView | None]:
-    """The catalog and the table of a topic of kind iceberg, for looking; None if there is none. Raises as `load_table`."""
+    """The catalog and the table of a topic of kind iceberg, for looking; None if there is none. Raises as
+    `load_table`.
+    """
     catalog = tables(settings.archive.catalog or "")
-    return catalog, load_table(catalog, target_of(settings, state.topic_id, state.partitions, cluster_id, objects), ledger.table_uuid)
+    return catalog, load_table(
+        catalog, target_of(settings, state.topic_id, state.partitions, cluster_id, objects), ledger.table_uuid
+    )
 
 
-def doubted_files(objects: ObjectStore, topic_id: TopicId, tables: Tables, view: TableView) -> list[DoubtedFile]:
-    """The files of a table that may hold undecoded keys or values, by the manifests alone: archives in the order of partitions and offsets,
-    then what somebody else wrote. Raises as `Tables.live_files`.
+def doubted_files(
+    objects: ObjectStore, topic_id: TopicId, tables: Tables, view: TableView
+) -> list[DoubtedFile]:
+    """The files of a table that may hold undecoded keys or values, by the manifests alone: archives in the
+    order of partitions and offsets, then what somebody else wrote. Raises as `Tables.live_files`.
     """
     fields = set(error_fields(view.schema_json).values())
     doubted: list[DoubtedFile] = []
@@ -147,8 +159,12 @@ def _order(file: DoubtedFile) -> tuple[bool, int, int, str]:
     return (True, 0, 0, file.path) if archive is None else (False, archive.partition, archive.base, file.path)
 
 
-def doubted_archives(objects: ObjectStore, topic_id: TopicId, partitions: int, ledger: TopicLedger) -> Iterator[DoubtedFile]:
-    """The archives of a topic without a table that a reader takes, up to the watermarks: nothing but their footers tells more."""
+def doubted_archives(
+    objects: ObjectStore, topic_id: TopicId, partitions: int, ledger: TopicLedger
+) -> Iterator[DoubtedFile]:
+    """The archives of a topic without a table that a reader takes, up to the watermarks: nothing but their
+    footers tells more.
+    """
     for partition in range(partitions):
         index = find_archives(objects, topic_id, partition, GivenUp.of(ledger, partition))
         at, end = ledger.start(partition), ledger.watermark(partition)
@@ -161,8 +177,12 @@ def doubted_archives(objects: ObjectStore, topic_id: TopicId, partitions: int, l
             at = found.end
 
 
-def undecoded_rows(objects: ObjectStore, file: DoubtedFile, *, payloads: bool = False) -> Iterator[UndecodedBatch]:
-    """The rows of a file that could not be decoded, in its order. Raises `Corrupted` if the file is gone or cannot be read."""
+def undecoded_rows(
+    objects: ObjectStore, file: DoubtedFile, *, payloads: bool = False
+) -> Iterator[UndecodedBatch]:
+    """The rows of a file that could not be decoded, in its order. Raises `Corrupted` if the file is gone or
+    cannot be read.
+    """
     if file.key is None:
         raise Corrupted(f"{file.path} lies outside of the data folder; it cannot be looked into")
     try:
@@ -173,12 +193,18 @@ def undecoded_rows(objects: ObjectStore, file: DoubtedFile, *, payloads: bool = 
             with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
                 yield from _rows(source, parquet, payloads=payloads, ours=file.archive is not None)
     except (NotFound, pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise passing(error, file.key) or Corrupted(f"{file.key} cannot be read ({error}); restore it") from error
+        raise passing(error, file.key) or Corrupted(
+            f"{file.key} cannot be read ({error}); restore it"
+        ) from error
 
 
-def _rows(source: pa.NativeFile, parquet: pq.ParquetFile, *, payloads: bool, ours: bool) -> Iterator[UndecodedBatch]:
+def _rows(
+    source: pa.NativeFile, parquet: pq.ParquetFile, *, payloads: bool, ours: bool
+) -> Iterator[UndecodedBatch]:
     schema = parquet.schema_arrow
-    sides = [side for side in SIDES if side in schema.names and schema.field(side).type.get_field_index(ERR) >= 0]
+    sides = [
+        side for side in SIDES if side in schema.names and schema.field(side).type.get_field_index(ERR) >= 0
+    ]
     groups = _row_groups(parquet.metadata, [f"{side}.{ERR}" for side in sides])
     if not groups:
         return

@@ -1,7 +1,8 @@
 """An archive that is made of others: its place, its sums, and its way into the store.
 
-Promises that what is stored gives back the records it was made of, byte for byte: they are rebuilt from the finished file and compared with
-the digest of those that went in. Must never adopt an object that stands under its key already: who made it is not known.
+Promises that what is stored gives back the records it was made of, byte for byte: they are rebuilt from the
+finished file and compared with the digest of those that went in. Must never adopt an object that stands under
+its key already: who made it is not known.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def footer_of(place: Place, rows: TopicRows, digest: bytes) -> Footer:
 
 
 def unlike(place: Place, spooled: SpooledArchive, layouts: Layouts) -> str | None:
-    """Why the records of the finished file are not those that its footer says; None if they are, byte for byte."""
+    """Why the records of the finished file are not those that its footer says; None if they are, byte for
+    byte.
+    """
     made = FoundArchive.of(place.key, spooled.size, place.archive)
     try:
         with pa.OSFile(str(spooled.path), "rb") as file:
@@ -98,9 +101,16 @@ def unlike(place: Place, spooled: SpooledArchive, layouts: Layouts) -> str | Non
 
 
 def store(
-    objects: ObjectStore, place: Place, rows: TopicRows, spooled: SpooledArchive, sums: Sums, errors: Mapping[tuple[str, str], int]
+    objects: ObjectStore,
+    place: Place,
+    rows: TopicRows,
+    spooled: SpooledArchive,
+    sums: Sums,
+    errors: Mapping[tuple[str, str], int],
 ) -> WrittenFile | Conflict:
-    """Upload the finished file; a `Conflict`, with nothing stored, if an object stands under its key. Raises as `publish`."""
+    """Upload the finished file; a `Conflict`, with nothing stored, if an object stands under its key. Raises
+    as `publish`.
+    """
     stored = publish(objects, place.key, spooled)
     if isinstance(stored, Conflict):
         return stored
@@ -122,4 +132,6 @@ def store(
         ingest_max_us=sums.ingest_max_us,
         gaps=place.gaps,
     )
-    return WrittenFile(archive, data_file_of(objects, rows, place.archive.partition_value, stored), dict(errors))
+    return WrittenFile(
+        archive, data_file_of(objects, rows, place.archive.partition_value, stored), dict(errors)
+    )

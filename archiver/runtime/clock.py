@@ -1,7 +1,8 @@
 """Time, passed in.
 
-Owns the only calls to the system's clocks, so that a simulation can put its own in their place. Times are integers: microseconds since
-1970 in UTC (`_us`), as Iceberg and Parquet store them; durations are float seconds (`_s`).
+Owns the only calls to the system's clocks, so that a simulation can put its own in their place. Times are
+integers: microseconds since 1970 in UTC (`_us`), as Iceberg and Parquet store them; durations are float
+seconds (`_s`).
 """
 
 from __future__ import annotations

@@ -16,12 +16,13 @@
     │   └── TransactionFailed the transaction can only be aborted
     └── InvalidInput      the caller's input is wrong; nothing was done with it
         ├── ConfigInvalid     the configuration file, or what it names, is wrong
-        │   └── NotPermitted      this user may not write where the configuration says, and nothing was there before
+        │   └── NotPermitted      this user may not write where the configuration says; nothing was there
         ├── RecordRefused     one record breaks a rule (size, type, partition)
         ├── KeyExists         an object of that key is there already (conditional create)
         └── NotFound          the named object, topic or partition does not exist
 
-Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its adapter and is chained.
+Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its
+adapter and is chained.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class CatalogAway(RetryLater):
 
 
 class OutcomeUnknown(ArchiverError):
-    """The request may or may not have been applied. Look before anything else; never treat it as a failure."""
+    """The request may or may not have been applied. Look before anything else; never treat it as a
+    failure.
+    """
 
 
 class Halt(ArchiverError):
@@ -80,7 +83,9 @@ class TopicHalted(Halt):
 
 
 class ProducerFenced(Halt):
-    """A newer epoch of the producer is in the intake log, or none at all: what it left open is aborted, and it can do nothing more."""
+    """A newer epoch of the producer is in the intake log, or none at all: what it left open is aborted, and
+    it can do nothing more.
+    """
 
 
 class TransactionFailed(Halt):
@@ -119,7 +124,14 @@ _LACKING = frozenset(
     (
         *(errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EAGAIN, errno.EINTR, errno.EBUSY),
         *(errno.EACCES, errno.EPERM, errno.ESTALE),
-        *(errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ENOTCONN, errno.EPIPE),
+        *(
+            errno.ETIMEDOUT,
+            errno.ECONNRESET,
+            errno.ECONNREFUSED,
+            errno.ECONNABORTED,
+            errno.ENOTCONN,
+            errno.EPIPE,
+        ),
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     )
 )
@@ -127,10 +139,12 @@ _LACKING = frozenset(
 
 
 def passing(error: BaseException, what: str) -> RetryLater | None:
-    """What to raise where reading `what` failed for want of memory, files, rights or a connection; None if the bytes may be to blame.
+    """What to raise where reading `what` failed for want of memory, files, rights or a connection; None if
+    the bytes may be to blame.
 
-    What Arrow and Parquet find wrong with bytes has no number of the operating system, and EIO is what a disk says of damaged sectors. An
-    error of Arrow's for want of memory is an error of Arrow's too, so this is asked before anything is called damaged.
+    What Arrow and Parquet find wrong with bytes has no number of the operating system, and EIO is what a disk
+    says of damaged sectors. An error of Arrow's for want of memory is an error of Arrow's too, so this is
+    asked before anything is called damaged.
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
         return RetryLater(f"{what} cannot be read now: {error}")

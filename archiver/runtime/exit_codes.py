@@ -31,6 +31,8 @@ def exit_code(error: ArchiverError) -> int:
     """The exit code that goes with an error, by what its type says the caller must do next."""
     if isinstance(error, InvalidInput):
         return USAGE
-    if isinstance(error, Halt) and not isinstance(error, Deposed):  # Another leader goes on: nothing is wrong.
+    if isinstance(error, Halt) and not isinstance(
+        error, Deposed
+    ):  # Another leader goes on: nothing is wrong.
         return WRONG
     return UNTOLD

@@ -1,12 +1,13 @@
 """Places where a test may stop the process.
 
-Every step of every protocol calls `reach(name)` before and after it acts. In production that is a dictionary look-up in an empty
-dictionary. A point fires only after `arm()` was called, which the composition root does if, and only if, the environment variable
-`ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true` both ask for it.
+Every step of every protocol calls `reach(name)` before and after it acts. In production that is a dictionary
+look-up in an empty dictionary. A point fires only after `arm()` was called, which the composition root does
+if, and only if, the environment variable `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true`
+both ask for it.
 
-`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`: at the N-th time (default the first) that NAME is reached, `kill`
-sends SIGKILL to the own process, `pause` sends it SIGSTOP (it goes on there after somebody's SIGCONT), `error` raises `RetryLater`,
-`unknown` raises `OutcomeUnknown`.
+`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`: at the N-th time (default the first)
+that NAME is reached, `kill` sends SIGKILL to the own process, `pause` sends it SIGSTOP (it goes on there
+after somebody's SIGCONT), `error` raises `RetryLater`, `unknown` raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -79,13 +80,15 @@ NAMES: dict[str, str] = {
     "settled.append.after": "COMMIT_COMPLETE is in the ledger",
     "replay.written.before": "archives are made anew and uploaded, the ledger knows nothing of them",
     "replay.written.after": "the ledger knows of the archives that were made anew, the table has the old ones",
-    "replay.swap.before": "manifests that exchange old archives for new ones are written, the catalog still points to the base",
+    "replay.swap.before": "manifests that exchange old archives for new ones are written, the catalog still points to the "
+    "base",
     "replay.swap.after": "the table has the new archives in the place of the old ones, the ledger does not know",
     "replay.settled.before": "what became of archives made anew is about to be appended",
     "replay.settled.after": "what became of archives made anew is in the ledger",
     "compact.written.before": "small archives are merged and uploaded, the ledger knows nothing of it",
     "compact.written.after": "the ledger knows of the merged archives, the table has the small ones",
-    "compact.swap.before": "manifests that exchange small archives for merged ones are written, the catalog still points to the base",
+    "compact.swap.before": "manifests that exchange small archives for merged ones are written, the catalog still points to "
+    "the base",
     "compact.swap.after": "the table has the merged archives in the place of the small ones, the ledger does not know",
     "compact.settled.before": "what became of merged archives is about to be appended",
     "compact.settled.after": "what became of merged archives is in the ledger",
@@ -122,9 +125,13 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
         name, _, rest = item.partition("=")
         action, _, at = rest.partition("@")
         if name not in NAMES:
-            raise ConfigInvalid(f"{VARIABLE}: there is no failpoint {name!r}; the points are {', '.join(NAMES)}")
+            raise ConfigInvalid(
+                f"{VARIABLE}: there is no failpoint {name!r}; the points are {', '.join(NAMES)}"
+            )
         if action not in ACTIONS:
-            raise ConfigInvalid(f"{VARIABLE}: {name} has the action {action!r}; it must be one of {', '.join(ACTIONS)}")
+            raise ConfigInvalid(
+                f"{VARIABLE}: {name} has the action {action!r}; it must be one of {', '.join(ACTIONS)}"
+            )
         if at and not at.isdigit():
             raise ConfigInvalid(f"{VARIABLE}: {name}={action}@{at}: after the @ stands a number")
         points[name] = (action, int(at or 1))
@@ -140,7 +147,9 @@ def arm(text: str) -> None:
 
 
 def reached(name: str) -> int:
-    """How often the point was reached since it was armed; 0 if it is not armed. For whoever armed it, to know that it was not in vain."""
+    """How often the point was reached since it was armed; 0 if it is not armed. For whoever armed it, to know
+    that it was not in vain.
+    """
     point = _armed.get(name)
     return 0 if point is None else point.seen
 
@@ -158,7 +167,9 @@ def reach(name: str) -> None:
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if point.action == "pause":
-        signal.raise_signal(signal.SIGSTOP)  # to this very thread: not one more step of it before all of them stand still
+        signal.raise_signal(
+            signal.SIGSTOP
+        )  # to this very thread: not one more step of it before all of them stand still
         return
     if point.action == "error":
         raise RetryLater(f"failpoint {name} was asked to fail")

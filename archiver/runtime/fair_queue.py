@@ -1,6 +1,7 @@
 """A lock whose waiters get it in the order of asking.
 
-`threading.Lock` gives no order: a thread that releases it and asks again usually gets it again, so a long job in many steps starves others.
+`threading.Lock` gives no order: a thread that releases it and asks again usually gets it again, so a long job
+in many steps starves others.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from collections import deque
 
 
 class FairQueue:
-    """Each thread enters with a ticket of its own, any object, and leaves with the same one. Safe for several threads."""
+    """Each thread enters with a ticket of its own, any object, and leaves with the same one. Safe for several
+    threads.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._tickets: deque[object] = deque()
 
     def enter(self, ticket: object, timeout_s: float) -> bool:
-        """Wait until all earlier tickets have left; False if that takes longer than `timeout_s`; then the ticket is not queued."""
+        """Wait until all earlier tickets have left; False if that takes longer than `timeout_s`; then the
+        ticket is not queued.
+        """
         with self._changed:
             self._tickets.append(ticket)
             entered = False

@@ -1,10 +1,12 @@
-"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the table of all metrics.
+"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the
+table of all metrics.
 
-Owns the set-up of the root logger, done once by the composition root. A module logs by `logging.getLogger(__name__)` and passes its values
-by `extra={...}`; they become fields of the line. Promises that no secret that `archiver.runtime.redaction` knows stands in a line, be it in
-the message, in a value or in a traceback; that an event is one line for any text (on a terminal, a traceback follows it); and that a line
-is bounded: `TEXT_MAX` characters of the message and of each value, `TRACEBACK_MAX` of the traceback. Must never write to standard output,
-which belongs to the commands.
+Owns the set-up of the root logger, done once by the composition root. A module logs by
+`logging.getLogger(__name__)` and passes its values by `extra={...}`; they become fields of the line. Promises
+that no secret that `archiver.runtime.redaction` knows stands in a line, be it in the message, in a value or
+in a traceback; that an event is one line for any text (on a terminal, a traceback follows it); and that a
+line is bounded: `TEXT_MAX` characters of the message and of each value, `TRACEBACK_MAX` of the traceback.
+Must never write to standard output, which belongs to the commands.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _SUMMARY_MAX = 2000
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per event: time, level, logger, message, the values given by `extra`, and the traceback as one text."""
+    """One JSON object per event: time, level, logger, message, the values given by `extra`, and the traceback
+    as one text.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -63,7 +67,9 @@ class PlainLines(logging.Formatter):
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send every logger's events to `stream` (standard error by default); replaces an earlier set-up of ours."""
+    """Send every logger's events to `stream` (standard error by default); replaces an earlier set-up of
+    ours.
+    """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
     handler.setFormatter(PlainLines() if target.isatty() else JsonLines())
@@ -78,7 +84,9 @@ def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> No
 
 
 def _instant(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 def _traceback(text: str, error: BaseException | None) -> str:

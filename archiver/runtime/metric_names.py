@@ -1,10 +1,10 @@
 """The one table of all metrics: what `/metrics` can show, and nothing else.
 
-Owns names, kinds, labels and the values that a closed label can have. Whoever has a number hands it over as a value; only
-`archiver.status.metric_registry` and `archiver.web.metrics` turn values into samples, and only by this table. Promises that the number of
-series has a bound that follows from the settings (`series_max`): a label is a topic or a partition, which are bounded by
-`metrics.topics_max` and `metrics.partitions_max`; a dependency or a source, which stand in the configuration; or one of a closed set. Never
-a text.
+Owns names, kinds, labels and the values that a closed label can have. Whoever has a number hands it over as a
+value; only `archiver.status.metric_registry` and `archiver.web.metrics` turn values into samples, and only by
+this table. Promises that the number of series has a bound that follows from the settings (`series_max`): a
+label is a topic or a partition, which are bounded by `metrics.topics_max` and `metrics.partitions_max`; a
+dependency or a source, which stand in the configuration; or one of a closed set. Never a text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ COMMIT_ENDS: Final = ("committed", "nothing", "retry", "unknown", "halted", "dep
 ROUND_STEPS: Final = ("look", "prepare", "plan", "refine", "write", "commit")
 SIDES: Final = ("key", "value")
 COMPATIBILITIES: Final = ("compatible", "incompatible")
-DECODE_CAUSES: Final = ("malformed", "not_utf8", "time_range", "unknown_schema", "other_message", "too_many_values")
+DECODE_CAUSES: Final = (
+    "malformed",
+    "not_utf8",
+    "time_range",
+    "unknown_schema",
+    "other_message",
+    "too_many_values",
+)
 HELD_CAUSES: Final = (
     "restored", "shelf", "unreadable", "stuck", "unconfigured", "transaction", "pending", "off", "due", "waiting",
 )  # fmt: skip
@@ -83,7 +90,8 @@ LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "version": None,
     "python": None,
 }
-"""Every label, with the values that it can have; None: names from the configuration, or of this very program."""
+"""Every label, with the values that it can have; None: names from the configuration, or of this very
+program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +118,19 @@ _TP = ("topic", "partition")
 
 _LAG: dict[str, Metric] = {
     "archiver_lag_records": _gauge(
-        "records that were accepted and have not got to this stage: stable (no open transaction is before them), archived, committed",
+        "records that were accepted and have not got to this stage: stable (no open transaction is "
+            "before them), archived, committed",
         *_TP, "stage",
     ),
     "archiver_lag_seconds": _gauge("age of the oldest record that was accepted and has not got to this stage; 0: none", *_TP, "stage"),
     "archiver_freshness_seconds": _gauge(
-        "age of the time up to which the table is complete: every record with an older ingest time is in it; absent while it is not known",
+        "age of the time up to which the table is complete: every record with an older ingest time is "
+            "in it; absent while it is not known",
         "topic",
     ),
     "archiver_commit_age_seconds": _gauge(
-        "time since a commit last brought the topic's table further; absent if none ever did. It grows while there is nothing to commit",
+        "time since a commit last brought the topic's table further; absent if none ever did. It grows "
+            "while there is nothing to commit",
         "topic",
     ),
     "archiver_topic_stuck": _gauge("1: the last round could not finish the topic, the status page says why; 0: it could", "topic"),
@@ -134,39 +145,48 @@ _LAG: dict[str, Metric] = {
 _ARCHIVE: dict[str, Metric] = {
     "archiver_archive_rounds_total": _counter("rounds that had something to archive or to commit", shown="archive"),
     "archiver_archive_seconds_total": _counter(
-        "how long the steps of rounds took: look (which topics have something due), prepare (their schemas and tables), plan (what becomes "
+        "how long the steps of rounds took: look (which topics have something due), prepare (their "
+            "schemas and tables), plan (what becomes "
         "an archive), refine (archives are made), write (the ledger is told), commit (the tables are)",
         "step", shown="archive",
     ),
     "archiver_archive_records_total": _counter(
-        "records in archives that this process made; those of archives that had to be made anew count again", "topic", shown="archive"
+        "records in archives that this process made; those of archives that had to be made anew count "
+            "again", "topic", shown="archive"
     ),
     "archiver_archive_files_total": _counter("archives that this process made", "topic", shown="archive"),
     "archiver_archive_raw_bytes_total": _counter("bytes of key, value and headers of those records", "topic", shown="archive"),
     "archiver_archive_stored_bytes_total": _counter("bytes of those archives in the object store", "topic", shown="archive"),
     "archiver_archive_gap_offsets_total": _counter("offsets of aborted transactions that were passed over", "topic", shown="archive"),
     "archiver_decode_errors_total": _counter(
-        "keys and values that could not be decoded; their bytes are in the table. malformed: no message of that type; not_utf8: a text "
-        "field that is not UTF-8; time_range: a timestamp outside the years 1 to 9999; unknown_schema: a registry envelope with a schema "
+        "keys and values that could not be decoded; their bytes are in the table. malformed: no "
+            "message of that type; not_utf8: a text "
+        "field that is not UTF-8; time_range: a timestamp outside the years 1 to 9999; unknown_schema: "
+            "a registry envelope with a schema "
         "id that is none of the topic's subject; other_message: one that names another message; "
         "too_many_values: a record that would become too large when it is decoded",
         "topic", "side", "cause", shown="archive",
     ),
     "archiver_schema_changes_total": _counter(
-        "changes of a topic's schema that this process recorded. incompatible: records or queries of before mean something else",
+        "changes of a topic's schema that this process recorded. incompatible: records or queries of "
+            "before mean something else",
         "topic", "compatibility", shown="archive",
     ),
     "archiver_commits_total": _counter(
-        "commits that were tried, by their end: committed; nothing (there was nothing to add); retry (not reached, or others were always "
-        "quicker); unknown (the last request may still land); halted (somebody must act); deposed (a newer leader came)",
+        "commits that were tried, by their end: committed; nothing (there was nothing to add); retry "
+            "(not reached, or others were always "
+        "quicker); unknown (the last request may still land); halted (somebody must act); deposed (a "
+            "newer leader came)",
         "topic", "end", shown="archive",
     ),
     "archiver_commit_attempts_total": _counter(
-        "attempts of those commits: more than one each if others commit to the table too, or answers are lost", "topic", shown="archive"
+        "attempts of those commits: more than one each if others commit to the table too, or answers "
+            "are lost", "topic", shown="archive"
     ),
     "archiver_commit_seconds": Metric("histogram", "how long a commit took, all its attempts together, however it ended", (), "archive"),
     "archiver_control_topic_up": _gauge(
-        "1: the control events of the ledger are published; 0: they are not, the status says why; absent where another daemon publishes",
+        "1: the control events of the ledger are published; 0: they are not, the status says why; "
+            "absent where another daemon publishes",
         shown="archive",
     ),
     "archiver_control_topic_events_total": _counter(
@@ -182,7 +202,8 @@ _ARCHIVE: dict[str, Metric] = {
 
 _INTAKE: dict[str, Metric] = {
     "archiver_intake_queue_bytes": _gauge(
-        "bytes that wait in the intake writer or are being written, counted as intake.queue_bytes_max counts", shown="intake"
+        "bytes that wait in the intake writer or are being written, counted as intake.queue_bytes_max "
+            "counts", shown="intake"
     ),
     "archiver_intake_queue_bytes_max": _gauge(
         "the bound of that, intake.queue_bytes_max: a sender that would exceed it waits", shown="intake"
@@ -221,7 +242,8 @@ _DAEMON: dict[str, Metric] = {
     "archiver_dependency_up": _gauge("1: the dependency answered when it was last asked; 0: it did not", "dependency"),
     "archiver_dependency_age_seconds": _gauge("for how long that has been so", "dependency"),
     "archiver_cycles_total": _counter(
-        "cycles of the jobs, asked for or scheduled, by how they ended: fine; wrong (somebody must act); untold (tried again); skipped "
+        "cycles of the jobs, asked for or scheduled, by how they ended: fine; wrong (somebody must "
+            "act); untold (tried again); skipped "
         "(another leads)",
         "job", "outcome",
     ),
@@ -239,7 +261,8 @@ _DAEMON: dict[str, Metric] = {
     "archiver_clean_deleted_total": _counter("objects that this process deleted", shown="reconcile"),
     "archiver_clean_compacted_total": _counter("small archives in whose place this process brought merged ones", shown="reconcile"),
     "archiver_findings": _gauge(
-        "findings of the newest reconciling that are not fixed; the runbook has a section for each. error: rows are missing, doubled or in "
+        "findings of the newest reconciling that are not fixed; the runbook has a section for each. "
+            "error: rows are missing, doubled or in "
         "danger, or a topic stands still; absent before the first",
         "finding", "severity", shown="reconcile",
     ),
@@ -247,12 +270,14 @@ _DAEMON: dict[str, Metric] = {
     "archiver_audit_verdict": _gauge("1 for the verdict of the newest audit, 0 for the others; absent before the first", "verdict"),
     "archiver_audit_age_seconds": _gauge("time since the newest audit began"),
     "archiver_undecoded_values": _gauge(
-        "keys and values in the topic's table that could not be decoded, as the newest audit counted them; absent for a table without a "
+        "keys and values in the topic's table that could not be decoded, as the newest audit counted "
+            "them; absent for a table without a "
         "schema",
         "topic",
     ),
     "archiver_deep_audit_verdict": _gauge(
-        "1 for the verdict of the newest deep audit, 0 for the others; absent before the first since the daemon began", "verdict"
+        "1 for the verdict of the newest deep audit, 0 for the others; absent before the first since "
+            "the daemon began", "verdict"
     ),
     "archiver_deep_audit_age_seconds": _gauge("time since the newest deep audit began; absent before the first"),
     "archiver_source_up": _gauge("1: the source takes in what is there; 0: nothing at all, the log says why", "source", shown="intake"),
@@ -280,13 +305,21 @@ _PROCESS: dict[str, Metric] = {
 }
 
 METRICS: Final[dict[str, Metric]] = {**_LAG, **_ARCHIVE, **_INTAKE, **_DAEMON, **_PROCESS}
-"""Every metric there is, by its Prometheus name. Those that begin with `process_` are named as every Prometheus client names them."""
+"""Every metric there is, by its Prometheus name. Those that begin with `process_` are named as every
+Prometheus client names them."""
 
 
 def series_max(partitions_max: int, topics_max: int, dependencies: int, sources: int) -> int:
     """The most series (lines with a value) that one scrape can have."""
     topics = topics_max + 1
-    names = {"topic": topics, "partition": 1, "dependency": dependencies, "source": sources, "version": 1, "python": 1}
+    names = {
+        "topic": topics,
+        "partition": 1,
+        "dependency": dependencies,
+        "source": sources,
+        "version": 1,
+        "python": 1,
+    }
     return sum(_series(name, metric, names, partitions_max + topics) for name, metric in METRICS.items())
 
 

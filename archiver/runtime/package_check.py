@@ -1,7 +1,7 @@
 """Checks that `intake` and `reconcile` are the archiver's own packages.
 
-PyPI has another `intake`; whichever comes first on the import path wins. Must never import the package it looks at: the foreign one may do
-anything when it is imported.
+PyPI has another `intake`; whichever comes first on the import path wins. Must never import the package it
+looks at: the foreign one may do anything when it is imported.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ OWN = ("intake", "reconcile")
 
 
 def check_own_packages() -> None:
-    """Raise `ConfigInvalid` if `intake` or `reconcile` would be imported from elsewhere than beside `archiver`."""
+    """Raise `ConfigInvalid` if `intake` or `reconcile` would be imported from elsewhere than beside
+    `archiver`.
+    """
     home = Path(__file__).resolve().parents[2]
     for name in OWN:
         spec = importlib.util.find_spec(name)
         if spec is None:
-            raise ConfigInvalid(f"the package {name!r} is missing beside {home / 'archiver'}; install stream-archiver again")
+            raise ConfigInvalid(
+                f"the package {name!r} is missing beside {home / 'archiver'}; install stream-archiver again"
+            )
         found = Path(spec.origin).resolve().parent if spec.origin else None
         if found != home / name:
             raise ConfigInvalid(
-                f"the package {name!r} is found at {found or list(spec.submodule_search_locations or ())}, but the archiver's own is "
-                f"{home / name}; there is another project of that name: uninstall it (pip uninstall {name}), install stream-archiver "
+                f"the package {name!r} is found at "
+                f"{found or list(spec.submodule_search_locations or ())}, but the archiver's own is "
+                f"{home / name}; there is another project of that name: uninstall it (pip uninstall "
+                f"{name}), install stream-archiver "
                 "again, or take the other folder out of PYTHONPATH"
             )

@@ -1,12 +1,16 @@
-"""Keeps secrets out of every text that leaves the process (log lines, messages, answers, pages), and foreign text within a bound.
+"""Keeps secrets out of every text that leaves the process (log lines, messages, answers, pages), and foreign
+text within a bound.
 
-Owns what this process knows to be secret (`hide`), the function that removes it (`redacted`), and the function by which foreign text gets
-into a message, a log line or memory (`excerpt`). A known secret is replaced by `***` as it stands, and as it stands in a URL, in JSON or
-Python text, in HTML, and in base64, also behind a user name (HTTP's Basic authentication). A password between `//` and `@` of any URL is
-replaced even if it is not a known secret. Both functions take time in proportion to the length of the text, for any text.
+Owns what this process knows to be secret (`hide`), the function that removes it (`redacted`), and the
+function by which foreign text gets into a message, a log line or memory (`excerpt`). A known secret is
+replaced by `***` as it stands, and as it stands in a URL, in JSON or Python text, in HTML, and in base64,
+also behind a user name (HTTP's Basic authentication). A password between `//` and `@` of any URL is replaced
+even if it is not a known secret. Both functions take time in proportion to the length of the text, for any
+text.
 
-A secret of fewer than four characters cannot be told from other text: replacing every `ab` would leave no readable line. It is replaced
-where it is the whole text, and in a URL. Must never raise, and never look into what is not text.
+A secret of fewer than four characters cannot be told from other text: replacing every `ab` would leave no
+readable line. It is replaced where it is the whole text, and in a URL. Must never raise, and never look into
+what is not text.
 """
 
 from __future__ import annotations
@@ -40,14 +44,17 @@ MESSAGE_MAX: Final = 2000
 """Characters of a whole message that may repeat foreign text."""
 TEXT_MAX: Final = 4 * 1024 * 1024
 """Characters of any text, the status page and a listing included."""
-# Both begin at `://` and cannot pass the next slash, so that no character is read for two of their beginnings.
+# Both begin at `://` and cannot pass the next slash, so that no character is read for two of their
+# beginnings.
 _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@)")
 _PASSWORD_CUT_OFF: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@|\Z)")
 _USER_OF_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://(?P<name>[^/@:]*)(?::(?P<password>[^/]*))?@")
 _PARAMETER: Final = re.compile(r"[?&;](?P<name>[\w.-]++)=")
 """In a URL, for example `sc://host:15002/;token=…`."""
 _PARAMETER_VALUE: Final = re.compile(r"[^&;\s]+")
-_SECRET_NAME: Final = re.compile(r"password|passwd|secret|token|credential|authorization|api[._-]?key|access[._-]?key", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"password|passwd|secret|token|credential|authorization|api[._-]?key|access[._-]?key", re.IGNORECASE
+)
 _BASE64_EDGE: Final = 2
 """Characters of base64 before what is sure of a secret, which hold some of its bits."""
 _TOKEN_MIN: Final = 12
@@ -90,8 +97,9 @@ class Redactor:
         """The beginning of the text without secrets, and how much more there is."""
         if len(text) <= length_max:
             return self.redacted(text)
-        # A secret that begins within the bound ends within the margin, so it is found whole. One that begins later can be cut off by the
-        # end of the window: it stays there unchanged, so the last characters, as many as the margin has, are dropped.
+        # A secret that begins within the bound ends within the margin, so it is found whole. One that begins
+        # later can be cut off by the end of the window: it stays there unchanged, so the last characters, as
+        # many as the margin has, are dropped.
         margin = self._longest
         window = text[: length_max + margin]
         cut_off = len(window) < len(text)
@@ -101,8 +109,8 @@ class Redactor:
         return f"{shown[:length_max]}… ({len(text) - length_max:,} more characters)"
 
     def document(self, value: Any, length_max: int | None = None) -> Any:
-        """The same for every text inside of a JSON document; keys and numbers stay, what JSON has no word for becomes text. With a
-        `length_max`, each text is an excerpt.
+        """The same for every text inside of a JSON document; keys and numbers stay, what JSON has no word for
+        becomes text. With a `length_max`, each text is an excerpt.
         """
         if value is None or isinstance(value, bool | int | float):
             return value
@@ -124,31 +132,39 @@ _process = Redactor()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """For the whole process and the rest of its life: these are secrets. Called by whoever loads a configuration or makes a token."""
+    """For the whole process and the rest of its life: these are secrets. Called by whoever loads a
+    configuration or makes a token.
+    """
     _process.hide(secrets)
 
 
 def redacted(text: str) -> str:
-    """The text without any secret that this process knows; of a text longer than `TEXT_MAX`, the beginning."""
+    """The text without any secret that this process knows; of a text longer than `TEXT_MAX`, the
+    beginning.
+    """
     return _process.excerpt(text, TEXT_MAX)
 
 
 def excerpt(text: str, length_max: int = EXCERPT_MAX) -> str:
     """Foreign text as it may be repeated: its beginning, without any secret that this process knows.
 
-    The one way for text of others into messages, log lines and memory. Cutting by a slice is wrong: it can leave the first half of a
-    secret, which `redacted` then no longer finds.
+    The one way for text of others into messages, log lines and memory. Cutting by a slice is wrong: it can
+    leave the first half of a secret, which `redacted` then no longer finds.
     """
     return _process.excerpt(text, length_max)
 
 
 def redacted_document(value: Any, length_max: int | None = None) -> Any:
-    """A JSON document without any secret that this process knows; with a `length_max`, each text in it is an excerpt."""
+    """A JSON document without any secret that this process knows; with a `length_max`, each text in it is an
+    excerpt.
+    """
     return _process.document(value, length_max)
 
 
 def secrets_of(settings: BaseModel) -> frozenset[str]:
-    """Every secret in a loaded configuration, revealed, passwords and tokens inside of its URLs among them: never print them."""
+    """Every secret in a loaded configuration, revealed, passwords and tokens inside of its URLs among them:
+    never print them.
+    """
     return frozenset(_secrets_in(settings))
 
 
@@ -172,20 +188,26 @@ def _secrets_in(value: object) -> Iterable[str]:
 
 
 def guard_tracebacks() -> None:
-    """Let no secret stand in the tracebacks that the interpreter itself prints; for commands, which own their process."""
+    """Let no secret stand in the tracebacks that the interpreter itself prints; for commands, which own their
+    process.
+    """
     sys.excepthook = _print_exception
     threading.excepthook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
     sys.unraisablehook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
 
 
-def _print_exception(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+def _print_exception(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _parts(secret: str) -> Iterable[str]:
-    """The secret, and what is secret by itself in it: the password of a URL or of `name:password`, the lines of a key."""
+    """The secret, and what is secret by itself in it: the password of a URL or of `name:password`, the lines
+    of a key.
+    """
     if not secret.strip() or secret.lower() in _PLAIN_WORDS:
         return
     yield secret
@@ -207,7 +229,11 @@ def _secret_parameters(text: str) -> Iterator[str]:
     """The values of parameters whose names say that they are secret."""
     done = 0
     for found in _PARAMETER.finditer(text):
-        if found.start() >= done and _SECRET_NAME.search(found["name"]) and (value := _PARAMETER_VALUE.match(text, found.end())):
+        if (
+            found.start() >= done
+            and _SECRET_NAME.search(found["name"])
+            and (value := _PARAMETER_VALUE.match(text, found.end()))
+        ):
             yield value[0]
             done = value.end()
 
@@ -225,7 +251,9 @@ def _forms(secret: str) -> Iterable[str]:
         lambda text: json.dumps(text)[1:-1],
         lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
         html.escape,
-        lambda text: html.escape(text, quote=False).replace('"', "&#34;").replace("'", "&#39;"),  # as templates do
+        lambda text: (
+            html.escape(text, quote=False).replace('"', "&#34;").replace("'", "&#39;")
+        ),  # as templates do
     ]
     return {form for write in written if (form := write(secret))}
 
@@ -258,7 +286,9 @@ def _lower_hex(text: str) -> str:
 
 
 def _base64_forms(secret: str) -> Iterable[str]:
-    """The middle of a secret's base64, for each of the three ways in which it can begin inside of a group; both alphabets."""
+    """The middle of a secret's base64, for each of the three ways in which it can begin inside of a group;
+    both alphabets.
+    """
     data = secret.encode()
     for before in range(3):
         coded = base64.b64encode(bytes(before) + data).decode().rstrip("=")

@@ -1,7 +1,8 @@
 """Times as RFC 3339 text and as microseconds since 1970, both ways.
 
-Choices of this version: T and Z may be lower-case. Digits behind the sixth decimal are cut off, as for a Protobuf Timestamp in a column of
-microseconds. A leap second, which has the number 60 at the end of a day in UTC, is the last microsecond of its minute.
+Choices of this version: T and Z may be lower-case. Digits behind the sixth decimal are cut off, as for a
+Protobuf Timestamp in a column of microseconds. A leap second, which has the number 60 at the end of a day in
+UTC, is the last microsecond of its minute.
 """
 
 from __future__ import annotations
@@ -26,16 +27,22 @@ def format_time(time_us: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since 1970 of a time with any offset from UTC; the inverse of `format_time`. Raises `ValueError`."""
+    """Microseconds since 1970 of a time with any offset from UTC; the inverse of `format_time`. Raises
+    `ValueError`.
+    """
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{excerpt(text)!r} is no time like 2026-01-02T03:04:05.678901Z")
     zone = "+00:00" if found["zone"] in "Zz" else found["zone"]
-    moment = datetime.fromisoformat(f"{found['date']}T{found['minute']}:00{zone}")  # refuses what is no day of the calendar
+    moment = datetime.fromisoformat(
+        f"{found['date']}T{found['minute']}:00{zone}"
+    )  # refuses what is no day of the calendar
     minutes = (moment - _START) // timedelta(minutes=1)
     second_us = int(found["second"]) * 10**6 + int((found["decimals"] or "")[:6].ljust(6, "0"))
     if found["second"] == "60":
         if minutes % _MINUTES_A_DAY != _MINUTES_A_DAY - 1:
-            raise ValueError(f"{excerpt(text)!r} has a second 60, which only the last minute of a day in UTC can have")
+            raise ValueError(
+                f"{excerpt(text)!r} has a second 60, which only the last minute of a day in UTC can have"
+            )
         second_us = 60 * 10**6 - 1
     return minutes * 60 * 10**6 + second_us

@@ -1,13 +1,14 @@
 """Records to columns and back: the byte-exact rule.
 
-Owns: what stands in `__raw__`, `__prefix__` and `__err__`, and `rebuild`, by which everything that reads archives gets the bytes back.
-Promises: `rebuild(*encode_columns(keys, values))` gives the same keys and values, byte for byte, null for null. `value.__raw__` is null
-only where the other columns were encoded again, by the code of `rebuild`, and were equal to the original. A bad record never raises and
-never disturbs its neighbours.
-Must never: trust a decoder. A record that is not rebuilt from its columns keeps its bytes.
+Owns: what stands in `__raw__`, `__prefix__` and `__err__`, and `rebuild`, by which everything that reads
+archives gets the bytes back. Promises: `rebuild(*encode_columns(keys, values))` gives the same keys and
+values, byte for byte, null for null. `value.__raw__` is null only where the other columns were encoded again,
+by the code of `rebuild`, and were equal to the original. A bad record never raises and never disturbs its
+neighbours. Must never: trust a decoder. A record that is not rebuilt from its columns keeps its bytes.
 
-Choices. A key keeps its bytes always. A payload that cannot be decoded has `__err__` and `__raw__`, everything else null, its envelope's
-`__prefix__` too. `__prefix__` and `__unrecognized__` are filled whether or not `__raw__` is kept.
+Choices. A key keeps its bytes always. A payload that cannot be decoded has `__err__` and `__raw__`,
+everything else null, its envelope's `__prefix__` too. `__prefix__` and `__unrecognized__` are filled whether
+or not `__raw__` is kept.
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ EngineName = Literal["ptars", "protobuf"]
 _BESIDE = (RAW, PREFIX, ERR)
 
 READ_COLUMNS: tuple[str, ...] = (f"key.{RAW}", "value")
-"""What `rebuild` needs of an archive, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader spells them otherwise.)"""
+"""What `rebuild` needs of an archive, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader
+spells them otherwise.)"""
 
 Column: TypeAlias = "Array | pa.ChunkedArray[Any]"
 
 
 class RecordCodec:
-    """Encodes and rebuilds the records of one topic under one schema version. Not safe for use by several threads at once.
+    """Encodes and rebuilds the records of one topic under one schema version. Not safe for use by several
+    threads at once.
 
-    Batches are bounded by the caller: at most 2 GiB of keys or values in a call (64 MiB are plenty), in the parts that `portions` names.
+    Batches are bounded by the caller: at most 2 GiB of keys or values in a call (64 MiB are plenty), in the
+    parts that `portions` names.
     """
 
     def __init__(self, schema: TopicSchema, engine: EngineName = "ptars") -> None:
@@ -53,7 +57,9 @@ class RecordCodec:
         self._value = _Side("value", columns, schema.value, structs["value"], engine)
 
     def portions(self, keys: Column, values: Column) -> list[tuple[int, int]]:
-        """[start, end) of the parts in which these records are to be encoded, so that the columns of each are bounded; mostly one."""
+        """[start, end) of the parts in which these records are to be encoded, so that the columns of each are
+        bounded; mostly one.
+        """
         bounds = [self._key.bounds(_binary(keys)), self._value.bounds(_binary(values))]
         return portions(len(values), bounds)
 
@@ -62,12 +68,15 @@ class RecordCodec:
 
         `keys` and `values` are binary arrays of one length; null is a null key or a tombstone.
         """
-        return self._key.encode(_binary(keys), keep_all=True), self._value.encode(_binary(values), keep_all=False)
+        return self._key.encode(_binary(keys), keep_all=True), self._value.encode(
+            _binary(values), keep_all=False
+        )
 
     def rebuild(self, keys: Column, values: Column) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         """The original keys and values from the `key` and `value` columns, as read from an archive.
 
-        Of the key only `__raw__` need be there. Raises Corrupted if columns are missing or hold what this version never wrote.
+        Of the key only `__raw__` need be there. Raises Corrupted if columns are missing or hold what this
+        version never wrote.
         """
         return self._key.rebuild(_one(keys)), self._value.rebuild(_one(values))
 
@@ -75,7 +84,9 @@ class RecordCodec:
 class _Side:
     """The key or the value."""
 
-    def __init__(self, name: str, columns: pa.Schema, source: SourceSchema | None, struct: Json, engine: EngineName) -> None:
+    def __init__(
+        self, name: str, columns: pa.Schema, source: SourceSchema | None, struct: Json, engine: EngineName
+    ) -> None:
         self._name = name
         self._type: pa.StructType = columns.field(name).type
         tree = None if source is None else column_tree(source, struct)
@@ -110,17 +121,23 @@ class _Side:
             wrong[list(errors)] = True
             whole &= ~wrong
             mask = arrow.array(wrong)
-            texts = pc.replace_with_mask(texts, mask, arrow.array([errors[row] for row in sorted(errors)], pa.string()))
+            texts = pc.replace_with_mask(
+                texts, mask, arrow.array([errors[row] for row in sorted(errors)], pa.string())
+            )
             prefix = pc.if_else(mask, arrow.scalar(None, pa.binary()), prefix)
             if bad:
                 fields = _struct(fields, columns.type, mask).flatten()
         raw = payloads if keep_all else _without(payloads, whole)
-        return arrow.StructArray.from_arrays([raw, prefix, texts, *fields], fields=list(self._type), mask=nulls)
+        return arrow.StructArray.from_arrays(
+            [raw, prefix, texts, *fields], fields=list(self._type), mask=nulls
+        )
 
     def rebuild(self, column: Array) -> Array:
         names = [column.type.field(i).name for i in range(column.type.num_fields)]
         if RAW not in names:
-            raise Corrupted(f"the {self._name} column has no {RAW}; read the columns {', '.join(READ_COLUMNS)}")
+            raise Corrupted(
+                f"the {self._name} column has no {RAW}; read the columns {', '.join(READ_COLUMNS)}"
+            )
         raw = _binary(pc.struct_field(column, [RAW]))
         missing = pc.and_(column.is_valid(), raw.is_null())
         count = pc.sum(missing).as_py() or 0
@@ -128,7 +145,8 @@ class _Side:
             return raw
         if self._engine is None:
             raise Corrupted(
-                f"{counted(count, 'record has', 'records have')} a {self._name} without {RAW} and without a schema; restore the file"
+                f"{counted(count, 'record has', 'records have')} a {self._name} without {RAW} and "
+                "without a schema; restore the file"
             )
         rows = column if count == len(column) else column.filter(missing)
         return _scattered(raw, missing, self._from_fields(rows))
@@ -140,8 +158,14 @@ class _Side:
         try:
             payloads = self._engine.encode(columns)
         except pa.ArrowInvalid as error:
-            raise Corrupted(f"the {self._name} column holds what the archiver never wrote: {error}; restore the file") from error
-        prefix = rows.field(PREFIX) if rows.type.get_field_index(PREFIX) >= 0 else arrow.nulls(len(rows), pa.binary())
+            raise Corrupted(
+                f"the {self._name} column holds what the archiver never wrote: {error}; restore the file"
+            ) from error
+        prefix = (
+            rows.field(PREFIX)
+            if rows.type.get_field_index(PREFIX) >= 0
+            else arrow.nulls(len(rows), pa.binary())
+        )
         if prefix.null_count == len(prefix):
             return payloads
         return pc.binary_join_element_wise(pc.fill_null(_binary(prefix), b""), payloads, b"")
@@ -151,7 +175,9 @@ def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engin
     message = pa.struct([field for field in side if field.name not in _BESIDE])
     if engine == "protobuf":
         return ProtobufEngine(tree, message)
-    from archiver.schema.protobuf.ptars_engine import PtarsEngine  # the complete engine works where ptars cannot be installed
+    from archiver.schema.protobuf.ptars_engine import (
+        PtarsEngine,
+    )  # the complete engine works where ptars cannot be installed
 
     return PtarsEngine(tree, message)
 
@@ -187,8 +213,11 @@ def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
     """Which rows encode to their message again; never one that could not be decoded."""
     if columns.null_count == 0:
         again = engine.encode(columns)
-        # Nearly always every message comes back. That is told from lengths and bytes as a whole, in half of the time that row by row takes.
-        return np.ones(len(messages), np.bool_) if messages.equals(again) else _bools(pc.equal(messages, again))
+        # Nearly always every message comes back. That is told from lengths and bytes as a whole, in half of
+        # the time that row by row takes.
+        return (
+            np.ones(len(messages), np.bool_) if messages.equals(again) else _bools(pc.equal(messages, again))
+        )
     good = np.flatnonzero(_bools(columns.is_valid()))
     result = np.zeros(len(columns), np.bool_)
     for rows in blocks(good):
@@ -209,7 +238,9 @@ def _without(payloads: Array, rows: Bools) -> Array:
     """The payloads, null in these rows."""
     if rows.all():
         return arrow.nulls(len(payloads), pa.binary())
-    return pc.if_else(arrow.array(rows), arrow.scalar(None, pa.binary()), payloads) if rows.any() else payloads
+    return (
+        pc.if_else(arrow.array(rows), arrow.scalar(None, pa.binary()), payloads) if rows.any() else payloads
+    )
 
 
 def _scattered(base: Array, places: Array, values: Array) -> Array:
@@ -220,17 +251,23 @@ def _scattered(base: Array, places: Array, values: Array) -> Array:
 
 
 def _message_columns(rows: Array, message: pa.StructType, name: str) -> Array:
-    """The message's fields of a column as a struct of the engine's type; other columns are left out, spellings of types brought in line."""
+    """The message's fields of a column as a struct of the engine's type; other columns are left out,
+    spellings of types brought in line.
+    """
     children = []
     for field in message:
         index = rows.type.get_field_index(field.name)
         if index < 0:
-            raise Corrupted(f"the {name} column has no field {field.name}; read the columns {', '.join(READ_COLUMNS)}")
+            raise Corrupted(
+                f"the {name} column has no field {field.name}; read the columns {', '.join(READ_COLUMNS)}"
+            )
         child = rows.field(index)
         try:
             children.append(child if child.type == field.type else child.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise Corrupted(f"field {field.name} of the {name} column is {child.type}, not {field.type}; restore the file") from error
+            raise Corrupted(
+                f"field {field.name} of the {name} column is {child.type}, not {field.type}; restore the file"
+            ) from error
     return arrow.StructArray.from_arrays(children, fields=list(message))
 
 

@@ -1,13 +1,16 @@
-"""The columns of a topic's table: Protobuf trees to Iceberg's schema JSON, and from there to the Arrow schema that Parquet is written with.
+"""The columns of a topic's table: Protobuf trees to Iceberg's schema JSON, and from there to the Arrow schema
+that Parquet is written with.
 
-Owns: the names, order, types and optionality of all columns; the JSON form (frozen: `tests/compat/golden_schema`); which leaves get bounds.
-Promises: one direction only, tree → Iceberg → Arrow. The Arrow schema is a function of the JSON, so its field ids are those in force.
-Fresh ids are handed out level by level, each struct's fields before what is inside them, as catalogs do when they create a table.
-Must never: reuse a field id, or look at Protobuf after the JSON is made.
+Owns: the names, order, types and optionality of all columns; the JSON form (frozen:
+`tests/compat/golden_schema`); which leaves get bounds. Promises: one direction only, tree → Iceberg → Arrow.
+The Arrow schema is a function of the JSON, so its field ids are those in force. Fresh ids are handed out
+level by level, each struct's fields before what is inside them, as catalogs do when they create a table. Must
+never: reuse a field id, or look at Protobuf after the JSON is made.
 
-Choices. `key` and `value` and everything below are optional. `headers`, `kafka`, the header's key, partition, offset and
-ingest_timestamp are required: a record always has them. In a message the order is `__raw__`, `__prefix__`, `__err__` (top level only),
-the fields by number, `__unrecognized__`. Lists and maps of the message are optional with optional elements and values.
+Choices. `key` and `value` and everything below are optional. `headers`, `kafka`, the header's key, partition,
+offset and ingest_timestamp are required: a record always has them. In a message the order is `__raw__`,
+`__prefix__`, `__err__` (top level only), the fields by number, `__unrecognized__`. Lists and maps of the
+message are optional with optional elements and values.
 """
 
 from __future__ import annotations
@@ -84,7 +87,11 @@ class BoundedColumn:
 
 def iceberg_schema(key: MessageTree | None, value: MessageTree | None) -> Json:
     """The schema of a new table, schema id 0, ids fresh from 1. None: no Protobuf schema, only `__raw__`."""
-    schema: Json = {"type": "struct", "schema-id": 0, "fields": [_column("key", _record(key)), _column("value", _record(value)), *_fixed()]}
+    schema: Json = {
+        "type": "struct",
+        "schema-id": 0,
+        "fields": [_column("key", _record(key)), _column("value", _record(value)), *_fixed()],
+    }
     _number(schema, itertools.count(1))
     return schema
 
@@ -115,7 +122,9 @@ def _fixed() -> tuple[Json, Json]:
         _column("ingest_timestamp", "timestamptz", required=True),
         _column("batch_start", "long"),
     )
-    return _column("headers", _list(headers, required=True), required=True), _column("kafka", kafka, required=True)
+    return _column("headers", _list(headers, required=True), required=True), _column(
+        "kafka", kafka, required=True
+    )
 
 
 def _record(tree: MessageTree | None) -> Json:
@@ -128,7 +137,10 @@ def _record(tree: MessageTree | None) -> Json:
 
 def _message(tree: MessageTree) -> list[Json]:
     names = column_names([one.name for one in tree.fields], ())
-    return [*(_column(name, _field_type(one)) for name, one in zip(names, tree.fields, strict=True)), _column(UNRECOGNIZED, "binary")]
+    return [
+        *(_column(name, _field_type(one)) for name, one in zip(names, tree.fields, strict=True)),
+        _column(UNRECOGNIZED, "binary"),
+    ]
 
 
 def _field_type(tree: FieldTree) -> str | Json:
@@ -137,7 +149,14 @@ def _field_type(tree: FieldTree) -> str | Json:
         return _list(item)
     if tree.shape is Shape.MAP:
         assert tree.key is not None
-        return {"type": "map", "key-id": 0, "key": _TYPES[tree.key.kind], "value-id": 0, "value": item, "value-required": False}
+        return {
+            "type": "map",
+            "key-id": 0,
+            "key": _TYPES[tree.key.kind],
+            "value-id": 0,
+            "value": item,
+            "value-required": False,
+        }
     return item
 
 
@@ -164,7 +183,9 @@ def column_type(tree: FieldTree) -> str | Json:
 
 
 def new_column(tree: FieldTree, ids: Iterator[int]) -> Json:
-    """An optional column of the tree's name for a field that has none yet, with fresh ids for it and for what is inside."""
+    """An optional column of the tree's name for a field that has none yet, with fresh ids for it and for what
+    is inside.
+    """
     column = _column(tree.name, _field_type(tree))
     column["id"] = next(ids)
     _number(column["type"], ids)
@@ -172,7 +193,9 @@ def new_column(tree: FieldTree, ids: Iterator[int]) -> Json:
 
 
 def message_columns(struct: Json, ids: Iterator[int]) -> None:
-    """Add to the struct of a key or a value, in place, what of the archiver's own columns for a message it does not have yet."""
+    """Add to the struct of a key or a value, in place, what of the archiver's own columns for a message it
+    does not have yet.
+    """
     have = {one["name"] for one in struct["fields"]}
     for name, kind in ((PREFIX, "binary"), (ERR, "string"), (UNRECOGNIZED, "binary")):
         if name not in have:
@@ -180,10 +203,11 @@ def message_columns(struct: Json, ids: Iterator[int]) -> None:
 
 
 def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
-    """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of the message in it (or a map's key), "3/2" a map's value.
+    """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of the message in it (or a
+    map's key), "3/2" a map's value.
 
-    `struct` is the Iceberg struct that `tree` was mapped to; its names are those of the columns, or the wanted ones of a first schema. The
-    element of a list has no number of its own: its id stands in the JSON.
+    `struct` is the Iceberg struct that `tree` was mapped to; its names are those of the columns, or the
+    wanted ones of a first schema. The element of a list has no number of its own: its id stands in the JSON.
     """
     result: dict[str, int] = {}
     by_name = {one["name"]: one for one in struct["fields"]}
@@ -198,7 +222,9 @@ def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
         elif one.shape is Shape.REPEATED:
             kind = kind["element"]
         if one.message is not None:
-            result.update({f"{prefix}/{path}": number for path, number in field_ids(one.message, kind).items()})
+            result.update(
+                {f"{prefix}/{path}": number for path, number in field_ids(one.message, kind).items()}
+            )
     return result
 
 
@@ -207,27 +233,38 @@ def arrow_schema_of(schema: Json) -> pa.Schema:
 
     Raises Corrupted for a type that this version does not write.
     """
-    return pa.schema([_arrow_field(one["name"], one["type"], one["id"], one["required"]) for one in schema["fields"]])
+    return pa.schema(
+        [_arrow_field(one["name"], one["type"], one["id"], one["required"]) for one in schema["fields"]]
+    )
 
 
 def _arrow_field(name: str, kind: str | Json, field_id: int, required: bool) -> pa.Field[Any]:
-    return pa.field(name, _arrow_type(kind), nullable=not required, metadata={FIELD_ID: str(field_id).encode()})
+    return pa.field(
+        name, _arrow_type(kind), nullable=not required, metadata={FIELD_ID: str(field_id).encode()}
+    )
 
 
 def _arrow_type(kind: str | Json) -> pa.DataType:
     if isinstance(kind, str):
         return _arrow_primitive(kind)
     if kind["type"] == "struct":
-        return pa.struct([_arrow_field(one["name"], one["type"], one["id"], one["required"]) for one in kind["fields"]])
+        return pa.struct(
+            [_arrow_field(one["name"], one["type"], one["id"], one["required"]) for one in kind["fields"]]
+        )
     if kind["type"] == "list":
-        return pa.list_(_arrow_field("element", kind["element"], kind["element-id"], kind["element-required"]))
+        return pa.list_(
+            _arrow_field("element", kind["element"], kind["element-id"], kind["element-required"])
+        )
     if kind["type"] == "map":
         key = _arrow_field("key", kind["key"], kind["key-id"], required=True)
         value = _arrow_field("value", kind["value"], kind["value-id"], kind["value-required"])
         make_map: Any = pa.map_  # its stub knows types only, not fields
         result: pa.DataType = make_map(key, value)
         return result
-    raise Corrupted(f"the recorded schema has the type {kind['type']!r}, which this version does not know; use the version that wrote it")
+    raise Corrupted(
+        f"the recorded schema has the type {kind['type']!r}, which this version does not know; use the "
+        "version that wrote it"
+    )
 
 
 def _arrow_primitive(kind: str) -> pa.DataType:
@@ -235,7 +272,10 @@ def _arrow_primitive(kind: str) -> pa.DataType:
         return _ARROW[kind]
     decimal = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind)
     if decimal is None:
-        raise Corrupted(f"the recorded schema has the type {kind!r}, which this version does not know; use the version that wrote it")
+        raise Corrupted(
+            f"the recorded schema has the type {kind!r}, which this version does not know; use the "
+            "version that wrote it"
+        )
     return pa.decimal128(int(decimal[1]), int(decimal[2]))
 
 

@@ -1,8 +1,9 @@
 """The columns of a table as its files alone tell them: Parquet's types and field ids as an Iceberg schema.
 
-Pure. For when no ledger is left that recorded a schema. Promises that every field id of every file is a column, with the name and the type
-of the newest version that has it; that a column which some version lacks may be null; that two columns of one struct never share a name.
-Must never give a field id to what a file gives none.
+Pure. For when no ledger is left that recorded a schema. Promises that every field id of every file is a
+column, with the name and the type of the newest version that has it; that a column which some version lacks
+may be null; that two columns of one struct never share a name. Must never give a field id to what a file
+gives none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 def found_schema(newest_first: Sequence[pa.Schema]) -> str:
-    """The table schema of files with these columns, one of each version; raises `Corrupted` for columns that no archive has."""
+    """The table schema of files with these columns, one of each version; raises `Corrupted` for columns that
+    no archive has.
+    """
     merged: Json = {"type": "struct", "schema-id": 0, "fields": []}
     for columns in newest_first:
         _take_in(merged, [_column(field) for field in columns])
@@ -45,7 +48,9 @@ def _take_in(struct: Json, columns: Sequence[Json]) -> None:
 
 
 def _structs(kind: Any) -> list[Json]:
-    """The structs directly inside a type, through lists and maps, in the same order for every version of a column."""
+    """The structs directly inside a type, through lists and maps, in the same order for every version of a
+    column.
+    """
     if not isinstance(kind, dict):
         return []
     if kind["type"] == "struct":
@@ -56,7 +61,12 @@ def _structs(kind: Any) -> list[Json]:
 
 
 def _column(field: pa.Field[Any]) -> Json:
-    return {"id": _id(field), "name": field.name, "required": not field.nullable, "type": _type(field.type, field.name)}
+    return {
+        "id": _id(field),
+        "name": field.name,
+        "required": not field.nullable,
+        "type": _type(field.type, field.name),
+    }
 
 
 def _id(field: pa.Field[Any]) -> int:

@@ -1,10 +1,11 @@
 """Registry envelopes: the bytes before a message that name its schema.
 
-Owns: taking the envelope off payloads, and the reasons why one cannot be taken off. The form: a byte 0, the schema id as 4 bytes
-big-endian, the message indexes (their count, then each, as zigzag varints; a single 0 stands for the list [0]).
-Promises: a payload without byte 0 in front has no envelope and is left as it is (no Protobuf message begins so). Whatever was taken off is
-given back as it was, in any spelling. No Python code runs per row while the envelopes of a batch have few spellings; whatever they have, a
-row is looked at a bounded number of times.
+Owns: taking the envelope off payloads, and the reasons why one cannot be taken off. The form: a byte 0, the
+schema id as 4 bytes big-endian, the message indexes (their count, then each, as zigzag varints; a single 0
+stands for the list [0]). Promises: a payload without byte 0 in front has no envelope and is left as it is (no
+Protobuf message begins so). Whatever was taken off is given back as it was, in any spelling. No Python code
+runs per row while the envelopes of a batch have few spellings; whatever they have, a row is looked at a
+bounded number of times.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from archiver.schema.splice import Rows, picked, spliced
 _ID_END, _INDEXES_MAX, _VARINT_MAX = 5, 100, 5
 """Where the id ends; message types cannot be nested deeper; bytes of a 32-bit varint."""
 _SPELLINGS_MAX, _GROUPED_MAX = 64, 16
-"""Rows whose envelopes have more beginnings, or are longer, are looked at one by one: to group them for every byte takes minutes."""
+"""Rows whose envelopes have more beginnings, or are longer, are looked at one by one: to group them for every
+byte takes minutes."""
 _END = 2**31 - 1
 """Behind the end of every payload. (Without an end, pyarrow fails on arrays of many rows.)"""
 
@@ -75,12 +77,18 @@ def opened(payloads: Array, envelope: Envelope) -> Opened:
 
 
 def _one_by_one(
-    payloads: Array, rows: Rows, ids: Mapping[int, tuple[int, ...]], parts: list[tuple[Rows, bytes]], errors: dict[int, str]
+    payloads: Array,
+    rows: Rows,
+    ids: Mapping[int, tuple[int, ...]],
+    parts: list[tuple[Rows, bytes]],
+    errors: dict[int, str],
 ) -> None:
     """Judge the envelopes of these rows (ascending), whose ids are known: into `parts` or `errors`."""
     found: dict[bytes, list[int]] = {}
     longest = _ID_END + (1 + _INDEXES_MAX) * _VARINT_MAX
-    for row, start in zip(rows.tolist(), pc.binary_slice(picked(payloads, rows), 0, longest).to_pylist(), strict=True):
+    for row, start in zip(
+        rows.tolist(), pc.binary_slice(picked(payloads, rows), 0, longest).to_pylist(), strict=True
+    ):
         length = _length(start)
         head = start[:length]
         verdict = _verdict(head, length, ids)
@@ -130,7 +138,9 @@ def _repeated(value: bytes | None, count: int) -> Array:
 
 
 def _verdict(head: bytes, length: int, ids: Mapping[int, tuple[int, ...]]) -> bool | str | None:
-    """What the first `length` bytes of a payload say: a whole envelope (True), an error, or that more bytes are needed (None)."""
+    """What the first `length` bytes of a payload say: a whole envelope (True), an error, or that more bytes
+    are needed (None).
+    """
     if len(head) < length:
         return f"its registry envelope {CUT_ENVELOPE}, after {len(head)} bytes"
     schema_id = int.from_bytes(head[1:_ID_END], "big")
@@ -140,19 +150,27 @@ def _verdict(head: bytes, length: int, ids: Mapping[int, tuple[int, ...]]) -> bo
     if indexes is None or isinstance(indexes, str):
         return indexes
     if indexes != ids[schema_id]:
-        return f"its registry envelope has message indexes {list(indexes)} of schema id {schema_id}, which {OTHER_MESSAGE}"
+        return (
+            f"its registry envelope has message indexes {list(indexes)} of schema id {schema_id}, which "
+            f"{OTHER_MESSAGE}"
+        )
     return True
 
 
 def _indexes(data: bytes) -> tuple[int, ...] | str | None:
-    """The message indexes if `data` is exactly them, None if it is too short, a reason if it cannot become any."""
+    """The message indexes if `data` is exactly them, None if it is too short, a reason if it cannot become
+    any.
+    """
     numbers: list[int] = []
     at = 0
     while at < len(data):
         value, start = 0, at
         while True:
             if at - start >= _VARINT_MAX:
-                return f"its registry envelope {CUT_ENVELOPE}: a message index is longer than {_VARINT_MAX} bytes"
+                return (
+                    f"its registry envelope {CUT_ENVELOPE}: a message index is longer than {_VARINT_MAX} "
+                    "bytes"
+                )
             if at >= len(data):
                 return None
             byte = data[at]

@@ -1,8 +1,8 @@
 """What a topic's schema says of payloads before they are stored: do they decode, and what stands before them.
 
-`EdgeCheck` gives the verdict of `RecordCodec` without its columns. It also refuses a record with more fields and list elements than
-`elements_max`, because checking it would take too long. Payloads are checked in pieces of bounded size. Thread-safe: one thread at a time
-decodes.
+`EdgeCheck` gives the verdict of `RecordCodec` without its columns. It also refuses a record with more fields
+and list elements than `elements_max`, because checking it would take too long. Payloads are checked in pieces
+of bounded size. Thread-safe: one thread at a time decodes.
 """
 
 from __future__ import annotations
@@ -52,9 +52,16 @@ class Checked:
 class EdgeCheck:
     """Checks the keys or the values of a topic."""
 
-    def __init__(self, source: Source, complete: bool = True, newest_id: int | None = None, elements_max: int = ELEMENTS_MAX) -> None:
-        """`complete`: whether the source's envelope has every id that a record can have; `newest_id`: the one that `coerced` writes, the
-        highest if it is not given. Raises ConfigInvalid for a message that is not mapped.
+    def __init__(
+        self,
+        source: Source,
+        complete: bool = True,
+        newest_id: int | None = None,
+        elements_max: int = ELEMENTS_MAX,
+    ) -> None:
+        """`complete`: whether the source's envelope has every id that a record can have; `newest_id`: the one
+        that `coerced` writes, the highest if it is not given. Raises ConfigInvalid for a message that is not
+        mapped.
         """
         self.source = source
         self.complete = complete
@@ -64,16 +71,24 @@ class EdgeCheck:
         schema = decide("edge", (), None, source).schema
         assert schema.value is not None, "the source is the value's"
         beside = (RAW, PREFIX, ERR)
-        columns = pa.struct([one for one in arrow_schema(schema).field("value").type if one.name not in beside])
+        columns = pa.struct(
+            [one for one in arrow_schema(schema).field("value").type if one.name not in beside]
+        )
         tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
-        from archiver.schema.protobuf.ptars_engine import PtarsEngine  # the complete engine works where ptars cannot be installed
+        from archiver.schema.protobuf.ptars_engine import (
+            PtarsEngine,
+        )  # the complete engine works where ptars cannot be installed
 
         self._few = ProtobufEngine(tree, columns)
         self._many = PtarsEngine(tree, columns)
         self._meter, self._elements = Meter(tree), Meter(tree, columns=False)
         self._parsing_tells = _parsing_tells(tree)
         # A version that does not have the message has no indexes for it.
-        ids = {} if source.envelope is None else {number: indexes for number, indexes in source.envelope.ids if indexes}
+        ids = (
+            {}
+            if source.envelope is None
+            else {number: indexes for number, indexes in source.envelope.ids if indexes}
+        )
         self._heads = {head[:_ID_END]: head for head in (envelope_of(*one) for one in ids.items())}
         newest = newest_id if newest_id in ids else max(ids, default=None)
         self._head = None if newest is None else envelope_of(newest, ids[newest])
@@ -102,24 +117,32 @@ class EdgeCheck:
         return Checked(errors, unknown)
 
     def coerced(self, payloads: Array, checked: Checked) -> Array:
-        """The payloads, with an envelope before those that decode and have none; the same object if that is none of them."""
+        """The payloads, with an envelope before those that decode and have none; the same object if that is
+        none of them.
+        """
         if self._head is None:
             return payloads
         if len(payloads) <= FEW_ROWS:
             given = payloads.to_pylist()
             few = [
-                self._head + payload if payload is not None and payload[:1] != _MAGIC and row not in checked.errors else payload
+                self._head + payload
+                if payload is not None and payload[:1] != _MAGIC and row not in checked.errors
+                else payload
                 for row, payload in enumerate(given)
             ]
             return payloads if few == given else arrow.array(few, pa.binary())
-        bare = pc.and_(payloads.is_valid(), pc.invert(pc.fill_null(pc.starts_with(payloads, pattern=_MAGIC), True)))
+        bare = pc.and_(
+            payloads.is_valid(), pc.invert(pc.fill_null(pc.starts_with(payloads, pattern=_MAGIC), True))
+        )
         if checked.errors:
             fine = np.ones(len(payloads), bool)
             fine[list(checked.errors)] = False
             bare = pc.and_(bare, arrow.array(fine))
         if not pc.any(bare, min_count=0).as_py():
             return payloads
-        enveloped = pc.binary_join_element_wise(arrow.scalar(self._head, pa.binary()), payloads, arrow.scalar(b"", pa.binary()))
+        enveloped = pc.binary_join_element_wise(
+            arrow.scalar(self._head, pa.binary()), payloads, arrow.scalar(b"", pa.binary())
+        )
         return pc.if_else(bare, enveloped, payloads)
 
     def _check_few(self, payloads: Array, errors: dict[int, str]) -> bool:
@@ -180,7 +203,11 @@ class EdgeCheck:
 def _parsing_tells(tree: MessageTree) -> bool:
     """Whether every payload that the parser takes has a place in the columns."""
     for one in tree.fields:
-        if one.kind is Kind.TIMESTAMP or one.json is not None or not (one.message is None or _parsing_tells(one.message)):
+        if (
+            one.kind is Kind.TIMESTAMP
+            or one.json is not None
+            or not (one.message is None or _parsing_tells(one.message))
+        ):
             return False
     return True
 

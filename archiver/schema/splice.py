@@ -1,8 +1,8 @@
 """Rows decoded in several parts, put into one array in their order.
 
-Owns: `spliced`, `replaced`, and `picked` and `blocks`, which take rows out.
-Promises: every row stands in its place, whatever the parts; parts that are runs of neighbouring rows are copied as blocks, so that one odd
-row in a hundred thousand costs one copy of the columns and no gathering row by row.
+Owns: `spliced`, `replaced`, and `picked` and `blocks`, which take rows out. Promises: every row stands in its
+place, whatever the parts; parts that are runs of neighbouring rows are copied as blocks, so that one odd row
+in a hundred thousand costs one copy of the columns and no gathering row by row.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ _RUNS_MAX = 16
 
 
 def spliced(parts: Sequence[tuple[Rows, Array]]) -> Array:
-    """One array of all parts. A part: its rows, ascending, and a value for each; together the rows are 0, 1, 2 … without a hole."""
+    """One array of all parts. A part: its rows, ascending, and a value for each; together the rows are 0, 1,
+    2 … without a hole.
+    """
     parts = [part for part in parts if len(part[0])] or list(parts[:1])
     if len(parts) == 1:
         return parts[0][1]
-    runs = [(int(rows[start]), values.slice(start, end - start)) for rows, values in parts for start, end in _runs(rows)]
+    runs = [
+        (int(rows[start]), values.slice(start, end - start))
+        for rows, values in parts
+        for start, end in _runs(rows)
+    ]
     if len(runs) <= _RUNS_MAX:
         return arrow.concat_arrays([values for _, values in sorted(runs, key=lambda run: run[0])])
     order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")

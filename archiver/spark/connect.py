@@ -1,8 +1,9 @@
 """Sessions at a Spark Connect server.
 
-Owns the client. Promises that every request which the server answers at once has a deadline, `spark.answer_timeout`, and is not sent again
-for longer than that: pyspark's own client waits for a server that hangs without end, and for one that is gone for ten minutes. What runs
-long, a job, is bounded by who starts it. Imports the packages of Spark Connect, which an installation may not have.
+Owns the client. Promises that every request which the server answers at once has a deadline,
+`spark.answer_timeout`, and is not sent again for longer than that: pyspark's own client waits for a server
+that hangs without end, and for one that is gone for ten minutes. What runs long, a job, is bounded by who
+starts it. Imports the packages of Spark Connect, which an installation may not have.
 """
 
 from __future__ import annotations
@@ -53,35 +54,55 @@ class _Deadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 
-    def intercept_unary_unary(self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any) -> Any:
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
+    ) -> Any:
         """As gRPC wants it."""
         call = client_call_details
-        bounded = _Call(call.method, self._timeout_s, call.metadata, call.credentials, call.wait_for_ready, call.compression)
+        bounded = _Call(
+            call.method,
+            self._timeout_s,
+            call.metadata,
+            call.credentials,
+            call.wait_for_ready,
+            call.compression,
+        )
         return continuation(bounded, request)
 
 
 def connect(settings: SparkSettings) -> SparkSession:
-    """A session at the server of `spark.remote`, with the properties of `spark.conf`. Raises `RetryLater` if it cannot be reached."""
+    """A session at the server of `spark.remote`, with the properties of `spark.conf`. Raises `RetryLater` if
+    it cannot be reached.
+    """
     session: Any = None
     try:
         channels = DefaultChannelBuilder(str(settings.remote))
         channels.add_interceptor(_Deadline(settings.answer_timeout))
-        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # as pyspark's own builder does, which takes no channel of ours
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = (
+            "1"  # as pyspark's own builder does, which takes no channel of ours
+        )
         session = ConnectSession.builder.channelBuilder(channels).create()
         wait_ms, retries = round(_WAIT_MAX_S * 1000), max(1, round(settings.answer_timeout / _WAIT_MAX_S))
-        _bound(session.client, [DefaultPolicy(max_retries=retries, max_backoff=wait_ms, max_server_retry_delay=wait_ms)])
+        _bound(
+            session.client,
+            [DefaultPolicy(max_retries=retries, max_backoff=wait_ms, max_server_retry_delay=wait_ms)],
+        )
         for name, value in sorted(settings.properties().items()):
             session.conf.set(name, value)
         _log.info("the Spark Connect server runs spark %s", session.version)
     except (PySparkException, OSError) as error:
         leave(session)
-        raise RetryLater(f"the Spark Connect server {settings.remote} cannot be reached: {first_line(error)}") from error
+        raise RetryLater(
+            f"the Spark Connect server {settings.remote} cannot be reached: {first_line(error)}"
+        ) from error
     found: SparkSession = session
     return found
 
 
 def answers(session: Any) -> bool:
-    """Whether the server answers, and knows the session. Its version is told also to a session that has ended."""
+    """Whether the server answers, and knows the session. Its version is told also to a session that has
+    ended.
+    """
     try:
         return bool(session.conf.get(_ANSWERED))
     except (PySparkException, OSError):
@@ -89,9 +110,10 @@ def answers(session: Any) -> bool:
 
 
 def _bound(client: Any, policies: list[DefaultPolicy]) -> None:
-    """Take from a client what waits by itself: its own policy, a request at the end of the process, about models that nobody has, and a
-    close that waits for a pool of threads which all clients share. The garbage collector closes clients too, and where it comes upon one
-    in the very thread that holds the pool's lock, that close never returns (SPARK-55362). `leave` closes the channel, which is enough.
+    """Take from a client what waits by itself: its own policy, a request at the end of the process, about
+    models that nobody has, and a close that waits for a pool of threads which all clients share. The garbage
+    collector closes clients too, and where it comes upon one in the very thread that holds the pool's lock,
+    that close never returns (SPARK-55362). `leave` closes the channel, which is enough.
     """
     client.set_retry_policies(policies)
     client.close = _nothing
@@ -103,7 +125,9 @@ def _nothing() -> None:
 
 
 def parallelism(session: Any) -> int:
-    """How many tasks the server runs at the same time. No call tells it; a plan of the server's does: it divides a range by this number."""
+    """How many tasks the server runs at the same time. No call tells it; a plan of the server's does: it
+    divides a range by this number.
+    """
     planned = _SPLITS.search(session.range(1)._explain_string())
     return max(1, int(planned[1])) if planned else 2
 

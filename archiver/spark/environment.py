@@ -1,7 +1,8 @@
-"""Chooses the environment variables that Spark's JVM gets, and with it the Python workers that the JVM starts.
+"""Chooses the environment variables that Spark's JVM gets, and with it the Python workers that the JVM
+starts.
 
-An allow-list, because a list of names that look like secrets misses the next one (decision 0070). A variable that is not listed reaches the
-JVM only if the store needs it, or if `spark.pass_environment` names it.
+An allow-list, because a list of names that look like secrets misses the next one (decision 0070). A variable
+that is not listed reaches the JVM only if the store needs it, or if `spark.pass_environment` names it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,22 @@ _NAMES: Final = frozenset(
         "VIRTUAL_ENV",
     ]
 )
-_PREFIXES: Final = ("LC_", "PYTHON", "SPARK_", "PYSPARK_", "_PYSPARK_", "HADOOP_", "YARN_", "KUBERNETES_", "MALLOC_", "OMP_", "ARROW_")
-_SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|CREDSTORE|PRIVATE|(?:^|_)(?:API|ACCESS)?_?KEYS?(?:_|$)")
+_PREFIXES: Final = (
+    "LC_",
+    "PYTHON",
+    "SPARK_",
+    "PYSPARK_",
+    "_PYSPARK_",
+    "HADOOP_",
+    "YARN_",
+    "KUBERNETES_",
+    "MALLOC_",
+    "OMP_",
+    "ARROW_",
+)
+_SECRET_NAME: Final = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|CREDSTORE|PRIVATE|(?:^|_)(?:API|ACCESS)?_?KEYS?(?:_|$)"
+)
 """Withheld although a prefix allows it, for example `SPARK_AUTHENTICATE_SECRET`."""
 
 _AWS_PLACE: Final = frozenset(
@@ -92,8 +107,8 @@ _AWS_CHAIN: Final = frozenset(
 
 
 def store_variables(data: DataSettings) -> frozenset[str]:
-    """The variables that a worker needs to open the store: none for a folder, and the credential chain of the AWS SDK for a bucket without
-    configured keys.
+    """The variables that a worker needs to open the store: none for a folder, and the credential chain of the
+    AWS SDK for a bucket without configured keys.
     """
     if not data.uri.startswith("s3://"):
         return frozenset()
@@ -108,5 +123,6 @@ def scrubbed(environ: Mapping[str, str], passed: Collection[str] = ()) -> dict[s
 def _is_allowed(name: str, value: str) -> bool:
     if name not in _NAMES and not name.startswith(_PREFIXES):
         return False
-    # A value that the configuration uses as a secret, for example by `{env: SPARK_DB}`, is one under any name.
+    # A value that the configuration uses as a secret, for example by `{env: SPARK_DB}`, is one under any
+    # name.
     return _SECRET_NAME.search(name.upper()) is None and redacted(value) != MASK

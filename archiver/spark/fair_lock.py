@@ -1,7 +1,8 @@
 """Who may give work to the one Spark session of a process: one at a time, in the order of asking.
 
-A round of archiving and a deep audit share cores and memory of a session. Each asks for a turn, uses it for one job of bounded size, and
-gives it back; whoever asked meanwhile comes next, so that neither starves. Knows nothing of Spark.
+A round of archiving and a deep audit share cores and memory of a session. Each asks for a turn, uses it for
+one job of bounded size, and gives it back; whoever asked meanwhile comes next, so that neither starves. Knows
+nothing of Spark.
 """
 
 from __future__ import annotations
@@ -27,10 +28,15 @@ class SparkTurns:
 
     @contextmanager
     def turn(self, what: str) -> Iterator[None]:
-        """The session is this thread's inside of the block. Raises `RetryLater` if its turn does not come in time."""
+        """The session is this thread's inside of the block. Raises `RetryLater` if its turn does not come in
+        time.
+        """
         ticket = object()
         if not self._queue.enter(ticket, self._wait_s):
-            raise RetryLater(f"the spark session has not been free for {what} within {self._wait_s:g} s; the next run tries again")
+            raise RetryLater(
+                f"the spark session has not been free for {what} within {self._wait_s:g} s; the next "
+                "run tries again"
+            )
         try:
             yield
         finally:

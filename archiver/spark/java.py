@@ -1,7 +1,7 @@
 """Finds the Java that Spark needs, and says what to install if there is none.
 
-Owns the only start of `java` besides Spark's own. Promises an answer within `timeout_s`, and a message an operator can follow. Must never
-install or change anything.
+Owns the only start of `java` besides Spark's own. Promises an answer within `timeout_s`, and a message an
+operator can follow. Must never install or change anything.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class JavaFound:
 def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFound:
     """The Java that Spark will start: `JAVA_HOME/bin/java` if that variable is set, else `java` in `PATH`.
 
-    Raises `JavaUnfit` with what to install if it is missing, does not answer within `timeout_s`, or has an unsupported version.
+    Raises `JavaUnfit` with what to install if it is missing, does not answer within `timeout_s`, or has an
+    unsupported version.
     """
     executable = _find(environ)
     answer = _ask(executable, environ, timeout_s)
@@ -64,7 +65,9 @@ def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFou
     major = int(match["second"] or 0) if match["first"] == "1" else int(match["first"])
     line = next(line for line in answer.splitlines() if match[0] in line)
     if major not in SUPPORTED:
-        raise JavaUnfit(f"{executable} is Java {major} ({line.strip()}), but Spark needs Java 17 or 21; {INSTALL}")
+        raise JavaUnfit(
+            f"{executable} is Java {major} ({line.strip()}), but Spark needs Java 17 or 21; {INSTALL}"
+        )
     return JavaFound(executable=executable, major=major, version=line.strip())
 
 
@@ -74,7 +77,10 @@ def _find(environ: Mapping[str, str]) -> Path:
     if home:
         named = Path(home) / "bin" / "java"
         if shutil.which(str(named)) is None:
-            raise JavaUnfit(f"JAVA_HOME is {home}, but there is no program {named}; correct or unset JAVA_HOME, or {INSTALL}")
+            raise JavaUnfit(
+                f"JAVA_HOME is {home}, but there is no program {named}; correct or unset JAVA_HOME, or "
+                f"{INSTALL}"
+            )
         return named
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
@@ -102,5 +108,7 @@ def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
     said = f"{done.stderr}\n{done.stdout}".strip()
     if done.returncode != 0:
         # On macOS the program is there without any Java behind it.
-        raise JavaUnfit(f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r}); {INSTALL}")
+        raise JavaUnfit(
+            f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r}); {INSTALL}"
+        )
     return said

@@ -1,7 +1,8 @@
 """A process's folder for scratch files, and those of processes that died.
 
-Promises that a folder is removed only if it is this user's and its process is dead: a process holds a lock on a file in its folder for as
-long as it lives, which the kernel frees however it dies. Must never follow a link, nor touch a folder without that file.
+Promises that a folder is removed only if it is this user's and its process is dead: a process holds a lock on
+a file in its folder for as long as it lives, which the kernel frees however it dies. Must never follow a
+link, nor touch a folder without that file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _ATTEMPTS_MAX = 100
 
 
 def scratch_folder(where: Path) -> Path:
-    """A new folder below `where` that is this process's until its end; those of dead processes go. Raises `OSError`."""
+    """A new folder below `where` that is this process's until its end; those of dead processes go. Raises
+    `OSError`.
+    """
     sweep(where)
     for _ in range(_ATTEMPTS_MAX):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
@@ -55,7 +58,9 @@ def _remove_if_dead(folder: Path) -> None:
 
 
 def _locked(folder: Path, flags: int) -> int | None:
-    """The descriptor of the folder's lock file, locked; None if another process has it, or it is gone by now."""
+    """The descriptor of the folder's lock file, locked; None if another process has it, or it is gone by
+    now.
+    """
     path = folder / LOCK_NAME
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)

@@ -1,9 +1,10 @@
 """Builds the one Spark session of a process.
 
-Owns the start of the JVM, its configuration, and the replacement of a session whose JVM died. Promises that Python workers run the
-interpreter of this process, that a session whose master is on this machine opens no port to other machines, and that Spark's own messages
-go to a file and not into the output of the command. The JVM gets the variables of `archiver.spark.environment` and no others. A session
-that other code in this process started is used and never changed.
+Owns the start of the JVM, its configuration, and the replacement of a session whose JVM died. Promises that
+Python workers run the interpreter of this process, that a session whose master is on this machine opens no
+port to other machines, and that Spark's own messages go to a file and not into the output of the command. The
+JVM gets the variables of `archiver.spark.environment` and no others. A session that other code in this
+process started is used and never changed.
 """
 
 from __future__ import annotations
@@ -45,33 +46,43 @@ _LOG_TAIL_BYTES = 2000
 _END_S = 10.0
 """For a JVM that was killed to be gone."""
 _STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
-"""A service manager sends these to every process of a service, so the JVM may get one before this process stops."""
+"""A service manager sends these to every process of a service, so the JVM may get one before this process
+stops."""
 _SHELL_SIGNALS = 128
 """A shell, and a JVM that is asked to end, add the number of the signal to this."""
-_NO_MASTER = re.compile(r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext")
+_NO_MASTER = re.compile(
+    r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext"
+)
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""This JVM plans and hands out tasks; no record passes through it. The optimising compiler and parallel collectors would only take the
-cores from the Python workers, and make the start slower."""
+"""This JVM plans and hands out tasks; no record passes through it. The optimising compiler and parallel
+collectors would only take the cores from the Python workers, and make the start slower."""
 
 
 class SparkSessions:
-    """Hands out the session, starting it at the first call and again when its JVM is gone. Safe for several threads."""
+    """Hands out the session, starting it at the first call and again when its JVM is gone. Safe for several
+    threads.
+    """
 
-    def __init__(self, settings: SparkSettings, environ: Mapping[str, str] | None = None, passed: Collection[str] = ()) -> None:
-        """`passed` names variables that the workers need, in addition to the allow-list and `spark.pass_environment`."""
+    def __init__(
+        self, settings: SparkSettings, environ: Mapping[str, str] | None = None, passed: Collection[str] = ()
+    ) -> None:
+        """`passed` names variables that the workers need, in addition to the allow-list and
+        `spark.pass_environment`.
+        """
         self._settings = settings
         self._passed = frozenset(passed) | frozenset(settings.pass_environment)
         self._environ = os.environ if environ is None else environ
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._starting: _Start | None = None
-        self._borrowed = True  # until this object starts one: what runs before is somebody else's, and is not ended from here
+        # until this object starts one: what runs before is somebody else's, and is not ended from here
+        self._borrowed = True
 
     def session(self) -> SparkSession:
         """A session that answers.
 
-        Raises `Halt` if there is no Java that Spark runs on (with what to install), or Spark does not start with these settings;
-        `RetryLater` if a Spark Connect server cannot be reached.
+        Raises `Halt` if there is no Java that Spark runs on (with what to install), or Spark does not start
+        with these settings; `RetryLater` if a Spark Connect server cannot be reached.
         """
         with self._lock:
             with self.answering():
@@ -82,7 +93,9 @@ class SparkSessions:
             return self._session
 
     def cores(self) -> int:
-        """How many tasks run at the same time: by what the executors have, or what they will have when all that are asked for are there."""
+        """How many tasks run at the same time: by what the executors have, or what they will have when all
+        that are asked for are there.
+        """
         session = self.session()
         try:
             with self.answering():
@@ -108,7 +121,9 @@ class SparkSessions:
         return Pulse(process, SparkContext._gateway, self._settings.answer_timeout)
 
     def ask(self) -> None:
-        """One round trip to the JVM, if there is one; waits as long as it takes. Raises `RetryLater` if it is lost meanwhile."""
+        """One round trip to the JVM, if there is one; waits as long as it takes. Raises `RetryLater` if it is
+        lost meanwhile.
+        """
         gateway = SparkContext._gateway
         if gateway is None or not self.runs:
             return
@@ -119,7 +134,9 @@ class SparkSessions:
                 raise RetryLater(f"the JVM of spark does not answer: {error}") from error
 
     def abandon(self) -> None:
-        """End the JVM that this process started, also during its start. A thread that waits for it gets an error."""
+        """End the JVM that this process started, also during its start. A thread that waits for it gets an
+        error.
+        """
         if (starting := self._starting) is not None:
             starting.give_up()
         process = _process()
@@ -127,7 +144,9 @@ class SparkSessions:
             process.kill()
 
     def close(self) -> None:
-        """Stop the session if this object started it. The JVM stays for a later session and ends with the process."""
+        """Stop the session if this object started it. The JVM stays for a later session and ends with the
+        process.
+        """
         with self._lock:
             session, self._session = self._session, None
             if session is None or self._borrowed:
@@ -172,19 +191,26 @@ class SparkSessions:
             if start.overdue:
                 raise RetryLater(
                     f"spark did not start with master {self._settings.master!r} within spark.start_timeout = "
-                    f"{self._settings.start_timeout:g} s; does the master answer? its last words: {_tail(folder / 'spark.log')}"
+                    f"{self._settings.start_timeout:g} s; does the master answer? its last words: "
+                    f"{_tail(folder / 'spark.log')}"
                 ) from error
             if start.given_up:
-                raise RetryLater("spark was stopped while it started, because this process stops or no longer needs it") from error
+                raise RetryLater(
+                    "spark was stopped while it started, because this process stops or no longer needs it"
+                ) from error
             if code is not None:
-                raise RetryLater(f"{_ended_by(code)} its last words: {_tail(folder / 'spark.log')}") from error
+                raise RetryLater(
+                    f"{_ended_by(code)} its last words: {_tail(folder / 'spark.log')}"
+                ) from error
             if _NO_MASTER.search(str(error)):
                 raise RetryLater(
-                    f"the master {self._settings.master} does not answer, or refuses us; the next run asks it again. its last words: "
+                    f"the master {self._settings.master} does not answer, or refuses us; the next run "
+                    "asks it again. its last words: "
                     f"{_tail(folder / 'spark.log')}"
                 ) from error
             raise Halt(
-                f"spark does not start with master {self._settings.master!r}: {error}; check the settings under spark. "
+                f"spark does not start with master {self._settings.master!r}: {error}; check the "
+                "settings under spark. "
                 f"its last words: {_tail(folder / 'spark.log')}"
             ) from error
 
@@ -194,7 +220,8 @@ class SparkSessions:
             from archiver.spark import connect
         except ImportError as error:
             raise Halt(
-                f"spark.remote needs the client packages of Spark Connect ({error}); install stream-archiver[connect] or use spark.master"
+                f"spark.remote needs the client packages of Spark Connect ({error}); install "
+                "stream-archiver[connect] or use spark.master"
             ) from error
         return connect.connect(self._settings)
 
@@ -210,7 +237,9 @@ class SparkSessions:
 
 
 class _Start:
-    """Knows the JVM that is being started, which pyspark keeps to itself until it has answered, and kills one that takes too long."""
+    """Knows the JVM that is being started, which pyspark keeps to itself until it has answered, and kills one
+    that takes too long.
+    """
 
     def __init__(self, timeout_s: float, passed: Collection[str] = ()) -> None:
         self._process = _process()
@@ -238,7 +267,9 @@ class _Start:
             self._process.kill()
 
     def killed(self) -> int | None:
-        """The exit code of a JVM that a signal has ended, as its parent or as a shell tells it; None if it has not ended so."""
+        """The exit code of a JVM that a signal has ended, as its parent or as a shell tells it; None if it
+        has not ended so.
+        """
         if self._process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -247,7 +278,8 @@ class _Start:
         return None
 
     def _open(self, *arguments: Any, **options: Any) -> Any:
-        # pyspark copies the whole environment of this process, and the Python workers inherit what the JVM has.
+        # pyspark copies the whole environment of this process, and the Python workers inherit what the JVM
+        # has.
         options["env"] = scrubbed(options.get("env") or os.environ, self._passed)
         self._process = self._popen(*arguments, **options)
         if self.given_up:
@@ -264,7 +296,10 @@ def _ended_by(code: int) -> str:
     """Why a JVM ended that a signal ended while it started; `code` as `_Start.killed` gives it."""
     number = -code if code < 0 else code - _SHELL_SIGNALS
     if number in _STOP_SIGNALS:
-        return f"spark was stopped by {signal.Signals(number).name} while it started; the next run starts it again."
+        return (
+            f"spark was stopped by {signal.Signals(number).name} while it started; the next run starts it "
+            "again."
+        )
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     memory = " is there enough memory?" if number == signal.SIGKILL else ""
     return f"the JVM of spark was ended by {name} while it started; the next run starts it again.{memory}"
@@ -280,7 +315,9 @@ def _quiet(context: SparkContext) -> SparkContext:
 def _tell_of_accumulators(*_: object) -> None:
     error = sys.exception()
     if isinstance(error, EOFError | OSError):
-        _log.debug("spark's channel of accumulators has ended", exc_info=error)  # with the JVM; the round says what it means
+        _log.debug(
+            "spark's channel of accumulators has ended", exc_info=error
+        )  # with the JVM; the round says what it means
     else:
         _log.error("spark's channel of accumulators has failed", exc_info=error)
 
@@ -304,7 +341,9 @@ def _clear(folder: Path) -> None:
 
 
 def parallelism(session: SparkSession) -> int:
-    """How many tasks the session's executors run at the same time, or `spark.default.parallelism` if that is set; at least 1."""
+    """How many tasks the session's executors run at the same time, or `spark.default.parallelism` if that is
+    set; at least 1.
+    """
     if hasattr(session, "sparkContext"):
         return max(1, session.sparkContext.defaultParallelism)
     from archiver.spark import connect
@@ -313,14 +352,18 @@ def parallelism(session: SparkSession) -> int:
 
 
 def promised_cores(conf: Mapping[str, str]) -> int:
-    """The cores that these properties ask a cluster for; 0 if they do not say, or say what the answer is (`spark.default.parallelism`).
+    """The cores that these properties ask a cluster for; 0 if they do not say, or say what the answer is
+    (`spark.default.parallelism`).
 
-    A cluster that has just started, or has let idle executors go, has fewer at the moment when a round is divided into tasks.
+    A cluster that has just started, or has let idle executors go, has fewer at the moment when a round is
+    divided into tasks.
     """
     if "spark.default.parallelism" in conf:
         return 0
     dynamic = conf.get("spark.dynamicAllocation.enabled", "").lower() == "true"
-    executors = conf.get("spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances", "")
+    executors = conf.get(
+        "spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances", ""
+    )
     per, most = conf.get("spark.executor.cores", ""), conf.get("spark.cores.max", "")
     cores = int(executors) * int(per or 1) if executors.isdigit() and (per or "1").isdigit() else 0
     if most.isdigit():
@@ -329,7 +372,9 @@ def promised_cores(conf: Mapping[str, str]) -> int:
 
 
 def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
-    """Every Spark property that we set; `spark.conf` of the settings wins. Writes the logging configuration into `folder`."""
+    """Every Spark property that we set; `spark.conf` of the settings wins. Writes the logging configuration
+    into `folder`.
+    """
     log4j = folder / "log4j2.properties"
     log4j.write_text(
         "rootLogger.level = warn\nrootLogger.appenderRef.stderr.ref = stderr\n"
@@ -363,8 +408,12 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
 
 
 def _shown(conf: SparkConf, settings: SparkSettings) -> SparkConf:
-    """The properties without the secret ones: those of the launch stand on the command line of the JVM, for everyone on the machine."""
-    return SparkConf(loadDefaults=False).setAll([pair for pair in conf.getAll() if not settings.is_secret(pair[0])])
+    """The properties without the secret ones: those of the launch stand on the command line of the JVM, for
+    everyone on the machine.
+    """
+    return SparkConf(loadDefaults=False).setAll(
+        [pair for pair in conf.getAll() if not settings.is_secret(pair[0])]
+    )
 
 
 def _launch(conf: SparkConf, log: IO[bytes]) -> None:
@@ -377,7 +426,9 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _environment(settings: SparkSettings) -> Iterator[None]:
-    """What Spark takes from the environment only: the workers' interpreter, and the address of a session on this machine."""
+    """What Spark takes from the environment only: the workers' interpreter, and the address of a session on
+    this machine.
+    """
     wanted = {"PYSPARK_PYTHON": settings.properties().get("spark.pyspark.python", sys.executable)}
     if settings.is_here:
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
@@ -425,7 +476,9 @@ def _reset() -> None:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Py4j tells the root logger of every lost connection with a traceback; what it means for the round is said by the round."""
+    """Py4j tells the root logger of every lost connection with a traceback; what it means for the round is
+    said by the round.
+    """
     return "py4j" not in Path(record.pathname).parts
 
 

@@ -1,8 +1,9 @@
 """Hands tasks to Spark's workers: what both of our kinds of job, refinement and the deep audit, begin with.
 
-Promises that each task has a Spark partition of its own and comes as the bytes it was. They travel as a column of Arrow: from a list of
-rows PySpark makes an RDD that its Python workers write anew, and because those run with other settings than the workers of
-`mapInArrow`, Spark keeps a second parent of Python workers for nothing else (decision 0048).
+Promises that each task has a Spark partition of its own and comes as the bytes it was. They travel as a
+column of Arrow: from a list of rows PySpark makes an RDD that its Python workers write anew, and because
+those run with other settings than the workers of `mapInArrow`, Spark keeps a second parent of Python workers
+for nothing else (decision 0048).
 """
 
 from __future__ import annotations

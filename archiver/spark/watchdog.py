@@ -1,7 +1,8 @@
 """Bounds what waits for Spark.
 
-Owns the two clocks of a wait: a JVM that gives no sign of life is killed, and a job whose time is up is cancelled again and again until it
-has ended. Promises that whoever waits comes back with an error, whatever the other end does. Must never decide what that error means.
+Owns the two clocks of a wait: a JVM that gives no sign of life is killed, and a job whose time is up is
+cancelled again and again until it has ended. Promises that whoever waits comes back with an error, whatever
+the other end does. Must never decide what that error means.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ _Answer = TypeVar("_Answer")
 def beside(work: Callable[[], _Answer], give_up: Callable[[], object], name: str) -> _Answer:
     """What `work` answers or raises, done by a thread of that name while this one waits.
 
-    py4j takes a Ctrl-C that meets it in a call for an error of the call, and pyspark's own handler asks the JVM from within that call. Here
-    it reaches the thread that waits. Then `give_up` must see to it that the other one ends, also if it has not begun; a second Ctrl-C does
-    not wait for that, and neither does the end of the process.
+    py4j takes a Ctrl-C that meets it in a call for an error of the call, and pyspark's own handler asks the
+    JVM from within that call. Here it reaches the thread that waits. Then `give_up` must see to it that the
+    other one ends, also if it has not begun; a second Ctrl-C does not wait for that, and neither does the end
+    of the process.
     """
     asking = _Asking(work, name)
     try:
@@ -71,7 +73,9 @@ def _interrupts_held() -> Iterator[None]:
 
 
 class _Asking(threading.Thread, Generic[_Answer]):
-    """Does the work. Whoever waits for it may be interrupted at any moment, after which `Thread.join` is not to be trusted."""
+    """Does the work. Whoever waits for it may be interrupted at any moment, after which `Thread.join` is not
+    to be trusted.
+    """
 
     def __init__(self, work: Callable[[], _Answer], name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -95,19 +99,25 @@ class _Asking(threading.Thread, Generic[_Answer]):
         self._gate.release()
 
     def wait(self) -> None:
-        """Until it is over. In pieces: a signal that comes just before one begins is heard only when that one ends."""
+        """Until it is over. In pieces: a signal that comes just before one begins is heard only when that one
+        ends.
+        """
         while not self._over:
             self._gate.acquire(timeout=_HEAR_EVERY_S)
 
 
 class Pulse:
-    """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is killed, so that the wait ends.
+    """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is
+    killed, so that the wait ends.
 
     Enter it around the wait. Without a JVM of ours it does nothing.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes] | None = None, gateway: Any = None, timeout_s: float = threading.TIMEOUT_MAX
+        self,
+        process: subprocess.Popen[bytes] | None = None,
+        gateway: Any = None,
+        timeout_s: float = threading.TIMEOUT_MAX,
     ) -> None:
         self.timeout_s = timeout_s
         self.silent = False
@@ -152,19 +162,24 @@ class Pulse:
 
 
 class JobWatch:
-    """Cancels what the thread that enters it starts on Spark, when the time is up or nobody waits any more; again and again, until the job
-    has ended.
+    """Cancels what the thread that enters it starts on Spark, when the time is up or nobody waits any more;
+    again and again, until the job has ended.
 
-    What answers and still does not end is left after some more time, that of `pulse`: a JVM of ours is killed, a Spark Connect server's
-    client is closed.
+    What answers and still does not end is left after some more time, that of `pulse`: a JVM of ours is
+    killed, a Spark Connect server's client is closed.
     """
 
     def __init__(self, session: SparkSession, kind: str, timeout_s: float, pulse: Pulse) -> None:
-        """`kind` is what the job's tag begins with; the rest of it no other job has, for a request to cancel may arrive late."""
-        # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel nothing.
+        """`kind` is what the job's tag begins with; the rest of it no other job has, for a request to cancel
+        may arrive late.
+        """
+        # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel
+        # nothing.
         context = session.sparkContext if hasattr(session, "sparkContext") else None
         self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
-        self._cancel: Callable[[str], object] = session.interruptTag if context is None else context.cancelJobsWithTag
+        self._cancel: Callable[[str], object] = (
+            session.interruptTag if context is None else context.cancelJobsWithTag
+        )
         self._remove: Callable[[str], object] = session.removeTag if context is None else context.removeJobTag
         self._session = session if context is None else None
         self._tag = f"{kind}-{next(_NUMBERS)}"
@@ -177,7 +192,8 @@ class JobWatch:
         self.overdue = False
         """Whether the time was up before the job had ended."""
         self._thread = threading.Thread(target=self._cancel_late, name="spark-watch", daemon=True)
-        # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both calls.
+        # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both
+        # calls.
         self._leave = threading.Timer(min(timeout_s, pulse.timeout_s), self._hang_up)
         self._leave.daemon = True
 
@@ -186,14 +202,20 @@ class JobWatch:
         self._thread.start()
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self._done.set()
         self._over.set()
         self._leave.cancel()
         self._thread.join(_CANCEL_EVERY_S)
-        with contextlib.suppress(PySparkException, Py4JError, OSError):  # The JVM may be gone, and the tag with it.
+        with contextlib.suppress(
+            PySparkException, Py4JError, OSError
+        ):  # The JVM may be gone, and the tag with it.
             self._remove(self._tag)
-        if self._left and isinstance(error, ValueError):  # so gRPC calls a channel that is closed between two requests
+        if self._left and isinstance(
+            error, ValueError
+        ):  # so gRPC calls a channel that is closed between two requests
             raise ConnectionError(f"the client was closed: {error}") from error
 
     def give_up(self) -> None:
@@ -219,7 +241,9 @@ class JobWatch:
 
 
 def hang_up(session: Any) -> None:
-    """Close this end of a session over Spark Connect, whatever waits for its server; the other end goes by itself in time."""
+    """Close this end of a session over Spark Connect, whatever waits for its server; the other end goes by
+    itself in time.
+    """
     client = session.client
     # Not by its own close, which first waits for what was asked of the server behind our back.
     client._closed = True

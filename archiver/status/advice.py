@@ -1,7 +1,7 @@
 """What is wrong, in words, the worst first: each with what to do, and the place in the runbook.
 
-Pure, from the standing and the journal. Owns the list of the runbook's anchors: its writer gives every one of them a heading, and a test
-holds the two together. Must never hide that something could not be told.
+Pure, from the standing and the journal. Owns the list of the runbook's anchors: its writer gives every one of
+them a heading, and a test holds the two together. Must never hide that something could not be told.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from intake.sources.kafka.state import MirrorState
 from reconcile.findings.finding import IDS, anchor
 
 Severity = Literal["act", "watch", "note"]
-"""act: somebody must do something · watch: the daemon goes on trying, or it ends by itself · note: worth knowing."""
+"""act: somebody must do something · watch: the daemon goes on trying, or it ends by itself · note: worth
+knowing."""
 
 SEVERITIES: tuple[Severity, ...] = ("act", "watch", "note")
 """The worst first."""
@@ -116,26 +117,43 @@ def advice(
 ) -> list[Advice]:
     """Everything worth saying, the worst first; empty if all is well.
 
-    `sources` are the daemon's file sources, `mirrors` its Kafka sources. `standing` is None while the application is not open. A standing
-    older than ten times `look_interval_s` (and a minute) is stale.
+    `sources` are the daemon's file sources, `mirrors` its Kafka sources. `standing` is None while the
+    application is not open. A standing older than ten times `look_interval_s` (and a minute) is stale.
     """
     found = list(_of_state(journal))
     found += _of_dependencies(journal.checks(), now_us)
-    stuck = set() if standing is None else {topic.topic for topic in standing.topics if topic.stuck is not None}
+    stuck = (
+        set() if standing is None else {topic.topic for topic in standing.topics if topic.stuck is not None}
+    )
     found += beside_topics(journal, sources, stuck, mirrors)
     if standing is not None:
         found += _of_age(standing, now_us, look_interval_s)
         if standing.log_ahead_s is not None:
             what = log_ahead_text(standing.newest_us, standing.log_ahead_s)
-            todo = "Nothing is lost. Check the clocks of every machine that writes, and read the runbook for what to expect until then."
+            todo = (
+                "Nothing is lost. Check the clocks of every machine that writes, and read the runbook for "
+                "what to expect until then."
+            )
             found.append(
-                Advice("watch", anchor("log-ahead"), "the intake log is ahead of the clock", f"{what[:1].upper()}{what[1:]}.", todo)
+                Advice(
+                    "watch",
+                    anchor("log-ahead"),
+                    "the intake log is ahead of the clock",
+                    f"{what[:1].upper()}{what[1:]}.",
+                    todo,
+                )
             )
         deferred = _deferred(journal.newest("tick"))
         for topic in standing.topics:
             found += _of_topic(topic, now_us, deferred)
         found += [
-            Advice("note", "differences", "the configuration differs", text, "Bring the configuration and the log together.")
+            Advice(
+                "note",
+                "differences",
+                "the configuration differs",
+                text,
+                "Bring the configuration and the log together.",
+            )
             for text in standing.differences
         ]
     found += _of_jobs(journal, found)
@@ -159,7 +177,9 @@ def verdict(found: Sequence[Advice], state: str) -> str:
 
 def _shorts(found: Sequence[Advice], severity: Severity) -> list[str]:
     """Each once: several transactions may hold back one topic. That the daemon starts is said by itself."""
-    return list(dict.fromkeys(item.short for item in found if item.severity == severity and item.kind != "starting"))
+    return list(
+        dict.fromkeys(item.short for item in found if item.severity == severity and item.kind != "starting")
+    )
 
 
 def _things(items: Sequence[str]) -> str:
@@ -178,7 +198,13 @@ def _of_state(journal: Journal) -> Iterable[Advice]:
         todo = "It goes on by itself as soon as what it waits for is there."
         yield Advice("watch", "starting", "starting", f"The daemon is starting: {waits}.", todo)
     elif journal.state == "stopping":
-        yield Advice("note", "stopping", "stopping", "The daemon is stopping.", "It writes out what it has acknowledged, and ends.")
+        yield Advice(
+            "note",
+            "stopping",
+            "stopping",
+            "The daemon is stopping.",
+            "It writes out what it has acknowledged, and ends.",
+        )
 
 
 def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
@@ -195,10 +221,13 @@ def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
 
 
 def beside_topics(
-    journal: Journal, sources: Sequence[FilesState], stuck: Collection[str] = (), mirrors: Sequence[MirrorState] = ()
+    journal: Journal,
+    sources: Sequence[FilesState],
+    stuck: Collection[str] = (),
+    mirrors: Sequence[MirrorState] = (),
 ) -> list[Advice]:
-    """What only the daemon knows: files and topics that it cannot take in, a configuration file that it does not follow, the
-    findings of the reconciler.
+    """What only the daemon knows: files and topics that it cannot take in, a configuration file that it does
+    not follow, the findings of the reconciler.
 
     Of topics that are `stuck` it is told by itself that somebody must act.
     """
@@ -207,7 +236,11 @@ def beside_topics(
     found += [one for mirror in mirrors for one in _of_mirror(mirror, away)]
     refusal = journal.refusal
     if refusal is not None:
-        what = f"The reload of {moment(refusal.at_us)} was refused" + ("" if refusal.whole else " in part") + f": {refusal.why}"
+        what = (
+            f"The reload of {moment(refusal.at_us)} was refused"
+            + ("" if refusal.whole else " in part")
+            + f": {refusal.why}"
+        )
         todo = "Correct the file and reload again; until then everything goes on as before."
         if not refusal.whole:
             todo = "Correct those keys and reload again." + (
@@ -224,7 +257,10 @@ def _of_schemas(journal: Journal) -> Iterable[Advice]:
         rest = one.incompatible - len(one.fields)
         named = ", ".join(one.fields) + (f", and {rest} more" if rest > 0 else "")
         changes = counted(one.incompatible, "incompatible change")
-        what = f"Topic {one.topic}: at {moment(one.at_us)} its schema went from version {one.was} to {one.now} with {changes}: {named}"
+        what = (
+            f"Topic {one.topic}: at {moment(one.at_us)} its schema went from version {one.was} to "
+            f"{one.now} with {changes}: {named}"
+        )
         short = f"{_named(one.topic)} has a schema with {changes}"
         todo = (
             f"`archiver schema show {one.topic}` lists the old and the new columns; queries need both. "
@@ -245,13 +281,30 @@ def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice
         topic = item["topic"]
         severity: Severity = "note" if topic in stuck else _OF_FINDING[item["severity"]]
         short = f"{'the data folder' if topic is None else _named(topic)} has a finding ({item['id']})"
-        where = "" if topic is None else f"Topic {topic}" + ("" if item["partition"] is None else f", partition {item['partition']}") + ": "
+        where = (
+            ""
+            if topic is None
+            else f"Topic {topic}"
+            + ("" if item["partition"] is None else f", partition {item['partition']}")
+            + ": "
+        )
         yield Advice(
-            severity, anchor(item["id"]), short, f"{where}{item['what']}", f"{item['repair'][:1].upper()}{item['repair'][1:]}.", topic
+            severity,
+            anchor(item["id"]),
+            short,
+            f"{where}{item['what']}",
+            f"{item['repair'][:1].upper()}{item['repair'][1:]}.",
+            topic,
         )
     if len(left) > FINDINGS_SHOWN:
         more = counted(len(left) - FINDINGS_SHOWN, "finding")
-        yield Advice("watch", "job", f"{more} more", f"The reconciler has {more} more.", "`archiver reconcile` names every one.")
+        yield Advice(
+            "watch",
+            "job",
+            f"{more} more",
+            f"The reconciler has {more} more.",
+            "`archiver reconcile` names every one.",
+        )
 
 
 def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
@@ -259,18 +312,40 @@ def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
     name = f"File source {source.glob} (topic {source.topic})"
     if source.trouble is not None:
         severity: Severity = "watch" if away else "act"
-        short, todo = f"file source {_cut(source.glob)} takes nothing in", "Do what the message says; it goes on by itself then."
-        yield Advice(severity, "source", short, f"{name} takes nothing in: {source.trouble}", todo, source.topic)
+        short, todo = (
+            f"file source {_cut(source.glob)} takes nothing in",
+            "Do what the message says; it goes on by itself then.",
+        )
+        yield Advice(
+            severity, "source", short, f"{name} takes nothing in: {source.trouble}", todo, source.topic
+        )
     if source.failed:
         cannot = counted(source.failed, "file or folder", "files and folders")
-        first = f"{source.problems[0].path}: {source.problems[0].why}" if source.problems else "none is named yet"
+        first = (
+            f"{source.problems[0].path}: {source.problems[0].why}" if source.problems else "none is named yet"
+        )
         what = f"{name} cannot take in {cannot}; {'the first is ' if source.failed > 1 else ''}{first}"
         todo = "Do what the message says; the other files go on, and what is mended is taken in by itself."
-        yield Advice("act", "source", f"file source {_cut(source.glob)} has files that cannot be taken in", what, todo, source.topic)
-    if source.looked_us is not None and not source.folder_found and source.trouble is None:
-        todo = "Make the folder, or mount it, if files are to come; else take the source out of the configuration."
         yield Advice(
-            "watch", "source", f"file source {_cut(source.glob)} has no folder", f"{name} finds no folder to look in.", todo, source.topic
+            "act",
+            "source",
+            f"file source {_cut(source.glob)} has files that cannot be taken in",
+            what,
+            todo,
+            source.topic,
+        )
+    if source.looked_us is not None and not source.folder_found and source.trouble is None:
+        todo = (
+            "Make the folder, or mount it, if files are to come; else take the source out of the "
+            "configuration."
+        )
+        yield Advice(
+            "watch",
+            "source",
+            f"file source {_cut(source.glob)} has no folder",
+            f"{name} finds no folder to look in.",
+            todo,
+            source.topic,
         )
 
 
@@ -279,16 +354,28 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
     name = f"Kafka source {mirror.name}"
     if mirror.trouble is not None:
         severity: Severity = "watch" if away else "act"
-        short, todo = f"Kafka source {mirror.name} takes nothing in", "Do what the message says; it goes on by itself then."
+        short, todo = (
+            f"Kafka source {mirror.name} takes nothing in",
+            "Do what the message says; it goes on by itself then.",
+        )
         yield Advice(severity, "mirror", short, f"{name} takes nothing in: {mirror.trouble}", todo)
     for one in mirror.findings[:FINDINGS_SHOWN]:
-        short, what = f"{_named(one.topic)} is not mirrored on ({one.kind})", f"{name} does not read {one.where} on: it {one.why}"
+        short, what = (
+            f"{_named(one.topic)} is not mirrored on ({one.kind})",
+            f"{name} does not read {one.where} on: it {one.why}",
+        )
         if one.kind in ("unreadable", "refused", "unstorable"):
             what = f"{name} does not read {one.where} on: {one.why}"
         yield Advice("act", "mirror", short, what, "The other topics and partitions go on.", one.topic)
     if mirror.stopped > FINDINGS_SHOWN:
         more = f"{counted(mirror.stopped - FINDINGS_SHOWN, 'more place')}"
-        yield Advice("act", "mirror", f"{more} not mirrored on", f"{name} does not read {more} on.", "Its state names them.")
+        yield Advice(
+            "act",
+            "mirror",
+            f"{more} not mirrored on",
+            f"{name} does not read {more} on.",
+            "Its state names them.",
+        )
 
 
 def _of_age(standing: Standing, now_us: int, look_interval_s: float) -> Iterable[Advice]:
@@ -298,7 +385,8 @@ def _of_age(standing: Standing, now_us: int, look_interval_s: float) -> Iterable
             "act",
             "stale",
             "the look at the topics is old",
-            f"What this page shows of the topics is of {moment(standing.now_us)}, {age(old_s)} ago: no newer look was finished since then.",
+            f"What this page shows of the topics is of {moment(standing.now_us)}, {age(old_s)} ago: no "
+            "newer look was finished since then.",
             "See the last watch cycle below and the daemon's log.",
         )
 
@@ -314,29 +402,53 @@ def _of_topic(topic: TopicStanding, now_us: int, deferred: frozenset[str]) -> It
     by_cause: dict[tuple[Cause, str], list[PartitionStanding]] = {}
     for partition in topic.partitions:
         cause = partition.cause
-        if cause is None or cause == "waiting" or (cause == "due" and (partition.last.seconds or 0) <= LATE_S):
+        if (
+            cause is None
+            or cause == "waiting"
+            or (cause == "due" and (partition.last.seconds or 0) <= LATE_S)
+        ):
             continue
-        name = partition.held.transactional_id if cause == "transaction" and partition.held is not None else ""
+        name = (
+            partition.held.transactional_id if cause == "transaction" and partition.held is not None else ""
+        )
         by_cause.setdefault((cause, name), []).append(partition)
     if topic.stuck is not None and not any(cause == "stuck" for cause, _ in by_cause):
-        yield _stuck(topic, f"Topic {topic.topic}: the last round could not finish it: {topic.stuck}", deferred)
+        yield _stuck(
+            topic, f"Topic {topic.topic}: the last round could not finish it: {topic.stuck}", deferred
+        )
     untouched = all(one.untouched for one in topic.partitions)
     for (cause, _), partitions in sorted(by_cause.items(), key=lambda item: CAUSES.index(item[0][0])):
         worst = max(partitions, key=lambda one: (one.last.seconds is None, one.last.seconds or 0.0))
         where = numbers([one.partition for one in partitions])
         several = len(partitions) > 1
-        which = f", partition{'s' * several} {where}" + (f" (the worst is {worst.partition})" if several else "")
+        which = f", partition{'s' * several} {where}" + (
+            f" (the worst is {worst.partition})" if several else ""
+        )
         what = f"Topic {topic.topic}{which}: {worst.reason}"
         if cause == "stuck":  # of the whole topic, whatever partition waits for it
             yield _stuck(topic, f"Topic {topic.topic}: {worst.reason}", deferred)
         else:
             severity = "watch" if cause == "unconfigured" and untouched else _severity(cause)
-            yield Advice(severity, cause, f"{_named(topic.topic)} {_SHORT[cause]}", what, _todo(cause, worst, now_us), topic.topic)
+            yield Advice(
+                severity,
+                cause,
+                f"{_named(topic.topic)} {_SHORT[cause]}",
+                what,
+                _todo(cause, worst, now_us),
+                topic.topic,
+            )
 
 
 def _stuck(topic: TopicStanding, what: str, deferred: frozenset[str]) -> Advice:
     if topic.topic in deferred:
-        return Advice("watch", "deferred", f"{_named(topic.topic)} is deferred", what, "The next round tries again by itself.", topic.topic)
+        return Advice(
+            "watch",
+            "deferred",
+            f"{_named(topic.topic)} is deferred",
+            what,
+            "The next round tries again by itself.",
+            topic.topic,
+        )
     return Advice(
         "act",
         "stuck",
@@ -374,17 +486,26 @@ def _todo(cause: Cause, worst: PartitionStanding, now_us: int) -> str:
             return "Put the topic back into the configuration and reload it, or `archiver topics delete` it."
         case "transaction":
             over = worst.held is not None and worst.held.deadline_us <= now_us
-            return "Nothing: its time is over, and it is aborted." if over else "Let its producer end it, or wait until its time is over."
+            return (
+                "Nothing: its time is over, and it is aborted."
+                if over
+                else "Let its producer end it, or wait until its time is over."
+            )
         case "pending":
             return "Nothing at first. If it stays, see the last tick below."
         case "off":
             return "Nothing, if this is wanted; else set archive.min_bytes."
         case _:
-            return "See below who leads and what the last ticks did: rounds may take longer than records need to arrive."
+            return (
+                "See below who leads and what the last ticks did: rounds may take longer than records need "
+                "to arrive."
+            )
 
 
 def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
-    """What was not told `before` by its own kind: a halted topic makes a tick fail, a dependency that is away any job that needs it."""
+    """What was not told `before` by its own kind: a halted topic makes a tick fail, a dependency that is away
+    any job that needs it.
+    """
     told = {item.kind for item in before}
     silent = [check for check in journal.checks() if not check.ok]
     findings = {anchor(one) for one in IDS}
@@ -413,7 +534,13 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
     tick = journal.newest("tick")
     if tick is not None and tick.outcome == "skipped":
         what = f"The last tick was left to another process: {tick.line}."
-        yield Advice("note", "follower", "another process leads", what, "Nothing: this daemon takes over when that one stops.")
+        yield Advice(
+            "note",
+            "follower",
+            "another process leads",
+            what,
+            "Nothing: this daemon takes over when that one stops.",
+        )
 
 
 def of_audits(journal: Journal) -> Iterable[Advice]:
@@ -422,9 +549,17 @@ def of_audits(journal: Journal) -> Iterable[Advice]:
         audit = journal.newest(job)
         what = "" if audit is None else f"The {name} of {moment(audit.began_us)}: {audit.line}"
         if audit is not None and audit.outcome == "wrong":
-            yield Advice("act", "audit", f"the {name} says invalid", what, f"`archiver audit{option}` names every finding.")
+            yield Advice(
+                "act",
+                "audit",
+                f"the {name} says invalid",
+                what,
+                f"`archiver audit{option}` names every finding.",
+            )
         elif audit is not None and audit.outcome == "untold":
-            yield Advice("watch", "untold", f"the {name} could not tell", what, "The next audit tries again by itself.")
+            yield Advice(
+                "watch", "untold", f"the {name} could not tell", what, "The next audit tries again by itself."
+            )
     yield from _of_undecoded(journal.newest("audit"))
 
 
@@ -433,12 +568,25 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
     found: list[dict[str, Any]] = [] if audit is None else audit.document.get("undecoded", [])
     found = [item for item in found if item["records"]]
     for item in found[:FINDINGS_SHOWN]:
-        topic, count = str(item["topic"]), counted(int(item["records"]), "undecoded key or value", "undecoded keys and values")
-        what = (
-            f"Topic {topic}: the table has {count}, and keeps their bytes (audit of {moment(audit.began_us if audit is not None else 0)})"
+        topic, count = (
+            str(item["topic"]),
+            counted(int(item["records"]), "undecoded key or value", "undecoded keys and values"),
         )
-        todo = f"`archiver dlq list --topic {topic}` names the records and why; `archiver dlq replay` decodes them with a schema that fits."
+        what = (
+            f"Topic {topic}: the table has {count}, and keeps their bytes (audit of "
+            f"{moment(audit.began_us if audit is not None else 0)})"
+        )
+        todo = (
+            f"`archiver dlq list --topic {topic}` names the records and why; `archiver dlq replay` decodes "
+            "them with a schema that fits."
+        )
         yield Advice("watch", "undecoded", f"{_named(topic)} has {count}", what, todo, topic)
     if len(found) > FINDINGS_SHOWN:
         more = counted(len(found) - FINDINGS_SHOWN, "more topic")
-        yield Advice("watch", "undecoded", f"{more} with undecoded records", f"{more} have undecoded records", "See `archiver dlq list`.")
+        yield Advice(
+            "watch",
+            "undecoded",
+            f"{more} with undecoded records",
+            f"{more} have undecoded records",
+            "See `archiver dlq list`.",
+        )

@@ -45,6 +45,9 @@ def numbers(values: list[int], most: int = 8) -> str:
             runs[-1] = (runs[-1][0], value)
         else:
             runs.append((value, value))
-    told = [f"{low}" if low == high else f"{low} to {high}" if high > low + 1 else f"{low}, {high}" for low, high in runs[:most]]
+    told = [
+        f"{low}" if low == high else f"{low} to {high}" if high > low + 1 else f"{low}, {high}"
+        for low, high in runs[:most]
+    ]
     rest = sum(high - low + 1 for low, high in runs[most:])
     return ", ".join(told) + (f" and {rest:,} more" if rest else "")

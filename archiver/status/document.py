@@ -1,6 +1,7 @@
 """The document of `archiver status`: the same, whether a command makes it or the daemon does.
 
-Reads both logs and looks up what pins intake; changes nothing. Its keys only ever grow in number: programs read them.
+Reads both logs and looks up what pins intake; changes nothing. Its keys only ever grow in number: programs
+read them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from intake.sources.files.source import FilesState
 from intake.sources.kafka.state import MirrorState
 from reconcile.snapshot.oldest_required import Pin, metrics_of
 
-ENDS = "after its time a running writer or the next `archiver archive` aborts it, and opening its transactional id again does so at once"
+ENDS = (
+    "after its time a running writer or the next `archiver archive` aborts it, and opening its "
+    "transactional id again does so at once"
+)
 """What becomes of an open transaction that its producer does not end."""
 
 
@@ -59,18 +63,27 @@ class Deployment(Protocol):
 
 
 def status_document(
-    at: Deployment, now_us: int, stuck: Mapping[str, str] | None = None, daemon: Mapping[str, Any] | None = None
+    at: Deployment,
+    now_us: int,
+    stuck: Mapping[str, str] | None = None,
+    daemon: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Where the logs, the leadership and every topic stand at `now_us`.
 
-    `stuck` says, per topic that the last round left halted or deferred, why: known to a daemon only. `daemon` is what the daemon beside
-    says of itself (`daemon_document`), with or without `attention` and `sources`. Raises what reading the logs and the tables' metadata
-    raises.
+    `stuck` says, per topic that the last round left halted or deferred, why: known to a daemon only. `daemon`
+    is what the daemon beside says of itself (`daemon_document`), with or without `attention` and `sources`.
+    Raises what reading the logs and the tables' metadata raises.
     """
     ledger = at.ledger()  # first, or an archive may seem to reach beyond the intake log
     intake, pin = at.intake(), at.pinned()
     found = standing(
-        intake, ledger, at.settings.topics, now_us, stuck or {}, archive=at.settings.archive, skew_max_s=at.settings.intake.clock_skew_max
+        intake,
+        ledger,
+        at.settings.topics,
+        now_us,
+        stuck or {},
+        archive=at.settings.archive,
+        skew_max_s=at.settings.intake.clock_skew_max,
     )
     lost = _lost(at, intake, now_us)
     attention = list(found.differences) if lost is None else [lost]
@@ -81,9 +94,16 @@ def status_document(
         placed = positions(intake, ledger, topic.topic_id)
         if topic.pending:
             pending = counted(topic.pending, "archive that is", "archives that are")
-            attention.append(f"topic {topic.topic} has {pending} in no table yet; run `archiver archive --topic {topic.topic}`")
+            attention.append(
+                f"topic {topic.topic} has {pending} in no table yet; run `archiver archive --topic "
+                f"{topic.topic}`"
+            )
         attention += troubles(topic.topic, placed) + _broken(topic)
-        overdue |= {item.held.producer_id: _overdue(item.held, now_us) for item in placed if item.held and item.held.deadline_us <= now_us}
+        overdue |= {
+            item.held.producer_id: _overdue(item.held, now_us)
+            for item in placed
+            if item.held and item.held.deadline_us <= now_us
+        }
         backlog_rows, backlog_bytes = whole_backlog(placed)
         topics.append(
             {
@@ -93,7 +113,11 @@ def status_document(
                 "backlog_rows": backlog_rows,
                 "backlog_bytes": backlog_bytes,
                 "pending_archives": topic.pending,
-                "held": [{"partition": item.partition, **item.held.to_json()} for item in placed if item.held is not None],
+                "held": [
+                    {"partition": item.partition, **item.held.to_json()}
+                    for item in placed
+                    if item.held is not None
+                ],
                 **_standing_of(topic),
             }
         )
@@ -116,8 +140,13 @@ def status_document(
 def daemon_document(
     address: str, journal: Journal, sources: Sequence[FilesState] = (), mirrors: Sequence[MirrorState] = ()
 ) -> dict[str, Any]:
-    """What a daemon says of itself, for `status_document`; `/readyz` says the same of its state and its checks."""
-    checks = [{"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)} for check in journal.checks()]
+    """What a daemon says of itself, for `status_document`; `/readyz` says the same of its state and its
+    checks.
+    """
+    checks = [
+        {"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)}
+        for check in journal.checks()
+    ]
     return {
         "address": address,
         "state": journal.state,
@@ -125,7 +154,10 @@ def daemon_document(
         "checks": checks,
         "sources": [_source(source) for source in sources],
         "mirrors": [_mirror(mirror) for mirror in mirrors],
-        "attention": [f"{item.what}. {item.todo}" for item in [*beside_topics(journal, sources, mirrors=mirrors), *of_audits(journal)]],
+        "attention": [
+            f"{item.what}. {item.todo}"
+            for item in [*beside_topics(journal, sources, mirrors=mirrors), *of_audits(journal)]
+        ],
     }
 
 
@@ -152,7 +184,10 @@ def _mirror(mirror: MirrorState) -> dict[str, Any]:
         "partitions": mirror.partitions,
         "behind": mirror.behind,
         "stopped": mirror.stopped,
-        "findings": [{"kind": one.kind, "topic": one.topic, "partition": one.partition, "why": one.why} for one in mirror.findings],
+        "findings": [
+            {"kind": one.kind, "topic": one.topic, "partition": one.partition, "why": one.why}
+            for one in mirror.findings
+        ],
         "trouble": mirror.trouble,
     }
 
@@ -173,7 +208,10 @@ def _partition(partition: PartitionStanding) -> dict[str, Any]:
         "partition": partition.partition,
         "start": partition.start,
         "next": partition.next,
-        "stages": {stage: {"offset": lag.offset, "lag_records": lag.records, "lag_seconds": lag.seconds} for stage, lag in lags.items()},
+        "stages": {
+            stage: {"offset": lag.offset, "lag_records": lag.records, "lag_seconds": lag.seconds}
+            for stage, lag in lags.items()
+        },
         "cause": partition.cause,
         "reason": partition.reason,
     }
@@ -197,13 +235,18 @@ def _broken(topic: TopicStanding) -> list[str]:
     for partition in topic.partitions:
         if partition.cause in ("restored", "unconfigured"):
             broken.setdefault(partition.reason, []).append(partition.partition)
-    several = ((reason, f"partition{'s' * (len(places) > 1)} {numbers(places)}") for reason, places in broken.items())
+    several = (
+        (reason, f"partition{'s' * (len(places) > 1)} {numbers(places)}") for reason, places in broken.items()
+    )
     return [*found, *(f"topic {topic.topic} {where}: {reason}" for reason, where in several)]
 
 
 def _overdue(held: HeldBack, now_us: int) -> str:
     """An open transaction that nobody ended though its time is over."""
-    return f"transaction {held.described(now_us)} holds archiving back, and its time was over at {moment(held.deadline_us)}; {ENDS}"
+    return (
+        f"transaction {held.described(now_us)} holds archiving back, and its time was over at "
+        f"{moment(held.deadline_us)}; {ENDS}"
+    )
 
 
 def _beside(daemon: Mapping[str, Any] | None) -> list[str]:

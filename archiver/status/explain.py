@@ -1,7 +1,8 @@
 """Where one record is, and why it is not further: the decision alone.
 
-Pure: from what was seen of one offset in logs, store and table to one state, an exit code and the reasons. Promises to say that something
-is wrong only of what was seen to be wrong, and that all is well only where it was seen; what could not be looked at is `unknown`.
+Pure: from what was seen of one offset in logs, store and table to one state, an exit code and the reasons.
+Promises to say that something is wrong only of what was seen to be wrong, and that all is well only where it
+was seen; what could not be looked at is `unknown`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ State = Literal[
     "damaged",
     "unknown",
 ]
-"""beyond_end: there is no such offset yet · in_transaction: part of an open one · behind_transaction: stable only when an open one has
-ended · aborted: a gap, no record · waiting: in intake, not archived · pending: in an archive that no table has yet · committed: once in
-the table · archived: in an archive, and the topic has no table · removed: somebody deleted it from the table · missing, doubled, damaged:
-something is wrong with it · unknown: it cannot be told."""
+"""beyond_end: there is no such offset yet · in_transaction: part of an open one · behind_transaction: stable
+only when an open one has ended · aborted: a gap, no record · waiting: in intake, not archived · pending: in
+an archive that no table has yet · committed: once in the table · archived: in an archive, and the topic has
+no table · removed: somebody deleted it from the table · missing, doubled, damaged: something is wrong with it
+· unknown: it cannot be told."""
 
 CODES: dict[State, int] = {
     "beyond_end": USAGE,
@@ -128,7 +130,8 @@ class TableSight:
     undeletable: str | None = None
     """Why delete files could not be applied."""
     suspects: tuple[int, ...] = ()
-    """Foreign snapshots one of which may have taken it away, the newest first: some or all have expired. None where `removed` is known."""
+    """Foreign snapshots one of which may have taken it away, the newest first: some or all have expired. None
+    where `removed` is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,9 @@ class Explanation:
 
     @property
     def exit_code(self) -> int:
-        """0 it was found and is fine, or never will be; 1 something is wrong; 2 it cannot be told; 3 there is no such offset."""
+        """0 it was found and is fine, or never will be; 1 something is wrong; 2 it cannot be told; 3 there is
+        no such offset.
+        """
         return CODES.get(self.state, FINE)
 
 
@@ -190,11 +195,21 @@ def explain(facts: Facts) -> Explanation:
 
 def _state(facts: Facts) -> tuple[State, str]:
     if facts.offset >= facts.next:
-        there = f"has {counted(facts.next, 'offset')}, 0 to {facts.next - 1}" if facts.next else "has no offset yet"
+        there = (
+            f"has {counted(facts.next, 'offset')}, 0 to {facts.next - 1}"
+            if facts.next
+            else "has no offset yet"
+        )
         return "beyond_end", f"partition {facts.partition} {there}; the next record gets offset {facts.next}"
     if facts.offset < facts.start:
         still = "; its table still has the row" if _seen(facts.table) else ""
-        return "retired", f"it is older than the topic's retention, which has left everything from offset {facts.start} on{still}"
+        return (
+            "retired",
+            (
+                "it is older than the topic's retention, which has left everything from offset "
+                f"{facts.start} on{still}"
+            ),
+        )
     if facts.gap:
         return _gap(facts)
     if facts.offset >= facts.stable:
@@ -207,7 +222,11 @@ def _state(facts: Facts) -> tuple[State, str]:
         return _below(facts)
     if facts.offset < facts.written:
         return _pending(facts)
-    return _in_intake(facts, "waiting", f"it is accepted and not archived: {facts.reason or facts.halted or 'nothing archives it'}")
+    return _in_intake(
+        facts,
+        "waiting",
+        f"it is accepted and not archived: {facts.reason or facts.halted or 'nothing archives it'}",
+    )
 
 
 def _seen(table: TableSight | None) -> int:
@@ -221,22 +240,45 @@ def _gap(facts: Facts) -> tuple[State, str]:
     if _seen(facts.table):
         return "damaged", "it belongs to an aborted transaction, and the table has a row of it all the same"
     if facts.aborted is None:
-        return "aborted", "it belongs to an aborted transaction, so nobody ever sees it; by which one is not known any more"
+        return (
+            "aborted",
+            (
+                "it belongs to an aborted transaction, so nobody ever sees it; by which one is not known "
+                "any more"
+            ),
+        )
     by = facts.aborted
     who = f"transaction {by.transactional_id} of producer {by.producer_id} (epoch {by.epoch})"
     ended = f"entry {by.log_index} of the intake log ended it at {moment(by.ended_us)}"
-    return "aborted", f"it belongs to an aborted transaction, so nobody ever sees it: {who}; {by.how}, {ended}"
+    return (
+        "aborted",
+        f"it belongs to an aborted transaction, so nobody ever sees it: {who}; {by.how}, {ended}",
+    )
 
 
 def _open(facts: Facts) -> tuple[State, str]:
     held = facts.transaction
     if held is None:
-        return "unknown", f"it is not stable (that ends at {facts.stable}), and no open transaction was seen; ask again"
-    who = f"transaction {held.transactional_id or held.producer_id} of producer {held.producer_id} (epoch {held.epoch})"
-    times = f"open since {moment(held.since_us)}; it ends by itself at {moment(held.deadline_us)}, when it is aborted"
+        return (
+            "unknown",
+            f"it is not stable (that ends at {facts.stable}), and no open transaction was seen; ask again",
+        )
+    who = (
+        f"transaction {held.transactional_id or held.producer_id} of producer {held.producer_id} (epoch "
+        f"{held.epoch})"
+    )
+    times = (
+        f"open since {moment(held.since_us)}; it ends by itself at {moment(held.deadline_us)}, when it is "
+        "aborted"
+    )
     if facts.own:
-        return _in_intake(facts, "in_transaction", f"it is part of {who}, {times}, unless its producer commits it before")
-    behind = f"it is behind offset {facts.stable}, where {who} begins, {times}; nothing behind that is archived or shown before"
+        return _in_intake(
+            facts, "in_transaction", f"it is part of {who}, {times}, unless its producer commits it before"
+        )
+    behind = (
+        f"it is behind offset {facts.stable}, where {who} begins, {times}; nothing behind that is archived "
+        "or shown before"
+    )
     return _in_intake(facts, "behind_transaction", behind)
 
 
@@ -247,7 +289,13 @@ def _in_intake(facts: Facts, state: State, why: str) -> tuple[State, str]:
     if facts.intake is None:
         return "missing", "no intake file holds it: the intake log is damaged; restore it"
     if facts.intake.gone:
-        return "missing", f"no archive holds it, and its intake file {facts.intake.key} is gone; restore that file from a copy"
+        return (
+            "missing",
+            (
+                f"no archive holds it, and its intake file {facts.intake.key} is gone; restore that file "
+                "from a copy"
+            ),
+        )
     if facts.intake.damage is not None:
         return "damaged", f"no archive holds it, and it cannot be read from intake: {facts.intake.damage}"
     return state, why
@@ -258,8 +306,15 @@ def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
     if seen > 1:
         where = ", ".join(file.path for file in holding)
         return "doubled", f"table {table.name} has it {counted(seen, 'time')}: {where}"
-    if facts.archive is not None and facts.archive.damage is not None and any(file.path.endswith(facts.archive.key) for file in holding):
-        return "damaged", f"table {table.name} has it, in an archive that is not what was written: {facts.archive.damage}"
+    if (
+        facts.archive is not None
+        and facts.archive.damage is not None
+        and any(file.path.endswith(facts.archive.key) for file in holding)
+    ):
+        return (
+            "damaged",
+            f"table {table.name} has it, in an archive that is not what was written: {facts.archive.damage}",
+        )
     late = "" if facts.offset < facts.watermark else ", and the ledger will learn of it with the next round"
     halted = "" if facts.halted is None else f"; but the topic does not go on: {facts.halted}"
     return "committed", f"table {table.name} has it once{late}{halted}"
@@ -269,7 +324,10 @@ def _below(facts: Facts) -> tuple[State, str]:
     """The ledger counts it as committed, and no row was seen."""
     if facts.kind == "parquet":
         if facts.archive is None:
-            return "missing", "the ledger counts it as archived, and no archive holds it; restore the archive from a copy"
+            return (
+                "missing",
+                "the ledger counts it as archived, and no archive holds it; restore the archive from a copy",
+            )
         if facts.archive.damage is not None:
             return "damaged", f"its archive is not what was written: {facts.archive.damage}"
         return "archived", "an archive holds it; the topic has no table"
@@ -279,22 +337,37 @@ def _below(facts: Facts) -> tuple[State, str]:
     table = facts.table
     gone = [file.path for file in table.files if file.gone]
     if gone:
-        return "damaged", f"table {table.name} counts on {', '.join(gone)}, which is gone; restore it from a copy"
+        return (
+            "damaged",
+            f"table {table.name} counts on {', '.join(gone)}, which is gone; restore it from a copy",
+        )
     unread = [f"{file.path}: {file.why}" for file in table.files if file.rows is None]
     if table.undeletable is not None or unread:
-        return "unknown", f"some of table {table.name} could not be read: {'; '.join(filter(None, [table.undeletable, *unread]))}"
+        return (
+            "unknown",
+            (
+                f"some of table {table.name} could not be read: "
+                f"{'; '.join(filter(None, [table.undeletable, *unread]))}"
+            ),
+        )
     if table.removed is not None:
         by = table.removed
         return (
             "removed",
-            f"somebody took it out of table {table.name}: snapshot {by.snapshot_id} ({by.operation}) of {moment(by.time_us)}",
+            (
+                f"somebody took it out of table {table.name}: snapshot {by.snapshot_id} ({by.operation}) "
+                f"of {moment(by.time_us)}"
+            ),
         )
     if table.suspects:
         return "removed", f"somebody took it out of table {table.name}: {_suspected(table.suspects)}"
     if table.visible is not None:
         return "removed", f"a delete file of table {table.name} hides it; by which snapshot is not known"
     halted = "" if facts.halted is None else f" The topic does not go on: {facts.halted}"
-    return "missing", f"the ledger counts it as committed, and no live file of table {table.name} has it.{halted}"
+    return (
+        "missing",
+        f"the ledger counts it as committed, and no live file of table {table.name} has it.{halted}",
+    )
 
 
 def _suspected(snapshots: Sequence[int]) -> str:
@@ -308,9 +381,15 @@ def _suspected(snapshots: Sequence[int]) -> str:
 def _pending(facts: Facts) -> tuple[State, str]:
     archive = facts.archive
     if archive is None:
-        return "unknown", "the ledger has an archive of it that no table has yet, and the archive was not seen; ask again"
+        return (
+            "unknown",
+            "the ledger has an archive of it that no table has yet, and the archive was not seen; ask again",
+        )
     if archive.stored_us is None:
-        return "damaged", f"its archive {archive.key} waits for its commit, and is gone; the next round cannot commit it"
+        return (
+            "damaged",
+            f"its archive {archive.key} waits for its commit, and is gone; the next round cannot commit it",
+        )
     if archive.damage is not None:
         return "damaged", f"its archive waits for its commit, and is not what was written: {archive.damage}"
     # What keeps the table from being seen keeps it from being committed as well.

@@ -25,7 +25,9 @@ def document_of(found: Explanation) -> dict[str, object]:
         "stable": facts.stable,
         "archived_to": facts.written,
         "watermark": facts.watermark,
-        "transaction": None if facts.transaction is None else {"own": facts.own, **facts.transaction.to_json()},
+        "transaction": None
+        if facts.transaction is None
+        else {"own": facts.own, **facts.transaction.to_json()},
         "aborted_by": _aborted(facts),
         "intake": None if facts.intake is None else _intake(facts.intake),
         "archive": None if facts.archive is None else _archive(facts.archive),
@@ -104,7 +106,9 @@ def _snapshot(sight: SnapshotSight | None) -> dict[str, object] | None:
 def lines_of(found: Explanation) -> Iterator[str]:
     """Where it is, first what matters most."""
     facts = found.facts
-    yield f"{facts.topic}:{facts.partition}:{facts.offset} ({facts.topic_id}): {found.state.replace('_', ' ')}"
+    yield (
+        f"{facts.topic}:{facts.partition}:{facts.offset} ({facts.topic_id}): {found.state.replace('_', ' ')}"
+    )
     yield f"  {found.why}"
     if facts.intake is not None:
         yield from _intake_lines(facts.intake, needed=facts.offset >= facts.watermark)
@@ -119,7 +123,10 @@ def lines_of(found: Explanation) -> Iterator[str]:
         yield from _table_lines(facts.table)
     elif facts.no_table is not None:
         yield f"  table      {facts.no_table}"
-    yield f"  partition  next {facts.next}, stable {facts.stable}, archived to {facts.written}, committed to {facts.watermark}"
+    yield (
+        f"  partition  next {facts.next}, stable {facts.stable}, archived to {facts.written}, committed to "
+        f"{facts.watermark}"
+    )
 
 
 def _intake_lines(sight: IntakeSight, *, needed: bool) -> Iterator[str]:
@@ -127,7 +134,11 @@ def _intake_lines(sight: IntakeSight, *, needed: bool) -> Iterator[str]:
     yield f"  log        entry {sight.log_index}{where}"
     state = ""
     if sight.gone:
-        state = "; gone before the ledger counted it as committed" if needed else "; deleted, nobody needs it any more"
+        state = (
+            "; gone before the ledger counted it as committed"
+            if needed
+            else "; deleted, nobody needs it any more"
+        )
     elif sight.condemned_us is not None:
         state = f"; condemned {moment(sight.condemned_us)}, deleted after the grace"
     yield f"  intake     {sight.key}, row group {sight.row_group}, row {sight.row}{state}"
@@ -140,9 +151,16 @@ def _table_lines(sight: TableSight) -> Iterator[str]:
     yield f"  table      {sight.name} in catalog {sight.catalog}, snapshot {sight.snapshot_id or 'none'}"
     for file in sight.files:
         rows = file.why if file.rows is None else f"{counted(file.rows, 'row')} with this offset"
-        remade = ", made anew by a replay in the place of the archive that brought the record" if file.remade else ""
+        remade = (
+            ", made anew by a replay in the place of the archive that brought the record"
+            if file.remade
+            else ""
+        )
         yield f"             {file.path}: {rows}; the file came with snapshot {file.snapshot_id}{remade}"
     if sight.added is not None:
-        yield f"             the record was added by snapshot {sight.added.snapshot_id} of {moment(sight.added.time_us)}"
+        yield (
+            f"             the record was added by snapshot {sight.added.snapshot_id} of "
+            f"{moment(sight.added.time_us)}"
+        )
     elif sight.files:
         yield "             the snapshot that added it is not known any more"

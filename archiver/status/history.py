@@ -1,8 +1,9 @@
 """How the lag of every topic went lately: a bounded number of samples in memory, for the status page.
 
-Time is cut into steps of a 480th of the span; of one step the worst is kept, so that a peak is never thinned away. Promises that memory
-does not grow with time, calls or topics, and that a wall clock which is set does no harm: only the monotonic clock is looked at. Owns
-nothing that lasts; a restarted daemon begins anew. Safe for several threads.
+Time is cut into steps of a 480th of the span; of one step the worst is kept, so that a peak is never thinned
+away. Promises that memory does not grow with time, calls or topics, and that a wall clock which is set does
+no harm: only the monotonic clock is looked at. Owns nothing that lasts; a restarted daemon begins anew. Safe
+for several threads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class LagSample:
     age_s: float
     """From the middle of the step to the newest sample of all; not below 0."""
     seconds: float | None
-    """Age of the oldest record that was not through the topic's last stage; None if it could not be told, or nobody looked."""
+    """Age of the oldest record that was not through the topic's last stage; None if it could not be told, or
+    nobody looked."""
     records: int | None
     """How many records were not."""
 
@@ -66,7 +68,9 @@ class LagHistory:
             return 0.0 if self._began_s is None else min(self._span_s, self._newest_s - self._began_s)
 
     def add(self, standing: Standing, monotonic_s: float) -> None:
-        """Take a sample of every topic. Topics beyond `topics_max` are left out until one that has no sample any more makes room."""
+        """Take a sample of every topic. Topics beyond `topics_max` are left out until one that has no sample
+        any more makes room.
+        """
         with self._lock:
             if self._began_s is None:
                 self._began_s = monotonic_s

@@ -1,7 +1,8 @@
-"""What a daemon did lately: its cycles, the checks of its dependencies, its newest audit. For people, `/readyz` and the metrics.
+"""What a daemon did lately: its cycles, the checks of its dependencies, its newest audit. For people,
+`/readyz` and the metrics.
 
-Owns nothing but memory, and bounds it; a restarted daemon begins with an empty journal. Safe for several threads. Must never be read to
-decide anything about data: that is in the logs.
+Owns nothing but memory, and bounds it; a restarted daemon begins with an empty journal. Safe for several
+threads. Must never be read to decide anything about data: that is in the logs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FINDINGS_MAX = 1000
 _WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
 
 Outcome = Literal["fine", "wrong", "untold", "skipped"]
-"""fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again · skipped: another process leads."""
+"""fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again ·
+skipped: another process leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Cycle:
     line: str
     """What it did, for people, on one line."""
     document: dict[str, Any] = field(default_factory=dict)
-    """The job's report, as the command of the same name prints it with `--output json`; empty if there is none."""
+    """The job's report, as the command of the same name prints it with `--output json`; empty if there is
+    none."""
     idle: bool = False
     """It found nothing to do: counted, and shown while it is the newest of its job, but not kept."""
 
@@ -96,23 +99,33 @@ class Journal:
 
     def add(self, cycle: Cycle) -> None:
         """A cycle has ended. Its texts are kept as excerpts, without the secrets that this process knows."""
-        cycle = replace(cycle, line=excerpt(cycle.line, MESSAGE_MAX), document=redacted_document(cycle.document, MESSAGE_MAX))
+        cycle = replace(
+            cycle,
+            line=excerpt(cycle.line, MESSAGE_MAX),
+            document=redacted_document(cycle.document, MESSAGE_MAX),
+        )
         with self._lock:
             if not cycle.idle:  # or there would be nothing else to see after some minutes
-                self._cycles.append(replace(cycle, document={}))  # only the newest report of a job is ever asked for
+                self._cycles.append(
+                    replace(cycle, document={})
+                )  # only the newest report of a job is ever asked for
             self._newest[cycle.job] = replace(cycle, document=_bounded(cycle.document))
             key = (cycle.job, cycle.outcome)
             count, seconds = self._sums.get(key, (0, 0.0))
             self._sums[key] = (count + 1, seconds + cycle.seconds)
 
     def schemas_changed(self, report: ArchiveReport, now_us: int) -> None:
-        """Keep the incompatible changes of schemas that a run recorded, for `SCHEMA_CHANGE_KEPT_S`; of a topic the newest."""
+        """Keep the incompatible changes of schemas that a run recorded, for `SCHEMA_CHANGE_KEPT_S`; of a
+        topic the newest.
+        """
         with self._lock:
             for topic, item in report.topics.items():
                 change = item.schema_change
                 if change is not None and change["incompatible"]:
                     fields = tuple(excerpt(name, FIELD_MAX) for name in change["incompatible_fields"])
-                    self._schemas[topic] = SchemaChanged(topic, now_us, change["from"], change["to"], change["incompatible"], fields)
+                    self._schemas[topic] = SchemaChanged(
+                        topic, now_us, change["from"], change["to"], change["incompatible"], fields
+                    )
             oldest_us = now_us - int(SCHEMA_CHANGE_KEPT_S * 1e6)
             self._schemas = {topic: one for topic, one in self._schemas.items() if one.at_us > oldest_us}
 
@@ -122,7 +135,9 @@ class Journal:
             return [self._schemas[topic] for topic in sorted(self._schemas)]
 
     def cycles(self) -> list[Cycle]:
-        """Those that were not idle, by start, newest first, without their documents. The page shows their starts."""
+        """Those that were not idle, by start, newest first, without their documents. The page shows their
+        starts.
+        """
         with self._lock:
             kept = list(reversed(self._cycles))
         return sorted(kept, key=lambda cycle: cycle.began_us, reverse=True)
@@ -142,7 +157,9 @@ class Journal:
             return dict(self._sums)
 
     def checked(self, name: str, why: str | None, now_us: int) -> Check:
-        """A dependency was asked; `why` it does not answer, None if it does. The check, with the time since when it is so."""
+        """A dependency was asked; `why` it does not answer, None if it does. The check, with the time since
+        when it is so.
+        """
         with self._lock:
             before = self._checks.get(name)
             ok = why is None
@@ -163,7 +180,9 @@ class Journal:
     def reloaded(self, refusal: Refusal | None) -> None:
         """The configuration file was read again; what of it was refused, None if nothing was."""
         with self._lock:
-            self._refusal = None if refusal is None else replace(refusal, why=excerpt(refusal.why, MESSAGE_MAX))
+            self._refusal = (
+                None if refusal is None else replace(refusal, why=excerpt(refusal.why, MESSAGE_MAX))
+            )
 
     @property
     def refusal(self) -> Refusal | None:

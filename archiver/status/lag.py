@@ -1,8 +1,10 @@
-"""Where every topic partition stands, how far each stage lags behind what was accepted, and what holds it back.
+"""Where every topic partition stands, how far each stage lags behind what was accepted, and what holds it
+back.
 
-Pure: a view over the folds of both logs at one time, for the status page, `status`, and the metrics. Promises that a lag is exact in
-records (offsets of aborted transactions are no records) and honest: None where a shelf that holds some of it cannot be read. Costs a few
-look-ups per partition. Must never decide anything: what is archived when is the planner's.
+Pure: a view over the folds of both logs at one time, for the status page, `status`, and the metrics. Promises
+that a lag is exact in records (offsets of aborted transactions are no records) and honest: None where a shelf
+that holds some of it cannot be read. Costs a few look-ups per partition. Must never decide anything: what is
+archived when is the planner's.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from intake.log.fold import TopicState
 from intake.log.transactions import OpenTransaction
 
 Stage = Literal["stable", "archived", "committed"]
-"""stable: no open transaction is before it · archived: archives are in the ledger · committed: the table (or, without one, the archives)
-is complete up to there."""
+"""stable: no open transaction is before it · archived: archives are in the ledger · committed: the table (or,
+without one, the archives) is complete up to there."""
 Kind = Literal["none", "parquet", "iceberg", "unconfigured"]
-"""What becomes of the topic's records, as configured; unconfigured: the log has the topic and the configuration does not."""
+"""What becomes of the topic's records, as configured; unconfigured: the log has the topic and the
+configuration does not."""
 
 STAGES: tuple[Stage, ...] = ("stable", "archived", "committed")
 """In the order in which a record passes them."""
@@ -42,9 +45,11 @@ class StageLag:
     offset: int
     """The first offset that has not got there."""
     records: int | None
-    """Records that were accepted and have not got there, those of open transactions among them; None if it cannot be told."""
+    """Records that were accepted and have not got there, those of open transactions among them; None if it
+    cannot be told."""
     seconds: float | None
-    """Age of the oldest of them by its accept time, not below 0; 0.0 if there is none, None if it cannot be told."""
+    """Age of the oldest of them by its accept time, not below 0; 0.0 if there is none, None if it cannot be
+    told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,8 @@ class Standing:
 
 
 def summed(lags: Sequence[StageLag]) -> StageLag | None:
-    """The sum of the records and the greatest of the ages, `offset` being the sum of the offsets; None if there are none.
+    """The sum of the records and the greatest of the ages, `offset` being the sum of the offsets; None if
+    there are none.
 
     What cannot be told of one cannot be told of all.
     """
@@ -148,46 +154,73 @@ def standing(
 ) -> Standing:
     """Where everything stands at `now_us`.
 
-    `topics`, `archive` and `skew_max_s` (`intake.clock_skew_max`) are those of the configuration. `stuck` says, per topic that the last
-    round left halted or deferred, why. Both logs must have been read, the control log first, or an archive may seem to reach beyond the
-    log. Raises nothing for a shelf that cannot be read.
+    `topics`, `archive` and `skew_max_s` (`intake.clock_skew_max`) are those of the configuration. `stuck`
+    says, per topic that the last round left halted or deferred, why. Both logs must have been read, the
+    control log first, or an archive may seem to reach beyond the log. Raises nothing for a shelf that cannot
+    be read.
     """
     configured = {topic.name: topic for topic in topics}
     blocking = _blocking(intake)
     found = [
         _topic(
-            _Look(intake, ledger.topic(state.topic_id), state, configured.get(state.name), archive, now_us, stuck.get(state.name)), blocking
+            _Look(
+                intake,
+                ledger.topic(state.topic_id),
+                state,
+                configured.get(state.name),
+                archive,
+                now_us,
+                stuck.get(state.name),
+            ),
+            blocking,
         )
         for state in sorted(intake.topics_by_name.values(), key=lambda state: state.name)
     ]
     differences = [note for topic in topics if (note := difference(topic, intake)) is not None]
     newest_us = intake.fold.newest_us
-    return Standing(now_us, tuple(found), tuple(differences), newest_us, log_ahead_s(newest_us, now_us, skew_max_s))
+    return Standing(
+        now_us, tuple(found), tuple(differences), newest_us, log_ahead_s(newest_us, now_us, skew_max_s)
+    )
 
 
 def difference(topic: TopicSettings, intake: Backlog) -> str | None:
     """In what the configuration of a topic differs from the log; None if in nothing."""
     state = intake.topics_by_name.get(topic.name)
     if state is None and intake.fold.deleted_named(topic.name) is not None:
-        return f"topic {topic.name} is configured and was deleted; take it out of the configuration, or `archiver topics create` a new one"
+        return (
+            f"topic {topic.name} is configured and was deleted; take it out of the configuration, or "
+            "`archiver topics create` a new one"
+        )
     if state is None and topic.mirrored:
-        return f"topic {topic.name} is configured but not mirrored yet; its Kafka source declares it when it has found it"
+        return (
+            f"topic {topic.name} is configured but not mirrored yet; its Kafka source declares it when it "
+            "has found it"
+        )
     if state is not None and state.mirrored != topic.mirrored:
         return (
-            f"topic {topic.name} is {'' if state.mirrored else 'not '}mirrored, the configuration says otherwise; correct the configuration"
+            f"topic {topic.name} is {'' if state.mirrored else 'not '}mirrored, the configuration says "
+            "otherwise; correct the configuration"
         )
     if topic.mirrored:
         return None
     if state is None:
-        return f"topic {topic.name} is configured but not created yet; the first record or archive run creates it"
+        return (
+            f"topic {topic.name} is configured but not created yet; the first record or archive run "
+            "creates it"
+        )
     if state.partitions != topic.partitions:
         has = counted(state.partitions, "partition")
-        return f"topic {topic.name} has {has}, the configuration says {topic.partitions}; correct the configuration"
+        return (
+            f"topic {topic.name} has {has}, the configuration says {topic.partitions}; correct the "
+            "configuration"
+        )
     return None
 
 
 def _blocking(intake: Backlog) -> dict[TopicPartition, tuple[int, OpenTransaction]]:
-    """Per partition with an open transaction: the first offset of the oldest, and which one it is. One pass over all of them."""
+    """Per partition with an open transaction: the first offset of the oldest, and which one it is. One pass
+    over all of them.
+    """
     found: dict[TopicPartition, tuple[int, OpenTransaction]] = {}
     for transaction in intake.fold.transactions:
         for tp, ranges in list(transaction.ranges.items()):
@@ -214,7 +247,9 @@ class _Look:
 
     @property
     def archived(self) -> bool:
-        """Do its records go on from intake? Nobody can tell what was meant for a topic that the configuration lacks: all of them wait."""
+        """Do its records go on from intake? Nobody can tell what was meant for a topic that the configuration
+        lacks: all of them wait.
+        """
         return self.settings is None or self.settings.archive.kind != "none"
 
 
@@ -225,7 +260,10 @@ def _topic(look: _Look, blocking: Mapping[TopicPartition, tuple[int, OpenTransac
         topic=look.state.name,
         topic_id=topic_id,
         kind=look.kind,
-        partitions=tuple(_partition(look, number, blocking.get((topic_id, number)), triggers) for number in range(look.state.partitions)),
+        partitions=tuple(
+            _partition(look, number, blocking.get((topic_id, number)), triggers)
+            for number in range(look.state.partitions)
+        ),
         last_commit_us=look.ledger.committed_us or None,
         valid_through_us=look.ledger.valid_through_us or None,
         pending=len(look.ledger.pending_by_id),
@@ -234,7 +272,9 @@ def _topic(look: _Look, blocking: Mapping[TopicPartition, tuple[int, OpenTransac
     )
 
 
-def _partition(look: _Look, number: int, blocking: tuple[int, OpenTransaction] | None, triggers: ArchiveSettings) -> PartitionStanding:
+def _partition(
+    look: _Look, number: int, blocking: tuple[int, OpenTransaction] | None, triggers: ArchiveSettings
+) -> PartitionStanding:
     tp = (look.state.topic_id, number)
     following = look.intake.next_offset(tp)
     stable = following if blocking is None else min(following, blocking[0])
@@ -260,12 +300,19 @@ def _partition(look: _Look, number: int, blocking: tuple[int, OpenTransaction] |
             now_us=look.now_us,
         )
     )
-    return PartitionStanding(look.state.name, number, 0, following, MappingProxyType(stages), open_one, cause, reason)
+    return PartitionStanding(
+        look.state.name, number, 0, following, MappingProxyType(stages), open_one, cause, reason
+    )
 
 
 def _held(transaction: OpenTransaction, waiting: int) -> HeldBack:
     return HeldBack(
-        transaction.transactional_id, transaction.producer_id, transaction.epoch, transaction.started_us, transaction.deadline_us, waiting
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.epoch,
+        transaction.started_us,
+        transaction.deadline_us,
+        waiting,
     )
 
 
@@ -288,5 +335,7 @@ def _lags(
             known[offset] = StageLag(offset, None, None)
             continue
         first_us = waiting.first_accept_us
-        known[offset] = StageLag(offset, waiting.records, 0.0 if first_us is None else max(0, look.now_us - first_us) / 1e6)
+        known[offset] = StageLag(
+            offset, waiting.records, 0.0 if first_us is None else max(0, look.now_us - first_us) / 1e6
+        )
     return {stage: known[offset] for stage, offset in offsets.items()}, unread

@@ -1,8 +1,9 @@
 """From where everything stands to samples with a bounded number of series.
 
-Pure. Owns the folding: which topics and partitions have series of their own, and what is summed under `_other`. Promises that what cannot
-be told is absent: a sum of which one part is unknown is unknown, and so is the greatest of such numbers. Must never make a label of
-anything but names of topics, partitions, stages and kinds of reasons.
+Pure. Owns the folding: which topics and partitions have series of their own, and what is summed under
+`_other`. Promises that what cannot be told is absent: a sum of which one part is unknown is unknown, and so
+is the greatest of such numbers. Must never make a label of anything but names of topics, partitions, stages
+and kinds of reasons.
 """
 
 from __future__ import annotations
@@ -67,9 +68,15 @@ class Folding:
     """Which topics and partitions have series of their own: the first ones, in the order of their names."""
 
     def __init__(self, standing: Standing, limits: SeriesLimits) -> None:
-        topics = sorted((topic for topic in standing.topics if topic.topic != OTHER), key=lambda topic: topic.topic)
+        topics = sorted(
+            (topic for topic in standing.topics if topic.topic != OTHER), key=lambda topic: topic.topic
+        )
         self._own = {topic.topic for topic in topics[: limits.topics_max]}
-        places = ((topic.topic, item.partition) for topic in topics[: limits.topics_max] for item in topic.partitions)
+        places = (
+            (topic.topic, item.partition)
+            for topic in topics[: limits.topics_max]
+            for item in topic.partitions
+        )
         self._places = {place for _, place in zip(range(limits.partitions_max), places, strict=False)}
         self.topics = len(standing.topics) - len(self._own)
         """Topics that are folded."""
@@ -86,13 +93,17 @@ class Folding:
 
 
 def standing_families(standing: Standing, limits: SeriesLimits, now_us: int) -> list[Family]:
-    """Lag, freshness and what holds topics back; ages of times are as of `now_us`, lags as of the standing."""
+    """Lag, freshness and what holds topics back; ages of times are as of `now_us`, lags as of the
+    standing.
+    """
     folding = Folding(standing, limits)
 
     def age(since_us: int | None) -> float | None:
         return None if since_us is None else max(0, now_us - since_us) / 1e6
 
-    per_topic: dict[str, tuple[Callable[[TopicStanding], float | None], Callable[[Iterable[float]], float]]] = {
+    per_topic: dict[
+        str, tuple[Callable[[TopicStanding], float | None], Callable[[Iterable[float]], float]]
+    ] = {
         "archiver_freshness_seconds": (lambda topic: age(topic.valid_through_us), max),
         "archiver_commit_age_seconds": (lambda topic: age(topic.last_commit_us), max),
         "archiver_topic_stuck": (lambda topic: float(topic.stuck is not None), max),
@@ -105,10 +116,16 @@ def standing_families(standing: Standing, limits: SeriesLimits, now_us: int) -> 
         found: defaultdict[str, list[float | None]] = defaultdict(list)
         for topic in standing.topics:
             found[folding.topic(topic.topic)].append(value(topic))
-        joined: dict[Labels, float | None] = {(topic,): _joined(values, join) for topic, values in found.items()}
+        joined: dict[Labels, float | None] = {
+            (topic,): _joined(values, join) for topic, values in found.items()
+        }
         families.append(Family(name, _known(joined)))
-    held = Counter(item.cause for topic in standing.topics for item in topic.partitions if item.cause is not None)
-    families.append(Family("archiver_held_partitions", {(cause,): float(held[cause]) for cause in HELD_CAUSES}))
+    held = Counter(
+        item.cause for topic in standing.topics for item in topic.partitions if item.cause is not None
+    )
+    families.append(
+        Family("archiver_held_partitions", {(cause,): float(held[cause]) for cause in HELD_CAUSES})
+    )
     return [
         *families,
         Family("archiver_folded_partitions", {(): float(folding.partitions)}),

@@ -1,5 +1,6 @@
-"""A topic's mapping for people and programs: which Protobuf field stands in which column, and since when; and what a newer schema would
-change. Pure: reads recorded schemas and decides as archiving does, but writes nothing.
+"""A topic's mapping for people and programs: which Protobuf field stands in which column, and since when; and
+what a newer schema would change. Pure: reads recorded schemas and decides as archiving does, but writes
+nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class MappedField:
     """The column's Iceberg type."""
     field_id: int
     active: bool
-    """Whether records of the newest version stand there; False: the column is dropped, and older rows have their values."""
+    """Whether records of the newest version stand there; False: the column is dropped, and older rows have
+    their values."""
     versions: tuple[int, ...]
     """The schema versions in which the field has that column."""
 
@@ -47,7 +49,9 @@ class MappedField:
 
 
 def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
-    """Every field of every version with its column, in the order of the paths; `history` has the oldest version first."""
+    """Every field of every version with its column, in the order of the paths; `history` has the oldest
+    version first.
+    """
     if not history:
         return []
     found: dict[tuple[SideName, int], MappedField] = {}
@@ -65,8 +69,12 @@ def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
                 before = found.get((side, number))
                 versions = (*(() if before is None else before.versions), schema.version)
                 active = schema is history[-1]
-                found[side, number] = MappedField(side, names, path, kind, column, column_type, number, active, versions)
-    return sorted(found.values(), key=lambda one: (one.side, [int(part) for part in one.path.split("/")], one.versions))
+                found[side, number] = MappedField(
+                    side, names, path, kind, column, column_type, number, active, versions
+                )
+    return sorted(
+        found.values(), key=lambda one: (one.side, [int(part) for part in one.path.split("/")], one.versions)
+    )
 
 
 @dataclass(frozen=True)
@@ -101,16 +109,26 @@ class SchemaPlan:
         }
 
 
-def plan_of(topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None, policy: Policy = "evolve") -> SchemaPlan:
-    """What archiving would do if these were the newest messages. Raises ConfigInvalid for a message that is not mapped.
+def plan_of(
+    topic: str,
+    history: Sequence[TopicSchema],
+    key: Source | None,
+    value: Source | None,
+    policy: Policy = "evolve",
+) -> SchemaPlan:
+    """What archiving would do if these were the newest messages. Raises ConfigInvalid for a message that is
+    not mapped.
 
-    Ids of new columns are those that follow the recorded ones; a table with columns of somebody else's has later ones.
+    Ids of new columns are those that follow the recorded ones; a table with columns of somebody else's has
+    later ones.
     """
     decision = decide(topic, history, key, value)
     changed = {(change.side, change.path) for change in decision.changes if change.path}
     now = [*history, decision.schema] if decision.schema not in history else list(history)
     active = [one for one in mapping_of(now) if one.active]
-    unchanged = tuple(one for one in active if not any((one.side, above) in changed for above in _with_above(one.path)))
+    unchanged = tuple(
+        one for one in active if not any((one.side, above) in changed for above in _with_above(one.path))
+    )
     return SchemaPlan(topic, history[-1].version if history else None, decision, unchanged, policy)
 
 
@@ -121,7 +139,9 @@ def first_version(source: Source, side: SideName) -> list[TopicSchema]:
 
 
 def with_envelope_of(source: Source, recorded: SourceSchema | None) -> Source:
-    """A schema that is not registered yet, with the ids of those before it: that it gets one more is no change to speak of."""
+    """A schema that is not registered yet, with the ids of those before it: that it gets one more is no
+    change to speak of.
+    """
     return source if recorded is None else replace(source, envelope=recorded.envelope)
 
 
@@ -139,9 +159,17 @@ def _fields(tree: MessageTree, numbers: str, names: str) -> Iterator[tuple[str, 
     """Path of numbers, path of names and Protobuf type of every field, depth first."""
     for one in tree.fields:
         path, name = f"{numbers}{one.number}", f"{names}{one.name}"
-        yield path, name, field_text(one) if one.message is None else field_text(one).replace(one.kind.value, one.message.full_name)
+        yield (
+            path,
+            name,
+            field_text(one)
+            if one.message is None
+            else field_text(one).replace(one.kind.value, one.message.full_name),
+        )
         if one.message is not None:
-            yield from _fields(one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/", f"{name}.")
+            yield from _fields(
+                one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/", f"{name}."
+            )
 
 
 def _columns(column: Json) -> dict[int, tuple[str, str]]:

@@ -1,8 +1,10 @@
-"""What this process has done, as numbers that only grow, and what it last saw; together: everything that `/metrics` shows.
+"""What this process has done, as numbers that only grow, and what it last saw; together: everything that
+`/metrics` shows.
 
-Owns the counters of one process. They begin with 0 at its start and never step back, whatever is opened anew meanwhile. Promises that a
-scrape touches no dependency: it shows what the last watch saw, and how long ago that was. What cannot be told is absent. Safe for several
-threads. Must never be read to decide anything about data.
+Owns the counters of one process. They begin with 0 at its start and never step back, whatever is opened anew
+meanwhile. Promises that a scrape touches no dependency: it shows what the last watch saw, and how long ago
+that was. What cannot be told is absent. Safe for several threads. Must never be read to decide anything about
+data.
 """
 
 from __future__ import annotations
@@ -159,7 +161,9 @@ class SourceNumbers:
 def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
     """The numbers of Kafka sources by their name."""
     return {
-        one.name: SourceNumbers(one.trouble is None, 0, one.stopped, 0, one.records, one.bytes, mirror=True, behind=one.behind)
+        one.name: SourceNumbers(
+            one.trouble is None, 0, one.stopped, 0, one.records, one.bytes, mirror=True, behind=one.behind
+        )
         for one in states
     }
 
@@ -202,7 +206,9 @@ class Watched:
 
 
 class Numbers:
-    """Counts what a daemon does. Its counters of topics are bounded: the first `metrics.topics_max` names have their own."""
+    """Counts what a daemon does. Its counters of topics are bounded: the first `metrics.topics_max` names
+    have their own.
+    """
 
     def __init__(
         self,
@@ -232,13 +238,18 @@ class Numbers:
         """As they were seen last, to notice one that was opened anew."""
         for step in ROUND_STEPS:
             self._counts["archiver_archive_seconds_total"][step,] = 0
-        for name in ("archiver_archive_rounds_total", *(f"archiver_clean_{what}_total" for what in ("condemned", "deleted", "compacted"))):
+        for name in (
+            "archiver_archive_rounds_total",
+            *(f"archiver_clean_{what}_total" for what in ("condemned", "deleted", "compacted")),
+        ):
             self._counts[name][()] = 0
 
     # what happened
 
     def declare(self, topics: Iterable[TopicSettings]) -> None:
-        """Begin the counters of these topics with 0, so that the first increase of each is seen as one. Again after a reload."""
+        """Begin the counters of these topics with 0, so that the first increase of each is seen as one. Again
+        after a reload.
+        """
         with self._lock:
             for topic in sorted(topics, key=lambda topic: topic.name):
                 name = self._topic(topic.name)
@@ -248,7 +259,11 @@ class Numbers:
                     self._counts[metric][name,] += 0
                 for compatibility in COMPATIBILITIES:
                     self._counts["archiver_schema_changes_total"][name, compatibility] += 0
-                for side in (side for side, schema in (("key", topic.key), ("value", topic.value)) if schema is not None):
+                for side in (
+                    side
+                    for side, schema in (("key", topic.key), ("value", topic.value))
+                    if schema is not None
+                ):
                     for cause in DECODE_CAUSES:
                         self._counts["archiver_decode_errors_total"][name, side, cause] += 0
                 if topic.archive.kind == "iceberg":
@@ -256,7 +271,9 @@ class Numbers:
                     self._counts["archiver_commits_total"][name, "committed"] += 0
 
     def archived(self, report: ArchiveReport) -> None:
-        """A run of archiving ended, well or badly: `ArchiveRun.report` has what it did also when it raised."""
+        """A run of archiving ended, well or badly: `ArchiveRun.report` has what it did also when it
+        raised.
+        """
         with self._lock:
             self._counts["archiver_archive_rounds_total"][()] += report.rounds
             for step, seconds in report.seconds.items():
@@ -285,7 +302,9 @@ class Numbers:
         with self._lock:
             self._counts["archiver_clean_condemned_total"][()] += len(report.condemned)
             self._counts["archiver_clean_deleted_total"][()] += len(report.deleted)
-            self._counts["archiver_clean_compacted_total"][()] += sum(topic.archives for topic in report.compacted)
+            self._counts["archiver_clean_compacted_total"][()] += sum(
+                topic.archives for topic in report.compacted
+            )
 
     def reconciled(self, report: ReconcileReport, *, whole: bool = True) -> None:
         """A run of the reconciler ended; one of a topic (not `whole`) says nothing of the others."""
@@ -295,14 +314,21 @@ class Numbers:
             for finding, fixed in report.findings:
                 self._counts["archiver_findings_fixed_total"][finding.id,] += fixed
             if whole and report.error is None:
-                left = Counter((finding.id, finding.severity) for finding, fixed in report.findings if not fixed)
-                self._findings = {**dict.fromkeys(IDS.items(), 0.0), **{labels: float(count) for labels, count in left.items()}}
+                left = Counter(
+                    (finding.id, finding.severity) for finding, fixed in report.findings if not fixed
+                )
+                self._findings = {
+                    **dict.fromkeys(IDS.items(), 0.0),
+                    **{labels: float(count) for labels, count in left.items()},
+                }
 
     def requested(self, route: str, status: int, seconds: float) -> None:
         """A request was answered; `route` is one of `ROUTES`."""
         with self._lock:
             shown = route if route in ROUTES else "other"
-            self._counts["archiver_http_requests_total"][shown, str(status) if str(status) in STATUSES else "other"] += 1
+            self._counts["archiver_http_requests_total"][
+                shown, str(status) if str(status) in STATUSES else "other"
+            ] += 1
             self._counts["archiver_http_request_seconds_total"][shown,] += seconds  # type: ignore[assignment]
 
     def watched(self, seen: Watched) -> None:
@@ -327,13 +353,18 @@ class Numbers:
 
     # what is shown
 
-    def families(self, writer: CountingWriter | None, published: PublishedNumbers | None = None) -> list[Family]:
-        """Everything as of now; `writer` is the intake writer, None if there is none (yet, or any more), `published` what the publisher of
-        control events says of itself.
+    def families(
+        self, writer: CountingWriter | None, published: PublishedNumbers | None = None
+    ) -> list[Family]:
+        """Everything as of now; `writer` is the intake writer, None if there is none (yet, or any more),
+        `published` what the publisher of control events says of itself.
         """
         now_us = self._clock.now_us()
         with self._lock:
-            counted = [Family(name, {labels: float(count) for labels, count in found.items()}) for name, found in self._counts.items()]
+            counted = [
+                Family(name, {labels: float(count) for labels, count in found.items()})
+                for name, found in self._counts.items()
+            ]
             spread = Spread(COMMIT_BUCKETS_S, tuple(self._commits), self._commit_seconds)
             watched, taken = self._watched, self._of_writer(writer)
             findings = [Family("archiver_findings", dict(self._findings))] if self._findings else []
@@ -373,16 +404,24 @@ class Numbers:
             Family("archiver_ready", {(): float(journal.ready)}),
             Family("archiver_cycles_total", {labels: float(count) for labels, count in cycles.items()}),
             Family("archiver_cycle_seconds_total", {labels: float(took) for labels, took in seconds.items()}),
-            Family("archiver_cycle_age_seconds", {(job,): _age(cycle.began_us, now_us) for job, cycle in newest.items()}),
+            Family(
+                "archiver_cycle_age_seconds",
+                {(job,): _age(cycle.began_us, now_us) for job, cycle in newest.items()},
+            ),
             Family("archiver_cycle_last_seconds", {(job,): cycle.seconds for job, cycle in newest.items()}),
             Family("archiver_dependency_up", {(check.name,): float(check.ok) for check in checks}),
-            Family("archiver_dependency_age_seconds", {(check.name,): _age(check.since_us, now_us) for check in checks}),
+            Family(
+                "archiver_dependency_age_seconds",
+                {(check.name,): _age(check.since_us, now_us) for check in checks},
+            ),
         ]
         for job in ("audit", "deep_audit"):
             audit = newest.get(job)
             verdict = None if audit is None else audit.document.get("verdict")
             if audit is not None and verdict in VERDICTS:
-                families.append(Family(f"archiver_{job}_verdict", {(one,): float(one == verdict) for one in VERDICTS}))
+                families.append(
+                    Family(f"archiver_{job}_verdict", {(one,): float(one == verdict) for one in VERDICTS})
+                )
                 families += gauge(f"archiver_{job}_age_seconds", _age(audit.began_us, now_us))
             if job == "audit" and audit is not None and "undecoded" in audit.document:
                 undecoded: dict[tuple[str, ...], float] = {
@@ -428,13 +467,25 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
         *gauge("archiver_epoch", seen.epoch),
         *gauge("archiver_condemned_objects", seen.condemned),
         *gauge("archiver_checkpoint_index", seen.checkpoint_index),
-        *(Family(metric, {(name,): float(number) for name, number in numbers.items()}) for metric, numbers in logs if numbers),
+        *(
+            Family(metric, {(name,): float(number) for name, number in numbers.items()})
+            for metric, numbers in logs
+            if numbers
+        ),
         *([] if seen.standing is None else standing_families(seen.standing, limits, now_us)),
-        *gauge("archiver_intake_log_ahead_seconds", None if seen.standing is None else max(0.0, (seen.standing.newest_us - now_us) / 1e6)),
+        *gauge(
+            "archiver_intake_log_ahead_seconds",
+            None if seen.standing is None else max(0.0, (seen.standing.newest_us - now_us) / 1e6),
+        ),
         *_of_sources(seen.sources),
     ]
     if seen.pin is not None:
-        families.append(Family("archiver_intake_pinned_age_seconds", {(seen.pin.topic, str(seen.pin.partition)): seen.pin.age_s(now_us)}))
+        families.append(
+            Family(
+                "archiver_intake_pinned_age_seconds",
+                {(seen.pin.topic, str(seen.pin.partition)): seen.pin.age_s(now_us)},
+            )
+        )
     elif seen.pin_known:
         families.append(Family("archiver_intake_pinned_age_seconds", {("", ""): 0.0}))
     return families
@@ -446,7 +497,10 @@ def _of_published(state: PublishedNumbers, now_us: int) -> list[Family]:
         families += gauge("archiver_control_topic_up", state.trouble is None)
     if state.holder is None and state.lag is not None:
         families += gauge("archiver_control_topic_lag_entries", state.lag)
-        families += gauge("archiver_control_topic_lag_seconds", 0.0 if state.since_us is None else _age(state.since_us, now_us))
+        families += gauge(
+            "archiver_control_topic_lag_seconds",
+            0.0 if state.since_us is None else _age(state.since_us, now_us),
+        )
     return families
 
 
@@ -454,13 +508,21 @@ def _of_sources(sources: Mapping[str, SourceNumbers]) -> list[Family]:
     if not sources:
         return []
     waiting: dict[Labels, float] = {
-        (name, state): float(getattr(source, state)) for name, source in sources.items() for state in FILE_STATES if not source.mirror
+        (name, state): float(getattr(source, state))
+        for name, source in sources.items()
+        for state in FILE_STATES
+        if not source.mirror
     }
     mirrors = {name: source for name, source in sources.items() if source.mirror}
     families = [
         Family("archiver_source_up", {(name,): float(source.up) for name, source in sources.items()}),
         Family("archiver_source_files", waiting),
-        Family("archiver_mirror_stopped", {(name,): float(source.failed) for name, source in mirrors.items()}),
-        Family("archiver_mirror_behind_offsets", {(name,): float(one.behind) for name, one in mirrors.items() if one.behind is not None}),
+        Family(
+            "archiver_mirror_stopped", {(name,): float(source.failed) for name, source in mirrors.items()}
+        ),
+        Family(
+            "archiver_mirror_behind_offsets",
+            {(name,): float(one.behind) for name, one in mirrors.items() if one.behind is not None},
+        ),
     ]
     return [family for family in families if family.samples]

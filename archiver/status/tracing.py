@@ -1,8 +1,9 @@
 """Looks one record up everywhere: intake log, intake file, ledger, archive, table.
 
-Owns the order of looking: control log before intake log before the table, so that a newer state is never taken for a fault. Reads one row
-group of intake, the footer of one archive, and the two coordinates of the rows of those data files that may hold the record; nothing else
-of any file. Must never write, and never raise for what it cannot see: that is a fact like others.
+Owns the order of looking: control log before intake log before the table, so that a newer state is never
+taken for a fault. Reads one row group of intake, the footer of one archive, and the two coordinates of the
+rows of those data files that may hold the record; nothing else of any file. Must never write, and never raise
+for what it cannot see: that is a fact like others.
 """
 
 from __future__ import annotations
@@ -62,10 +63,13 @@ class Tracer:
     stuck: str | None = None
     """Why the last round of a daemon halted or deferred the topic."""
 
-    def facts(self, ledger: LedgerFold, intake: Backlog, topic: TopicState, partition: int, offset: int) -> Facts:
+    def facts(
+        self, ledger: LedgerFold, intake: Backlog, topic: TopicState, partition: int, offset: int
+    ) -> Facts:
         """What there is to see of one offset.
 
-        `ledger` was read before `intake`. Raises `NotFound` if there is no such partition, `InvalidInput` for a negative offset.
+        `ledger` was read before `intake`. Raises `NotFound` if there is no such partition, `InvalidInput` for
+        a negative offset.
         """
         tp = (topic.topic_id, partition)
         following = intake.next_offset(tp)
@@ -78,7 +82,14 @@ class _Look:
     """One look at one offset."""
 
     def __init__(
-        self, tracer: Tracer, ledger: LedgerFold, intake: Backlog, topic: TopicState, tp: TopicPartition, offset: int, following: int
+        self,
+        tracer: Tracer,
+        ledger: LedgerFold,
+        intake: Backlog,
+        topic: TopicState,
+        tp: TopicPartition,
+        offset: int,
+        following: int,
     ) -> None:
         self._tracer = tracer
         self._objects = tracer.objects
@@ -122,7 +133,9 @@ class _Look:
             archive=self._archive() if archived else None,
             table=table,
             no_table=no_table,
-            reason=self._reason(stable, halted) if there and self._offset >= self._ledger.watermark(partition) else None,
+            reason=self._reason(stable, halted)
+            if there and self._offset >= self._ledger.watermark(partition)
+            else None,
             halted=halted,
         )
 
@@ -134,10 +147,19 @@ class _Look:
     def _transaction(self) -> OpenTransaction | None:
         """The open transaction that the offset is part of, else the one it waits for."""
         own = next((one for one in self._intake.fold.transactions if self._is_in(one)), None)
-        return own or (self._intake.blocking(self._tp) if self._offset >= self._intake.stable_offset(self._tp) else None)
+        return own or (
+            self._intake.blocking(self._tp) if self._offset >= self._intake.stable_offset(self._tp) else None
+        )
 
     def _held(self, one: OpenTransaction, stable: int) -> HeldBack:
-        return HeldBack(one.transactional_id, one.producer_id, one.epoch, one.started_us, one.deadline_us, self._next - stable)
+        return HeldBack(
+            one.transactional_id,
+            one.producer_id,
+            one.epoch,
+            one.started_us,
+            one.deadline_us,
+            self._next - stable,
+        )
 
     def _segment(self) -> SegmentRef | None:
         try:
@@ -194,21 +216,35 @@ class _Look:
     # the ledger and its archives
 
     def _archive(self) -> ArchiveSight | None:
-        """The archive that holds the offset: one that waits for its commit, else what stands in the data folder."""
+        """The archive that holds the offset: one that waits for its commit, else what stands in the data
+        folder.
+        """
         partition = self._tp[1]
         for item in self._ledger.pending:
             archive = item.archive
-            if archive.partition == partition and archive.base <= self._offset < archive.end and not archive.gap_only:
+            if (
+                archive.partition == partition
+                and archive.base <= self._offset < archive.end
+                and not archive.gap_only
+            ):
                 return self._archive_sight(archive.key, archive.base, archive.end, archive.epoch, item.index)
         if self._offset >= self._ledger.planned_to(partition):
             return None  # what stands in the folder all the same is the stray of a round that did not get far
         try:
-            found = find_archives(self._objects, self._tp[0], partition, GivenUp.of(self._ledger, partition)).covering(self._offset)
+            found = find_archives(
+                self._objects, self._tp[0], partition, GivenUp.of(self._ledger, partition)
+            ).covering(self._offset)
         except ArchiverError:
             return None
-        return None if found is None else self._archive_sight(found.key, found.base, found.end, found.epoch, None)
+        return (
+            None
+            if found is None
+            else self._archive_sight(found.key, found.base, found.end, found.epoch, None)
+        )
 
-    def _archive_sight(self, key: str, base: int, end: int, epoch: int, control_index: int | None) -> ArchiveSight:
+    def _archive_sight(
+        self, key: str, base: int, end: int, epoch: int, control_index: int | None
+    ) -> ArchiveSight:
         stored_us: int | None = None
         damage: str | None = None
         try:
@@ -222,7 +258,9 @@ class _Look:
                     check_footer(place, pq.read_metadata(source), self._tracer.cluster_id)
         except (ArchiverError, pa.ArrowException, OSError) as error:
             damage = str(error)
-        return ArchiveSight(key, base, end, epoch, stored_us, control_index is not None, control_index, damage)
+        return ArchiveSight(
+            key, base, end, epoch, stored_us, control_index is not None, control_index, damage
+        )
 
     # the table
 
@@ -287,7 +325,12 @@ class _Look:
     def _file_sight(self, file: LiveFile, read: bool) -> FileSight:
         """How often the record stands in the file, counted in its rows."""
         if not read:
-            return FileSight(file.path, None, file.snapshot_id, f"it is one of more than {FILES_READ_MAX} files that may hold it")
+            return FileSight(
+                file.path,
+                None,
+                file.snapshot_id,
+                f"it is one of more than {FILES_READ_MAX} files that may hold it",
+            )
         key = key_of(self._objects, file.path)
         if key is None:
             return FileSight(file.path, None, file.snapshot_id, "it lies outside of the data folder")
@@ -301,7 +344,9 @@ class _Look:
     def _count(self, key: str) -> int:
         found = 0
         with self._objects.open_input(key) as source:
-            for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(columns=["kafka.partition", "kafka.offset"]):
+            for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(
+                columns=["kafka.partition", "kafka.offset"]
+            ):
                 kafka: Any = batch.column("kafka")
                 of_partition = pc.equal(pc.struct_field(kafka, "partition"), pa.scalar(self._tp[1]))
                 of_offset = pc.equal(pc.struct_field(kafka, "offset"), pa.scalar(self._offset))
@@ -311,13 +356,15 @@ class _Look:
     def _added(self, view: TableView) -> SnapshotSight | None:
         """The commit of ours whose ranges the offset lies in."""
         for snapshot in view.snapshots:
-            if COMMIT_ID in snapshot.summary and _covers(snapshot.summary.get(RANGES, ""), self._tp[1], self._offset):
+            if COMMIT_ID in snapshot.summary and _covers(
+                snapshot.summary.get(RANGES, ""), self._tp[1], self._offset
+            ):
                 return _sight(snapshot)
         return None
 
     def _removed(self, tables: Tables, view: TableView) -> SnapshotSight | None:
-        """The foreign snapshot before which the table had the record, and behind which it had not; where that cannot be compared, the only
-        one that removed anything.
+        """The foreign snapshot before which the table had the record, and behind which it had not; where that
+        cannot be compared, the only one that removed anything.
         """
         suspects = _removals(view)
         known = {one.snapshot_id for one in view.snapshots}
@@ -331,14 +378,18 @@ class _Look:
         return _sight(suspects[0]) if len(suspects) == 1 and not self._expired(view) else None
 
     def _suspects(self, view: TableView) -> tuple[int, ...]:
-        """Where expired foreign snapshots may have removed the record: they, and those that cannot be compared; the newest first."""
+        """Where expired foreign snapshots may have removed the record: they, and those that cannot be
+        compared; the newest first.
+        """
         expired = self._expired(view)
         known = {one.snapshot_id for one in view.snapshots}
         uncompared = [one.snapshot_id for one in _removals(view) if one.parent_id not in known]
         return (*uncompared, *expired) if expired else ()
 
     def _expired(self, view: TableView) -> tuple[int, ...]:
-        """Foreign snapshots that have expired and removed rows when the table had the record already, the newest first."""
+        """Foreign snapshots that have expired and removed rows when the table had the record already, the
+        newest first.
+        """
         try:
             changes = unretired(read_expired(view.properties).changes, self._ledger.starts)
         except Corrupted:
@@ -347,7 +398,11 @@ class _Look:
         found = [
             change
             for change in reversed(changes)
-            if change.removes and (change.below is None or (partition < len(change.below) and self._offset < change.below[partition]))
+            if change.removes
+            and (
+                change.below is None
+                or (partition < len(change.below) and self._offset < change.below[partition])
+            )
         ]
         return tuple(number for change in found for number in reversed(change.snapshots))
 
@@ -375,10 +430,14 @@ class _Look:
                 committed=self._ledger.watermark(partition),
                 unread=self._unread,
                 stuck=halted,
-                transaction=None if transaction is None or self._offset < stable else self._held(transaction, stable),
+                transaction=None
+                if transaction is None or self._offset < stable
+                else self._held(transaction, stable),
                 written_us=self._ledger.written_us,
                 configured=settings is not None,
-                triggers=self._tracer.settings.archive if settings is None else self._tracer.settings.archive_for(settings),
+                triggers=self._tracer.settings.archive
+                if settings is None
+                else self._tracer.settings.archive_for(settings),
                 now_us=self._tracer.clock.now_us(),
             )
         )
@@ -387,7 +446,11 @@ class _Look:
 
 def _removals(view: TableView) -> list[SnapshotView]:
     """Retained foreign snapshots that can have removed a record, the newest first."""
-    return [one for one in view.history() if is_foreign_removal(one) and one.summary.get("deleted-records", "0") != "0"]
+    return [
+        one
+        for one in view.history()
+        if is_foreign_removal(one) and one.summary.get("deleted-records", "0") != "0"
+    ]
 
 
 def _sight(snapshot: SnapshotView) -> SnapshotSight:
@@ -399,7 +462,14 @@ def _covers(ranges: str, partition: int, offset: int) -> bool:
     for item in ranges.split(","):
         number, colon, span = item.partition(":")
         low, dash, high = span.partition("-")
-        if colon and dash and number == str(partition) and low.isdecimal() and high.isdecimal() and int(low) <= offset < int(high):
+        if (
+            colon
+            and dash
+            and number == str(partition)
+            and low.isdecimal()
+            and high.isdecimal()
+            and int(low) <= offset < int(high)
+        ):
             return True
     return False
 
@@ -408,8 +478,12 @@ def parse_place(text: str) -> tuple[str, int, int]:
     """`TOPIC:PARTITION:OFFSET`; raises `InvalidInput`."""
     topic, _, rest = text.partition(":")
     partition, _, offset = rest.partition(":")
-    if not topic or not (partition.isascii() and partition.isdecimal() and offset.isascii() and offset.isdecimal()):
-        raise InvalidInput(f"{text!r} is no place of a record; write TOPIC:PARTITION:OFFSET, for example orders:3:17")
+    if not topic or not (
+        partition.isascii() and partition.isdecimal() and offset.isascii() and offset.isdecimal()
+    ):
+        raise InvalidInput(
+            f"{text!r} is no place of a record; write TOPIC:PARTITION:OFFSET, for example orders:3:17"
+        )
     if len(partition) > len(str(PARTITION_MAX)) or len(offset) > _OFFSET_DIGITS_MAX:
         raise InvalidInput(f"{text!r} names a partition or an offset that no topic can have")
     return topic, int(partition), int(offset)

@@ -1,8 +1,9 @@
 """Which archives hold a topic partition, found by listing the object store.
 
-Promises that an archive it names covers the offset asked for. Any archive that covers it is right, whoever wrote it and whether or not it
-ever got into a table: records are a function of the log, and an object is either whole or absent. Those that the ledger has given up are
-left out all the same, because they may be deleted while they are read; but for killed ones whose offsets nobody else holds, which stay.
+Promises that an archive it names covers the offset asked for. Any archive that covers it is right, whoever
+wrote it and whether or not it ever got into a table: records are a function of the log, and an object is
+either whole or absent. Those that the ledger has given up are left out all the same, because they may be
+deleted while they are read; but for killed ones whose offsets nobody else holds, which stay.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class FoundArchive:
     @classmethod
     def of(cls, key: str, size: int, parsed: paths.ArchiveKey) -> FoundArchive:
         """By what the key says."""
-        return cls(key, size, TopicId(parsed.topic_id), parsed.partition, parsed.base, parsed.end, parsed.epoch)
+        return cls(
+            key, size, TopicId(parsed.topic_id), parsed.partition, parsed.base, parsed.end, parsed.epoch
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,18 @@ class ArchiveIndex:
         return self._bases[position] if position < len(self._bases) else None
 
 
-def find_archives(objects: ObjectStore, topic_id: TopicId, partition: int, given_up: GivenUp = NOTHING_GIVEN_UP) -> ArchiveIndex:
-    """List the archives of a topic partition; objects that are none, and those that are `given_up`, are passed over."""
+def find_archives(
+    objects: ObjectStore, topic_id: TopicId, partition: int, given_up: GivenUp = NOTHING_GIVEN_UP
+) -> ArchiveIndex:
+    """List the archives of a topic partition; objects that are none, and those that are `given_up`, are
+    passed over.
+    """
     return ArchiveIndex(given_up.kept(list_archives(objects, topic_id, partition)))
 
 
-def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None = None) -> Iterable[FoundArchive]:
+def list_archives(
+    objects: ObjectStore, topic_id: TopicId, partition: int | None = None
+) -> Iterable[FoundArchive]:
     """Every archive of a topic, or of one of its partitions, in the order of the keys."""
     for info in objects.list(paths.data_prefix(topic_id, partition)):
         parsed = paths.parse_archive_key(info.key)
@@ -104,29 +113,40 @@ def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None
 
 
 def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> FoundFooter:
-    """An archive's footer, compared with its checksum and its key; raises `Corrupted` as `check_footer`, or if it cannot be read."""
+    """An archive's footer, compared with its checksum and its key; raises `Corrupted` as `check_footer`, or
+    if it cannot be read.
+    """
     try:
         with objects.open_input(found.key) as source:
             check_seal(source, found.key)
             source.seek(0)
             return check_footer(found, pq.read_metadata(source), cluster_id)
     except (NotFound, pa.ArrowException, OSError, ValueError) as error:
-        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it")
+        damage = Corrupted(
+            f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it"
+        )
         raise passing(error, found.key) or damage from error
 
 
 def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str) -> FoundFooter:
     """Compare an archive's footer with its key.
 
-    Raises `Corrupted` if it is another cluster's, topic's or range's, or no archive at all; `Halt` for a version this one does not know.
+    Raises `Corrupted` if it is another cluster's, topic's or range's, or no archive at all; `Halt` for a
+    version this one does not know.
     """
-    values = {name.removeprefix(_PREFIX).decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in _pairs(metadata)}
+    values = {
+        name.removeprefix(_PREFIX).decode("utf-8", "replace"): text.decode("utf-8", "replace")
+        for name, text in _pairs(metadata)
+    }
     version = values.get("version")
     if version is None:
         raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
     if version != FOOTER_VERSION:
         said = version[:_SHOWN_MAX]
-        raise Halt(f"{found.key} is an archive of version {said}; this version reads {FOOTER_VERSION}: use the version that wrote it")
+        raise Halt(
+            f"{found.key} is an archive of version {said}; this version reads {FOOTER_VERSION}: use "
+            "the version that wrote it"
+        )
     wanted = {
         "cluster_id": cluster_id,
         "topic_id": found.topic_id,
@@ -137,7 +157,10 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     for name, text in wanted.items():
         if values.get(name) != text:
             said = str(values.get(name))[:_SHOWN_MAX]
-            raise Corrupted(f"{found.key}: its footer says {name} {said!r}, its place says {text!r}; the object was moved or altered")
+            raise Corrupted(
+                f"{found.key}: its footer says {name} {said!r}, its place says {text!r}; the object "
+                "was moved or altered"
+            )
     try:
         gaps = tuple((int(low), int(high)) for low, high in json.loads(values["gaps"]))
         schema, digest = int(values["schema"]), bytes.fromhex(values["records_digest"])
@@ -145,7 +168,9 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
             raise ValueError("numbers that are not the archive's")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         why = str(error)[:_SHOWN_MAX]
-        raise Corrupted(f"{found.key}: its footer lacks readable gaps, schema or digest ({why}); the object was altered") from error
+        raise Corrupted(
+            f"{found.key}: its footer lacks readable gaps, schema or digest ({why}); the object was altered"
+        ) from error
     return FoundFooter(gaps, schema, digest)
 
 

@@ -1,7 +1,7 @@
 """Messages as JSON for people, in Protobuf's own JSON mapping.
 
-A record that cannot be decoded, or that has too many values (`archiver.schema.protobuf.decoded_size`), gives the reason instead of a
-message. For display only; records are never rebuilt from this form.
+A record that cannot be decoded, or that has too many values (`archiver.schema.protobuf.decoded_size`), gives
+the reason instead of a message. For display only; records are never rebuilt from this form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from archiver.schema.protobuf.tree import MessageTree
 
 _ANY = "google.protobuf.Any"
 ANY_BYTES_MAX = 2**20
-"""What an Any holds is decoded by a type that the record names, so nothing bounds its decoded form but its size."""
+"""What an Any holds is decoded by a type that the record names, so nothing bounds its decoded form but its
+size."""
 
 
 class Decoder:
@@ -28,7 +29,9 @@ class Decoder:
         self._value = None if value is None else _Side(value)
 
     def decode(self, key: bytes | None, value: bytes | None) -> dict[str, object]:
-        """`{"key": …, "value": …}`: the message's JSON; null without a schema or a message, `{"error": …}` if it does not decode."""
+        """`{"key": …, "value": …}`: the message's JSON; null without a schema or a message, `{"error": …}` if
+        it does not decode.
+        """
         return {"key": _decoded(self._key, key), "value": _decoded(self._value, value)}
 
 
@@ -54,10 +57,15 @@ class _Side:
         if (why := self._meter.too_many(data)) is not None:
             return {"error": why}
         if self._has_any and len(data) > ANY_BYTES_MAX:
-            return {"error": f"a message with google.protobuf.Any is shown up to {ANY_BYTES_MAX} bytes, this one has {len(data)}"}
+            return {
+                "error": f"a message with google.protobuf.Any is shown up to {ANY_BYTES_MAX} bytes, this one "
+                f"has {len(data)}"
+            }
         try:
             found = self._kind.FromString(data)
-            return json_format.MessageToDict(found, preserving_proto_field_name=True, descriptor_pool=self._pool)
+            return json_format.MessageToDict(
+                found, preserving_proto_field_name=True, descriptor_pool=self._pool
+            )
         # An Any of a type that nobody told of is a TypeError.
         except (message.DecodeError, json_format.Error, ValueError, TypeError) as error:
             return {"error": str(error)}
@@ -70,7 +78,9 @@ def _without_envelope(data: bytes, envelope: Envelope) -> tuple[bytes, str | Non
 
 
 def _has_any(tree: MessageTree) -> bool:
-    return tree.full_name == _ANY or any(one.message is not None and _has_any(one.message) for one in tree.fields)
+    return tree.full_name == _ANY or any(
+        one.message is not None and _has_any(one.message) for one in tree.fields
+    )
 
 
 def _decoded(side: _Side | None, data: bytes | None) -> object:

@@ -1,4 +1,6 @@
-"""An archive as its footer describes it: a value that who reads footers gives to who makes tables of archives."""
+"""An archive as its footer describes it: a value that who reads footers gives to who makes tables of
+archives.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Records rebuilt from one archive, or from segments of intake.
 
-Promises that the offsets of what it yields follow each other without a hole (but for the gaps that an archive's footer names), that keys
-and values are the producer's bytes, and that ingest times from intake are those that refinement writes: the running maximum of the accept
-times, never below the segment's floor. Holds one batch of an archive, or one row group of intake, at a time; of an archive of up to
-`VERIFY_BYTES_MAX` also the bytes.
+Promises that the offsets of what it yields follow each other without a hole (but for the gaps that an
+archive's footer names), that keys and values are the producer's bytes, and that ingest times from intake are
+those that refinement writes: the running maximum of the accept times, never below the segment's floor. Holds
+one batch of an archive, or one row group of intake, at a time; of an archive of up to `VERIFY_BYTES_MAX` also
+the bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Layout:
 
 
 class Vanished(Corrupted):
-    """An archive was listed and is gone: deleted by somebody, or by cleaning, because others hold its records."""
+    """An archive was listed and is gone: deleted by somebody, or by cleaning, because others hold its
+    records.
+    """
 
 
 Layouts = Callable[[TopicId, int], Layout]
@@ -70,25 +73,33 @@ def from_archive(
 ) -> Iterator[pa.RecordBatch]:
     """The records in [start, stop) of one archive that covers `start`, as `STREAM_SCHEMA`.
 
-    Always checked, before the first record: the footer against its checksum and the archive's key, its columns against the topic's schema.
-    Always checked on the way: the pages' checksums, and that the offsets are those that must come. Beyond that the records have to have the
-    digest that the footer names:
+    Always checked, before the first record: the footer against its checksum and the archive's key, its
+    columns against the topic's schema. Always checked on the way: the pages' checksums, and that the offsets
+    are those that must come. Beyond that the records have to have the digest that the footer names:
 
-    - An archive of up to `VERIFY_BYTES_MAX` is read and compared as a whole first, whatever part of it is asked for.
-    - A larger one that is read from its base to its end is compared on the way, before its last batch. Until then records were given that
-      a wrong digest takes back.
-    - Of a larger one that is read in part, no digest is known. Its page headers have no checksum; damage to them can go unseen there.
+    - An archive of up to `VERIFY_BYTES_MAX` is read and compared as a whole first, whatever part of it is
+      asked for.
+    - A larger one that is read from its base to its end is compared on the way, before its last batch. Until
+      then records were given that a wrong digest takes back.
+    - Of a larger one that is read in part, no digest is known. Its page headers have no checksum; damage to
+      them can go unseen there.
 
-    Keys whose digest was right are added to `verified`; one that is there already is not compared again. Raises `Corrupted` if the object
-    is gone, is not what its key says, lacks an offset, or fails a check.
+    Keys whose digest was right are added to `verified`; one that is there already is not compared again.
+    Raises `Corrupted` if the object is gone, is not what its key says, lacks an offset, or fails a check.
     """
     known = set() if verified is None else verified
-    with _reading(found, start), _opened(objects, found) as source, _archive(source, found, cluster_id, layouts) as archive:
+    with (
+        _reading(found, start),
+        _opened(objects, found) as source,
+        _archive(source, found, cluster_id, layouts) as archive,
+    ):
         if found.key not in known and found.size <= VERIFY_BYTES_MAX:
             archive.verify()
             known.add(found.key)
         whole = found.key not in known and start <= found.base and stop >= found.end
-        yield from archive.records(start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None)
+        yield from archive.records(
+            start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None
+        )
         if whole:
             known.add(found.key)
 
@@ -98,15 +109,21 @@ def whole_archive(
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
     """The rows of one archive as they stand in it, and the records rebuilt from them, batch by batch.
 
-    All that `from_archive` checks; the digest is compared before the last batch, so nothing of it counts before it has come to its end.
-    Raises as `from_archive`.
+    All that `from_archive` checks; the digest is compared before the last batch, so nothing of it counts
+    before it has come to its end. Raises as `from_archive`.
     """
-    with _reading(found, found.base), _opened(objects, found) as source, _archive(source, found, cluster_id, layouts) as archive:
+    with (
+        _reading(found, found.base),
+        _opened(objects, found) as source,
+        _archive(source, found, cluster_id, layouts) as archive,
+    ):
         yield from archive.rows(found.base, found.end, BATCH_ROWS, RecordsDigest())
 
 
 def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
-    """Rebuild every record of an archive that is in no store yet; raises `Corrupted` if they do not have the digest in its footer."""
+    """Rebuild every record of an archive that is in no store yet; raises `Corrupted` if they do not have the
+    digest in its footer.
+    """
     with _reading(found, found.base), _archive(source, found, cluster_id, layouts) as archive:
         archive.verify()
 
@@ -118,12 +135,16 @@ def _reading(found: FoundArchive, start: int) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
         # ValueError: text in the footer that is no UTF-8, among others.
-        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it")
+        damage = Corrupted(
+            f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it"
+        )
         raise passing(error, found.key) or damage from error
 
 
 @contextmanager
-def _archive(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> Iterator[_Archive]:
+def _archive(
+    source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts
+) -> Iterator[_Archive]:
     """An open archive, once its footer is known to be whole and its own."""
     check_seal(source, found.key)
     source.seek(0)
@@ -136,7 +157,10 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
     try:
         source = objects.open_input(found.key)
     except NotFound as error:
-        raise Vanished(f"{found.key} was listed and is gone; offsets {found.base} to {found.end - 1} cannot be read from it") from error
+        raise Vanished(
+            f"{found.key} was listed and is gone; offsets {found.base} to {found.end - 1} cannot be "
+            "read from it"
+        ) from error
     if found.size > VERIFY_BYTES_MAX:
         return source
     with source:
@@ -146,7 +170,14 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
 class _Archive:
     """An open archive whose footer is known to be whole."""
 
-    def __init__(self, found: FoundArchive, source: pa.NativeFile, file: pq.ParquetFile, footer: FoundFooter, layouts: Layouts) -> None:
+    def __init__(
+        self,
+        found: FoundArchive,
+        source: pa.NativeFile,
+        file: pq.ParquetFile,
+        footer: FoundFooter,
+        layouts: Layouts,
+    ) -> None:
         self._found = found
         self._source = source
         self._file = file
@@ -160,12 +191,18 @@ class _Archive:
         for _ in self.rows(self._found.base, self._found.end, BATCH_ROWS, RecordsDigest()):
             pass
 
-    def records(self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None) -> Iterator[pa.RecordBatch]:
-        """The records in [start, stop); with `digest`, which needs all of them, they are compared before the last batch."""
+    def records(
+        self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records in [start, stop); with `digest`, which needs all of them, they are compared before the
+        last batch.
+        """
         for _, records in self.rows(start, stop, batch_rows, digest):
             yield records
 
-    def rows(self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    def rows(
+        self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """The rows as they stand in the file, and what `records` gives of them."""
         found = self._found
         chain = _Chain(found.key, start, stop, self._footer.gaps)
@@ -192,7 +229,9 @@ class _Archive:
 
 
 def _same(found: pa.Field[Any], wanted: pa.Field[Any], *, named: bool = True) -> bool:
-    """Field by field. The names inside a map do not count: pyarrow gives its values the name of the map when it reads one."""
+    """Field by field. The names inside a map do not count: pyarrow gives its values the name of the map when
+    it reads one.
+    """
     if (named and found.name != wanted.name) or found.nullable != wanted.nullable:
         return False
     if (found.metadata or {}) != (wanted.metadata or {}):
@@ -204,7 +243,9 @@ def _same(found: pa.Field[Any], wanted: pa.Field[Any], *, named: bool = True) ->
         return inside and _same(theirs.item_field, ours.item_field, named=False)
     if pa.types.is_struct(ours):
         inside = pa.types.is_struct(theirs) and theirs.num_fields == ours.num_fields
-        return inside and all(_same(theirs.field(number), ours.field(number)) for number in range(ours.num_fields))
+        return inside and all(
+            _same(theirs.field(number), ours.field(number)) for number in range(ours.num_fields)
+        )
     if pa.types.is_list(ours):
         return pa.types.is_list(theirs) and _same(theirs.value_field, ours.value_field)
     return bool(theirs == ours)
@@ -212,25 +253,41 @@ def _same(found: pa.Field[Any], wanted: pa.Field[Any], *, named: bool = True) ->
 
 def _check_columns(key: str, found: pa.Schema, wanted: pa.Schema) -> None:
     """Names, types, field ids and which columns can be null must be those of the topic's schema."""
-    if found.names == wanted.names and all(_same(theirs, ours) for theirs, ours in zip(found, wanted, strict=True)):
+    if found.names == wanted.names and all(
+        _same(theirs, ours) for theirs, ours in zip(found, wanted, strict=True)
+    ):
         return
     theirs, ours = {field.name: field for field in found}, {field.name: field for field in wanted}
     wrong = [name for name in [*ours, *theirs] if name not in theirs or name not in ours]
     wrong += [name for name in ours if name in theirs and not _same(theirs[name], ours[name])]
-    raise Corrupted(f"{key}: its columns ({', '.join(wrong) or 'their order'}) are not those of the topic's schema; the object was altered")
+    raise Corrupted(
+        f"{key}: its columns ({', '.join(wrong) or 'their order'}) are not those of the topic's "
+        "schema; the object was altered"
+    )
 
 
 def _offsets(found: FoundArchive, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The offsets of an archive's rows; every row must be of the archive's partition."""
-    partitions, offsets = pc.struct_field(batch.column("kafka"), "partition"), pc.struct_field(batch.column("kafka"), "offset")
-    if offsets.null_count or partitions.null_count or not pc.all(pc.equal(partitions, pa.scalar(found.partition)), min_count=0).as_py():
-        raise Corrupted(f"{found.key} holds rows without an offset or of another partition; the object was altered")
+    partitions, offsets = (
+        pc.struct_field(batch.column("kafka"), "partition"),
+        pc.struct_field(batch.column("kafka"), "offset"),
+    )
+    if (
+        offsets.null_count
+        or partitions.null_count
+        or not pc.all(pc.equal(partitions, pa.scalar(found.partition)), min_count=0).as_py()
+    ):
+        raise Corrupted(
+            f"{found.key} holds rows without an offset or of another partition; the object was altered"
+        )
     result: npt.NDArray[np.int64] = offsets.to_numpy(zero_copy_only=False)
     return result
 
 
 class _Chain:
-    """Holds rows to the offsets that must come: from `start` to `stop` without the gaps, each once, in order."""
+    """Holds rows to the offsets that must come: from `start` to `stop` without the gaps, each once, in
+    order.
+    """
 
     def __init__(self, key: str, start: int, stop: int, gaps: Sequence[_Range]) -> None:
         self._key = key
@@ -263,7 +320,9 @@ class _Chain:
     def finish(self) -> None:
         """Raise `Corrupted` if offsets are still to come."""
         if not self.complete:
-            raise Corrupted(f"{self._key}: offsets {self._next} to {self.stop - 1} are missing; the object was altered")
+            raise Corrupted(
+                f"{self._key}: offsets {self._next} to {self.stop - 1} are missing; the object was altered"
+            )
 
     def _expected(self, end: int, count: int) -> npt.NDArray[np.int64] | None:
         """The offsets from the next one to `end` without gaps, if there are `count` of them."""
@@ -285,10 +344,19 @@ class _Chain:
 
     def _lost(self, offsets: npt.NDArray[np.int64]) -> str:
         holes = np.flatnonzero(np.diff(offsets) > 1)
-        first = self._next if int(offsets[0]) > self._next else int(offsets[holes[0]]) + 1 if len(holes) else int(offsets[0])
+        first = (
+            self._next
+            if int(offsets[0]) > self._next
+            else int(offsets[holes[0]]) + 1
+            if len(holes)
+            else int(offsets[0])
+        )
         following = int(offsets[np.searchsorted(offsets, first)])
         if following == first:
-            return f"it holds rows inside the gaps that its footer names, from offset {first} on; the object was altered"
+            return (
+                f"it holds rows inside the gaps that its footer names, from offset {first} on; the object "
+                "was altered"
+            )
         return f"offsets {first} to {following - 1} are missing; the object was altered"
 
     def _after_gaps(self, offset: int) -> int:
@@ -305,25 +373,41 @@ def _behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
 
 
 def _row_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[int]:
-    """The row groups that can hold offsets in [start, stop), by the statistics of `kafka.offset`; all where there are none."""
-    column = next((place for place in range(metadata.num_columns) if metadata.schema.column(place).path == "kafka.offset"), None)
+    """The row groups that can hold offsets in [start, stop), by the statistics of `kafka.offset`; all where
+    there are none.
+    """
+    column = next(
+        (
+            place
+            for place in range(metadata.num_columns)
+            if metadata.schema.column(place).path == "kafka.offset"
+        ),
+        None,
+    )
     chosen: list[int] = []
     for group in range(metadata.num_row_groups):
         statistics: Any = None if column is None else metadata.row_group(group).column(column).statistics
-        if statistics is None or not statistics.has_min_max or (statistics.max >= start and statistics.min < stop):
+        if (
+            statistics is None
+            or not statistics.has_min_max
+            or (statistics.max >= start and statistics.min < stop)
+        ):
             chosen.append(group)
     return chosen
 
 
 def archive_records(key: str, codec: RecordCodec, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The records of an archive's rows, as `STREAM_SCHEMA`: keys and values are rebuilt, byte for byte. Raises `Corrupted` with `key`."""
+    """The records of an archive's rows, as `STREAM_SCHEMA`: keys and values are rebuilt, byte for byte.
+    Raises `Corrupted` with `key`.
+    """
     keys, values = codec.rebuild(batch.column("key"), batch.column("value"))
     kafka = batch.column("kafka")
     batch.column("headers").validate(full=True)  # names are UTF-8
     if batch.column("headers").null_count or pc.struct_field(kafka, "ingest_timestamp").null_count:
         raise Corrupted(f"{key} holds rows without headers or without an ingest time; the object was altered")
     columns: dict[str, Any] = {
-        name: pc.struct_field(kafka, name) for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")
+        name: pc.struct_field(kafka, name)
+        for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")
     }
     return _stream_batch({**columns, "key": keys, "value": values, "headers": batch.column("headers")})
 
@@ -331,7 +415,8 @@ def archive_records(key: str, codec: RecordCodec, batch: pa.RecordBatch) -> pa.R
 def from_intake(
     reader: IntakeReader, segments: Sequence[SegmentRef], gaps: Sequence[_Range], start: int, stop: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records in [start, stop) from the segments of one topic partition, as `STREAM_SCHEMA`; offsets in `gaps` have none.
+    """The records in [start, stop) from the segments of one topic partition, as `STREAM_SCHEMA`; offsets in
+    `gaps` have none.
 
     Raises `Corrupted` if an intake file is gone or altered, or if segments and gaps leave a hole.
     """
@@ -343,7 +428,8 @@ def from_intake(
                     break
                 if records.num_rows != segment.rows:
                     raise Corrupted(
-                        f"{segment.file.key} has {records.num_rows} rows from offset {segment.base} on; the log says {segment.rows}"
+                        f"{segment.file.key} has {records.num_rows} rows from offset {segment.base} "
+                        f"on; the log says {segment.rows}"
                     )
                 low, high = max(segment.base, reached), min(segment.end, stop)
                 if low < high:
@@ -351,11 +437,13 @@ def from_intake(
                     reached = _behind_gaps(gaps, high)
         except NotFound as error:
             raise Corrupted(
-                f"offsets {run[0].base} to {run[-1].end - 1} are in no archive, and their intake file {run[0].file.key} is gone; restore it"
+                f"offsets {run[0].base} to {run[-1].end - 1} are in no archive, and their intake file "
+                f"{run[0].file.key} is gone; restore it"
             ) from error
     if reached < stop:
         raise Corrupted(
-            f"offsets {reached} to {stop - 1} are in no archive and in no intake file; restore what is missing from the data folder"
+            f"offsets {reached} to {stop - 1} are in no archive and in no intake file; restore what is "
+            "missing from the data folder"
         )
 
 
@@ -372,7 +460,9 @@ def _by_file(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
 
 
 def ingest_times(segment: SegmentRef, accept_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The system's ingest times of a whole segment: the running maximum of its accept times, from its floor on."""
+    """The system's ingest times of a whole segment: the running maximum of its accept times, from its floor
+    on.
+    """
     result: npt.NDArray[np.int64] = np.maximum(np.maximum.accumulate(accept_us), segment.floor_us)
     return result
 
@@ -384,7 +474,9 @@ def from_segment(segment: SegmentRef, records: pa.RecordBatch) -> pa.RecordBatch
     return placed(offsets, records, ingest_times(segment, accept_us))
 
 
-def placed(places: npt.NDArray[np.int64], records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def placed(
+    places: npt.NDArray[np.int64], records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
     """Intake records with their offsets and their ingest times, as `STREAM_SCHEMA`."""
     offsets = pa.array(places)
     columns: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """A record as a consumer gets it back, alone or in Arrow batches.
 
-Owns the columns of a stream batch. Promises that both forms say the same and that neither tells apart, except by `source`, whether a record
-came from an archive or from intake.
+Owns the columns of a stream batch. Promises that both forms say the same and that neither tells apart, except
+by `source`, whether a record came from an archive or from intake.
 """
 
 from __future__ import annotations
@@ -63,9 +63,16 @@ class StreamBatch:
     def __iter__(self) -> Iterator[StreamRecord]:
         """The records one by one."""
         batch = self.records
-        times = (batch.column(name).cast(pa.int64()).to_pylist() for name in ("event_timestamp", "ingest_timestamp"))
-        others = (batch.column(name).to_pylist() for name in ("offset", "batch_start", "key", "value", "headers"))
-        for timestamp_us, ingest_us, offset, batch_start, key, value, headers in zip(*times, *others, strict=True):
+        times = (
+            batch.column(name).cast(pa.int64()).to_pylist()
+            for name in ("event_timestamp", "ingest_timestamp")
+        )
+        others = (
+            batch.column(name).to_pylist() for name in ("offset", "batch_start", "key", "value", "headers")
+        )
+        for timestamp_us, ingest_us, offset, batch_start, key, value, headers in zip(
+            *times, *others, strict=True
+        ):
             yield StreamRecord(
                 topic=self.topic,
                 partition=self.partition,

@@ -1,11 +1,13 @@
 """The seal of an archive's footer: a checksum that is looked at before the Parquet library is.
 
-Page checksums cover an archive's pages, nothing covers its footer, and a footer with one wrong bit can give other columns, other records,
-or end the process. So the footer holds its own checksum. Promises that after `check_seal` every byte of the footer, of its length and of
-the magic behind it is as it was written. Must never parse what it has not checked.
+Page checksums cover an archive's pages, nothing covers its footer, and a footer with one wrong bit can give
+other columns, other records, or end the process. So the footer holds its own checksum. Promises that after
+`check_seal` every byte of the footer, of its length and of the magic behind it is as it was written. Must
+never parse what it has not checked.
 
-Frozen format: the footer key `archiver.footer_sha256` has 64 hex digits, the SHA-256 of the footer, its length (4 bytes, little endian) and
-the magic `PAR1`, as they stand at the end of the object, with `0` in the place of these 64 digits. The key stands in a footer once.
+Frozen format: the footer key `archiver.footer_sha256` has 64 hex digits, the SHA-256 of the footer, its
+length (4 bytes, little endian) and the magic `PAR1`, as they stand at the end of the object, with `0` in the
+place of these 64 digits. The key stands in a footer once.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ UNSEALED = "0" * 64
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
 _MARK = b"archiver." + SEAL_KEY.encode() + b"\x18" + bytes([len(UNSEALED)])
-"""How the key stands in Parquet's Thrift form: before its value come the next field's header and the value's length."""
+"""How the key stands in Parquet's Thrift form: before its value come the next field's header and the value's
+length."""
 
 
 def seal(file: BinaryIO) -> None:
-    """Put the checksum into a complete Parquet file that was written with `UNSEALED`; raises `Corrupted` if it was not."""
+    """Put the checksum into a complete Parquet file that was written with `UNSEALED`; raises `Corrupted` if
+    it was not.
+    """
     tail, start = _tail(file, "the spooled archive")
     place = _place(tail, "the spooled archive")
     file.seek(start + place)
@@ -37,11 +42,15 @@ def seal(file: BinaryIO) -> None:
 
 
 def check_seal(source: BinaryIO | pa.NativeFile, key: str) -> None:
-    """Compare the footer with its checksum; raises `Corrupted` naming `key`. The position of `source` changes."""
+    """Compare the footer with its checksum; raises `Corrupted` naming `key`. The position of `source`
+    changes.
+    """
     tail, _ = _tail(source, key)
     place = _place(tail, key)
     if tail[place : place + len(UNSEALED)] != _checksum(tail, place):
-        raise Corrupted(f"{key}: its footer is not what its checksum says; the object was altered, restore it")
+        raise Corrupted(
+            f"{key}: its footer is not what its checksum says; the object was altered, restore it"
+        )
 
 
 def _tail(source: BinaryIO | pa.NativeFile, key: str) -> tuple[bytes, int]:
@@ -53,7 +62,9 @@ def _tail(source: BinaryIO | pa.NativeFile, key: str) -> tuple[bytes, int]:
     end = bytes(source.read(_TAIL_BYTES))
     start = size - _TAIL_BYTES - int.from_bytes(end[:4], "little")
     if end[4:] != _MAGIC or start < len(_MAGIC):
-        raise Corrupted(f"{key} does not end as a Parquet file does: it is no archive, or was cut off; restore it")
+        raise Corrupted(
+            f"{key} does not end as a Parquet file does: it is no archive, or was cut off; restore it"
+        )
     source.seek(start)
     return bytes(source.read(size - start)), start
 
@@ -62,7 +73,10 @@ def _place(tail: bytes, key: str) -> int:
     """Where the checksum's digits begin."""
     before, mark, after = tail.partition(_MARK)
     if not mark or _MARK in after or len(after) < len(UNSEALED) + _TAIL_BYTES:
-        raise Corrupted(f"{key}: its footer has no checksum archiver.{SEAL_KEY}: it is no archive, or was altered; restore it")
+        raise Corrupted(
+            f"{key}: its footer has no checksum archiver.{SEAL_KEY}: it is no archive, or was altered; "
+            "restore it"
+        )
     return len(before) + len(mark)
 
 

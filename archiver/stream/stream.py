@@ -1,9 +1,9 @@
 """The records of a topic partition in offset order, from archives and then from intake, without a seam.
 
-Promises every committed record from the offset asked for, each exactly once; where something is missing or altered it raises instead of
-passing over it. Records of aborted transactions are never given: their offsets are gaps. What is checked when is said at
-`rebuild.from_archive`; an archive is compared with its digest once per `RecordStream`.
-Must never write.
+Promises every committed record from the offset asked for, each exactly once; where something is missing or
+altered it raises instead of passing over it. Records of aborted transactions are never given: their offsets
+are gaps. What is checked when is said at `rebuild.from_archive`; an archive is compared with its digest once
+per `RecordStream`. Must never write.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ Starts = Callable[[TopicId, int], int]
 """The first offset of a topic partition that retention has left."""
 
 _VERIFIED_MAX = 100_000
-"""Keys of verified archives that are remembered, about 20 MB; when there are more, all are forgotten and verified again."""
+"""Keys of verified archives that are remembered, about 20 MB; when there are more, all are forgotten and
+verified again."""
 
 
 Passed = Callable[[TopicId, int], Sequence[tuple[int, int]]]
-"""Ranges of a topic partition that the ledger counts as archived without an archive, because there is nothing but gaps in them;
-ascending."""
+"""Ranges of a topic partition that the ledger counts as archived without an archive, because there is nothing
+but gaps in them; ascending."""
 
 
 def _none_given_up(_topic_id: TopicId, _partition: int) -> GivenUp:
@@ -85,22 +86,37 @@ class RecordStream:
         self._verified: set[str] = set()
 
     def read(
-        self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None, *, uncommitted: bool = False
+        self,
+        topic_id: TopicId,
+        partition: int,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        uncommitted: bool = False,
     ) -> Iterator[StreamRecord]:
         """The records of `read_batches`, one by one."""
         batches = self.read_batches(topic_id, partition, start, limit, uncommitted=uncommitted)
         return (record for batch in batches for record in batch)
 
     def read_batches(
-        self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None, *, uncommitted: bool = False
+        self,
+        topic_id: TopicId,
+        partition: int,
+        start: int = 0,
+        limit: int | None = None,
+        *,
+        uncommitted: bool = False,
     ) -> Iterator[StreamBatch]:
-        """The stable records from offset `start` on, at most `limit` of them. What retention has taken is passed over (`first_offset`).
+        """The stable records from offset `start` on, at most `limit` of them. What retention has taken is
+        passed over (`first_offset`).
 
-        With `uncommitted` also those from the first open transaction on: its own, which may be aborted yet, and all behind them.
+        With `uncommitted` also those from the first open transaction on: its own, which may be aborted yet,
+        and all behind them.
 
-        Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and `InvalidInput` for a negative
-        `start` or `limit` or a `start` beyond the next offset; while iterating `Corrupted` if an offset cannot be read or is not what was
-        written. The error can come after some records of an archive that is larger than `rebuild.VERIFY_BYTES_MAX`.
+        Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and
+        `InvalidInput` for a negative `start` or `limit` or a `start` beyond the next offset; while iterating
+        `Corrupted` if an offset cannot be read or is not what was written. The error can come after some
+        records of an archive that is larger than `rebuild.VERIFY_BYTES_MAX`.
         """
         topic = self._topic(topic_id, partition)
         tp = (topic_id, partition)
@@ -110,18 +126,29 @@ class RecordStream:
             raise InvalidInput(f"a limit of {limit} records is negative")
         following = self._intake.next_offset(tp)
         if start > following:
-            raise InvalidInput(f"{topic.name} partition {partition} ends before offset {start}: its next record gets offset {following}")
+            raise InvalidInput(
+                f"{topic.name} partition {partition} ends before offset {start}: its next record gets "
+                f"offset {following}"
+            )
         start = max(start, self.first_offset(topic_id, partition))
-        return self._read(topic, partition, start, following if uncommitted else self._intake.stable_offset(tp), limit)
+        return self._read(
+            topic, partition, start, following if uncommitted else self._intake.stable_offset(tp), limit
+        )
 
     def first_offset(self, topic_id: TopicId, partition: int) -> int:
-        """The first offset that retention has left; reading begins there, whatever lower offset is asked for."""
+        """The first offset that retention has left; reading begins there, whatever lower offset is asked
+        for.
+        """
         return self._starts(topic_id, partition)
 
-    def _read(self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None) -> Iterator[StreamBatch]:
+    def _read(
+        self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None
+    ) -> Iterator[StreamBatch]:
         if start >= stop or limit == 0:
             return
-        archives = find_archives(self._objects, topic.topic_id, partition, self._given_up(topic.topic_id, partition))
+        archives = find_archives(
+            self._objects, topic.topic_id, partition, self._given_up(topic.topic_id, partition)
+        )
         remaining = stop - start if limit is None else limit
         for source, records in self._records(topic.topic_id, partition, archives, start, stop, remaining):
             kept = records.slice(0, min(remaining, records.num_rows))
@@ -133,9 +160,11 @@ class RecordStream:
     def _records(
         self, topic_id: TopicId, partition: int, archives: ArchiveIndex, start: int, stop: int, wanted: int
     ) -> Iterator[tuple[Source, pa.RecordBatch]]:
-        """Batches from wherever the next offset is: an archive if one covers it, else intake up to the next archive.
+        """Batches from wherever the next offset is: an archive if one covers it, else intake up to the next
+        archive.
 
-        Where the ledger knows that there is nothing but gaps, intake is not asked: it may have forgotten them.
+        Where the ledger knows that there is nothing but gaps, intake is not asked: it may have forgotten
+        them.
         """
         at = start
         batch_rows = min(self._batch_rows, wanted)
@@ -152,12 +181,23 @@ class RecordStream:
                 if len(self._verified) >= _VERIFIED_MAX:
                     self._verified.clear()
                 try:
-                    for batch in from_archive(self._objects, found, at, stop, self._cluster_id, self._layout, batch_rows, self._verified):
+                    for batch in from_archive(
+                        self._objects,
+                        found,
+                        at,
+                        stop,
+                        self._cluster_id,
+                        self._layout,
+                        batch_rows,
+                        self._verified,
+                    ):
                         yield "archive", batch
                     at = found.end
                 except Vanished:  # before the first batch
                     gone.add(found.key)
-                    again = find_archives(self._objects, topic_id, partition, self._given_up(topic_id, partition))
+                    again = find_archives(
+                        self._objects, topic_id, partition, self._given_up(topic_id, partition)
+                    )
                     other = again.covering(at)
                     if other is None or other.key in gone:
                         raise
@@ -173,7 +213,9 @@ class RecordStream:
         topic = self._intake.topics_by_id.get(topic_id)
         if topic is None:
             gone = self._intake.fold.deleted_topics.get(topic_id)
-            what = f"there is no topic with id {topic_id}" if gone is None else f"topic {gone.name} was deleted"
+            what = (
+                f"there is no topic with id {topic_id}" if gone is None else f"topic {gone.name} was deleted"
+            )
             raise NotFound(f"{what}; `archiver topics list` shows those there are")
         if not 0 <= partition < topic.partitions:
             raise no_partition(topic.name, partition, topic.partitions)

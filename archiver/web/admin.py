@@ -1,9 +1,11 @@
-"""Administration through the port: the work of `archive`, `reconcile`, `clean`, `dlq replay`, `audit`, and the reload of the configuration.
+"""Administration through the port: the work of `archive`, `reconcile`, `clean`, `dlq replay`, `audit`, and
+the reload of the configuration.
 
-Lets in whoever brings the token. Work runs in a thread of its own and ends by itself, whether its client still
-listens or not; the client is told line by line. What may be under way at a time, waiting for its turn included, is bounded by
-`UNDER_WAY_MAX`, for work, status and reloads apart, so that work which hangs locks out neither of them; and what is kept of lines that
-nobody has read yet by `LINES_MAX`. Must never repeat the token.
+Lets in whoever brings the token. Work runs in a thread of its own and ends by itself, whether its client
+still listens or not; the client is told line by line. What may be under way at a time, waiting for its turn
+included, is bounded by `UNDER_WAY_MAX`, for work, status and reloads apart, so that work which hangs locks
+out neither of them; and what is kept of lines that nobody has read yet by `LINES_MAX`. Must never repeat the
+token.
 """
 
 from __future__ import annotations
@@ -63,29 +65,50 @@ class Administration:
     async def archive(self, request: Request) -> Response:
         """A round now."""
         asked = await self._asked(request, "archive", "archive")
-        return _Lines(self._begin("archive", lambda tell: self._face.operations.archive(asked.get("topic"), bool(asked.get("all")), tell)))
+        return _Lines(
+            self._begin(
+                "archive",
+                lambda tell: self._face.operations.archive(asked.get("topic"), bool(asked.get("all")), tell),
+            )
+        )
 
     async def clean(self, request: Request) -> Response:
         """The vacuum now."""
         asked = await self._asked(request, "clean", "reconcile")
-        return _Lines(self._begin("clean", lambda tell: self._face.operations.clean(bool(asked.get("dry_run")), tell)))
+        return _Lines(
+            self._begin("clean", lambda tell: self._face.operations.clean(bool(asked.get("dry_run")), tell))
+        )
 
     async def reconcile(self, request: Request) -> Response:
         """A comparison of all views, and repairs, now."""
         asked = await self._asked(request, "reconcile", "reconcile")
         operations = self._face.operations
-        return _Lines(self._begin("reconcile", lambda tell: operations.reconcile(bool(asked.get("fix")), asked.get("topic"), tell)))
+        return _Lines(
+            self._begin(
+                "reconcile",
+                lambda tell: operations.reconcile(bool(asked.get("fix")), asked.get("topic"), tell),
+            )
+        )
 
     async def replay(self, request: Request) -> Response:
         """Decoding again now."""
         asked = await self._asked(request, "replay", "archive")
-        return _Lines(self._begin("replay", lambda tell: self._face.operations.replay(asked.get("topic"), asked.get("max_files"), tell)))
+        return _Lines(
+            self._begin(
+                "replay",
+                lambda tell: self._face.operations.replay(asked.get("topic"), asked.get("max_files"), tell),
+            )
+        )
 
     async def audit(self, request: Request) -> Response:
         """A comparison now."""
         asked = await self._asked(request, "audit", None)
         deep = bool(asked.get("deep"))
-        return _Lines(self._begin("audit", lambda tell: self._face.operations.audit(asked.get("topic"), tell, deep=deep)))
+        return _Lines(
+            self._begin(
+                "audit", lambda tell: self._face.operations.audit(asked.get("topic"), tell, deep=deep)
+            )
+        )
 
     async def reload(self, request: Request) -> Response:
         """The configuration again."""
@@ -95,21 +118,33 @@ class Administration:
     def _let_in(self, request: Request) -> None:
         token = self._face.token()
         if token is None:
-            raise refusal(503, "the daemon does not know its token yet; try again", retry_after_s=self._face.http.retry_after)
+            raise refusal(
+                503,
+                "the daemon does not know its token yet; try again",
+                retry_after_s=self._face.http.retry_after,
+            )
         require_bearer(request, token, "administration asks for the token", "the token is not this daemon's")
 
     async def _asked(self, request: Request, name: str, role: str | None) -> dict[str, Any]:
-        """The values of the body's fields, all of them optional; refuses strangers and daemons without the role."""
+        """The values of the body's fields, all of them optional; refuses strangers and daemons without the
+        role.
+        """
         self._let_in(request)
         if role is not None and role not in self._face.roles:
             raise refusal(409, f"this daemon has not the role {role}")
         if (state := self._face.journal.state) != "serving":
-            raise refusal(503, f"the daemon is {state}; /readyz says why", retry_after_s=self._face.http.retry_after)
-        body = await read_body(request, BODY_BYTES_MAX, "the most that is taken here,", self._face.http.request_timeout)
+            raise refusal(
+                503, f"the daemon is {state}; /readyz says why", retry_after_s=self._face.http.retry_after
+            )
+        body = await read_body(
+            request, BODY_BYTES_MAX, "the most that is taken here,", self._face.http.request_timeout
+        )
         if not body.strip():
             return {}
         if (kind := media_type(request)) != JSON:
-            raise refusal(415, f"the content type {excerpt(kind)!r} is not taken; nothing was done, send {JSON}")
+            raise refusal(
+                415, f"the content type {excerpt(kind)!r} is not taken; nothing was done, send {JSON}"
+            )
         return parse_body(body, ADMIN_FIELDS[name])
 
     def _begin(self, name: str, work: Callable[[Progress], Done]) -> _Told:
@@ -117,12 +152,16 @@ class Administration:
         with self._lock:
             if self._under_way[kind] >= UNDER_WAY_MAX:
                 raise refusal(
-                    429, f"{UNDER_WAY_MAX} requests of administration ({kind}) are under way", retry_after_s=self._face.http.retry_after
+                    429,
+                    f"{UNDER_WAY_MAX} requests of administration ({kind}) are under way",
+                    retry_after_s=self._face.http.retry_after,
                 )
             self._under_way[kind] += 1
         told = _Told(asyncio.get_running_loop())
         # As a daemon, so that long work does not hold up the end of the process: whoever leads next goes on.
-        threading.Thread(target=self._work, args=(name, work, told), name=f"admin-{name}", daemon=True).start()
+        threading.Thread(
+            target=self._work, args=(name, work, told), name=f"admin-{name}", daemon=True
+        ).start()
         return told
 
     def _work(self, name: str, work: Callable[[Progress], Done], told: _Told) -> None:
@@ -134,7 +173,9 @@ class Administration:
         except Exception as error:  # noqa: BLE001
             # The head of the thread: somebody waits for the last line, and the daemon goes on.
             _log.exception("%s through the port ended in an error nobody expected", name)
-            told.end(_error_line(OutcomeUnknown(f"{type(error).__name__}: {error}; the daemon's log says more")))
+            told.end(
+                _error_line(OutcomeUnknown(f"{type(error).__name__}: {error}; the daemon's log says more"))
+            )
         finally:
             with self._lock:
                 self._under_way[_kind(name)] -= 1
@@ -212,16 +253,27 @@ class _Lines(Response):
                 documents: list[dict[str, Any]] = [{"progress": line} for line in lines]
                 if last is None and not lines:
                     documents.append({"alive": True})
-                await send({"type": "http.response.body", "body": b"".join(map(_line, documents)), "more_body": True})
+                await send(
+                    {"type": "http.response.body", "body": b"".join(map(_line, documents)), "more_body": True}
+                )
         except asyncio.CancelledError:
-            last = _error_line(OutcomeUnknown("the daemon stops; whether the work was finished is told by `archiver status`"))
+            last = _error_line(
+                OutcomeUnknown("the daemon stops; whether the work was finished is told by `archiver status`")
+            )
         await send({"type": "http.response.body", "body": _line(last), "more_body": False})
 
 
 def _line(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
+    return (
+        json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        + b"\n"
+    )
 
 
 def _error_line(error: ArchiverError) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": type(error).__name__, "message": excerpt(str(error), MESSAGE_MAX), "exit_code": exit_code(error)}
+    told: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": excerpt(str(error), MESSAGE_MAX),
+        "exit_code": exit_code(error),
+    }
     return {"error": {**told, "holder": error.holder} if isinstance(error, LeaseHeld) else told}

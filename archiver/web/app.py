@@ -1,8 +1,8 @@
 """The web application: every path, and what holds for all of them.
 
-Promises that each answer names the cluster, that nothing is cached or framed, and that a web page which an operator's browser has open
-cannot use the port: a request of another origin is refused, and so is one whose Host is a name that somebody else could point here. Must
-never wait in the event loop.
+Promises that each answer names the cluster, that nothing is cached or framed, and that a web page which an
+operator's browser has open cannot use the port: a request of another origin is refused, and so is one whose
+Host is a name that somebody else could point here. Must never wait in the event loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' "
+    "data:; base-uri 'none'; form-action "
+    "'none'; "
     "frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -52,7 +54,12 @@ HEADERS = {
 
 def create_app(face: Face) -> ASGIApp:
     """The application over what the daemon shows of itself."""
-    health, looks, producing, administration = Health(face), _Looks(face), Producing(face), Administration(face)
+    health, looks, producing, administration = (
+        Health(face),
+        _Looks(face),
+        Producing(face),
+        Administration(face),
+    )
     handlers = {
         "healthz": health.alive,
         "readyz": health.ready,
@@ -76,7 +83,9 @@ def create_app(face: Face) -> ASGIApp:
         looks.close()
 
     app = Starlette(
-        routes=[Route(one.path, handlers[one.name], methods=[one.method], name=one.name) for one in ENDPOINTS],
+        routes=[
+            Route(one.path, handlers[one.name], methods=[one.method], name=one.name) for one in ENDPOINTS
+        ],
         exception_handlers={HTTPException: refused, Exception: refused},
         lifespan=lifespan,
     )
@@ -100,7 +109,9 @@ class _Looks:
     async def page(self, request: Request) -> Response:
         """The status page."""
         asked = dict(request.query_params)
-        return HTMLResponse(await self._rendered(lambda: redacted(self._face.page(asked))), headers=dict(PAGE_HEADERS))
+        return HTMLResponse(
+            await self._rendered(lambda: redacted(self._face.page(asked))), headers=dict(PAGE_HEADERS)
+        )
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text format."""
@@ -112,7 +123,11 @@ class _Looks:
 
     async def _rendered(self, render: Callable[[], Any]) -> Any:
         if self._under_way >= LOOKS_MAX:
-            raise refusal(429, f"{LOOKS_MAX} requests like this are under way", retry_after_s=self._face.http.retry_after)
+            raise refusal(
+                429,
+                f"{LOOKS_MAX} requests like this are under way",
+                retry_after_s=self._face.http.retry_after,
+            )
         self._under_way += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, render)
@@ -126,7 +141,11 @@ class _Guarded:
     def __init__(self, app: ASGIApp, face: Face) -> None:
         self._app = app
         self._cluster_id = face.cluster_id
-        self._ours = {"localhost", _host_of(face.http.listen), *(name.lower() for name in face.http.allowed_hosts)}
+        self._ours = {
+            "localhost",
+            _host_of(face.http.listen),
+            *(name.lower() for name in face.http.allowed_hosts),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -143,7 +162,9 @@ class _Guarded:
             await send(message)
 
         stranger = self._stranger(Headers(scope=scope))
-        app: ASGIApp = self._app if stranger is None else JSONResponse(error_document("InvalidInput", stranger), 403)
+        app: ASGIApp = (
+            self._app if stranger is None else JSONResponse(error_document("InvalidInput", stranger), 403)
+        )
         try:
             await app(scope, receive, send_with_headers)
         except Exception:  # noqa: BLE001
@@ -156,13 +177,18 @@ class _Guarded:
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not self._is_ours(host):
             name = repr(excerpt(host))
-            return f"the Host {name} is not this port's: call it by its address or as localhost, or list the name in http.allowed_hosts"
+            return (
+                f"the Host {name} is not this port's: call it by its address or as localhost, or list the "
+                "name in http.allowed_hosts"
+            )
         if origin is not None and origin.partition("://")[2] != host:
             return f"the Origin {excerpt(origin)!r} is not this port's; web pages of others may not use it"
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """No name that somebody else can point at this machine: an address, localhost, or a name in http.listen or http.allowed_hosts."""
+        """No name that somebody else can point at this machine: an address, localhost, or a name in
+        http.listen or http.allowed_hosts.
+        """
         name = _host_of(host)
         return name in self._ours or _is_address(name)
 

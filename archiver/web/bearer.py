@@ -10,7 +10,9 @@ from archiver.web.error_responses import refusal
 
 
 def require_bearer(request: Request, token: str, missing: str, wrong: str) -> None:
-    """Refuses, in these words, a request without `Authorization: Bearer TOKEN` (401), or with another token (403)."""
+    """Refuses, in these words, a request without `Authorization: Bearer TOKEN` (401), or with another token
+    (403).
+    """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not given.strip():
         refused = refusal(401, f"{missing}: Authorization: Bearer TOKEN")

@@ -1,8 +1,9 @@
 """Reads a request's body within its bounds, before anything of it is parsed.
 
-No more than the allowed bytes are held for one request, whether their number was announced or not, nor for all requests together
-(`BodyBudget`). Waiting for them ends: as a whole, and sooner where they arrive more slowly than `WINDOW_BYTES_MIN` in `WINDOW_S`. A
-compressed body is refused, because its size is not known before it is unpacked.
+No more than the allowed bytes are held for one request, whether their number was announced or not, nor for
+all requests together (`BodyBudget`). Waiting for them ends: as a whole, and sooner where they arrive more
+slowly than `WINDOW_BYTES_MIN` in `WINDOW_S`. A compressed body is refused, because its size is not known
+before it is unpacked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ WINDOW_BYTES_MIN = 4 * 1024
 
 
 class BodyBudget:
-    """Bytes of bodies that may be held by all requests together, whether they still arrive or are worked on."""
+    """Bytes of bodies that may be held by all requests together, whether they still arrive or are worked
+    on.
+    """
 
     def __init__(self, bytes_max: int, retry_after_s: float) -> None:
         """`retry_after_s` is what a sender without room is asked to wait."""
@@ -32,7 +35,9 @@ class BodyBudget:
         self.retry_after_s = retry_after_s
 
     def share(self) -> BodyShare:
-        """For one request, to be used as a context manager: its bytes are given back at the end of the block."""
+        """For one request, to be used as a context manager: its bytes are given back at the end of the
+        block.
+        """
         return BodyShare(self)
 
 
@@ -46,7 +51,9 @@ class BodyShare:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
         self._budget.held -= self._held
         self._held = 0
 
@@ -54,19 +61,28 @@ class BodyShare:
         """So many bytes more; refuses with 429 where they would pass the budget."""
         budget = self._budget
         if budget.held + count > budget.bytes_max:
-            why = f"bodies of {budget.bytes_max} bytes are under way (http.requests_max x http.body_bytes_max); nothing was sent"
+            why = (
+                f"bodies of {budget.bytes_max} bytes are under way (http.requests_max x "
+                "http.body_bytes_max); nothing was sent"
+            )
             raise refusal(429, why, retry_after_s=budget.retry_after_s)
         budget.held += count
         self._held += count
 
 
-async def read_body(request: Request, bytes_max: int, setting: str, timeout_s: float, share: BodyShare | None = None) -> bytes:
-    """The whole body; refuses with 413 (naming the `setting` that bounds it), 408 or 415, with 503 when the server stops, and with 429
-    where `share` has no room.
+async def read_body(
+    request: Request, bytes_max: int, setting: str, timeout_s: float, share: BodyShare | None = None
+) -> bytes:
+    """The whole body; refuses with 413 (naming the `setting` that bounds it), 408 or 415, with 503 when the
+    server stops, and with 429 where `share` has no room.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
-        raise refusal(415, f"the content encoding {excerpt(encoding)!r} is not taken; nothing was done, send the body as it is")
+        raise refusal(
+            415,
+            f"the content encoding {excerpt(encoding)!r} is not taken; nothing was done, send the body "
+            "as it is",
+        )
     too_large = f"the body is larger than {setting} = {bytes_max} bytes; nothing was sent, split it"
     announced = request.headers.get("content-length")
     if announced is not None and int(announced) > bytes_max:  # The server refuses what is no number.
@@ -89,9 +105,13 @@ async def read_body(request: Request, bytes_max: int, setting: str, timeout_s: f
         bound = f"within http.request_timeout = {timeout_s:g} s"
         if loop.time() < end_s:
             bound = f"and fewer than {WINDOW_BYTES_MIN} of them in the last {WINDOW_S:g} s"
-        raise refusal(408, f"only {len(body)} bytes of the body arrived {bound}; nothing was sent", close=True) from None
+        raise refusal(
+            408, f"only {len(body)} bytes of the body arrived {bound}; nothing was sent", close=True
+        ) from None
     except asyncio.CancelledError:
-        raise refusal(503, "the daemon stops, and the body has not arrived; nothing was sent", close=True) from None
+        raise refusal(
+            503, "the daemon stops, and the body has not arrived; nothing was sent", close=True
+        ) from None
     except ClientDisconnect:
         raise refusal(400, "the connection ended inside the body; nothing was sent", close=True) from None
     return bytes(body)

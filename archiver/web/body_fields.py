@@ -1,4 +1,6 @@
-"""The fields of a JSON body: one declaration from which both the OpenAPI schema and the check of a request are made."""
+"""The fields of a JSON body: one declaration from which both the OpenAPI schema and the check of a request
+are made.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def parse_body(body: bytes, fields: Mapping[str, BodyField]) -> dict[str, Any]:
         raise refusal(400, "the body is not a JSON object; nothing was done")
     unknown = next((name for name in found if name not in fields), None)
     if unknown is not None:
-        raise refusal(400, f"unknown field {excerpt(unknown)!r}; the fields are {', '.join(fields) or 'none'}")
+        raise refusal(
+            400, f"unknown field {excerpt(unknown)!r}; the fields are {', '.join(fields) or 'none'}"
+        )
     return {name: fields[name].value(name, value) for name, value in found.items()}
 
 

@@ -1,8 +1,8 @@
 """One connection of the port, with bounds on the time that its client may take.
 
-uvicorn's protocol bounds only the rest between two requests. Here the head of a request must arrive in time, also if its bytes trickle
-in, and so must the rest of a body that was refused. Bodies have their bounds in `archiver.web.bodies`, answers in
-`archiver.web.write_watch`.
+uvicorn's protocol bounds only the rest between two requests. Here the head of a request must arrive in time,
+also if its bytes trickle in, and so must the rest of a body that was refused. Bodies have their bounds in
+`archiver.web.bodies`, answers in `archiver.web.write_watch`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from archiver.web.error_responses import error_document
 from archiver.web.request_head import StrictConnection
 
 HEAD_S = 10.0
-"""For the head of a request, from its first byte on (the first one of a connection: from its beginning on); and for the rest of a body that
-was refused."""
+"""For the head of a request, from its first byte on (the first one of a connection: from its beginning on);
+and for the rest of a body that was refused."""
 READ_BYTES_MAX = 64 * 1024
-"""Read from a connection in one step. What one step brings is parsed without a pause, so it bounds how long others wait."""
+"""Read from a connection in one step. What one step brings is parsed without a pause, so it bounds how long
+others wait."""
 
 
 class PatientConnection(H11Protocol):
@@ -36,7 +37,8 @@ class PatientConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
         """A client is there."""
-        # Read by asyncio's plain transport (256 KiB without it). A TLS transport has a buffer of its own and does not read it.
+        # Read by asyncio's plain transport (256 KiB without it). A TLS transport has a buffer of its own and
+        # does not read it.
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         super().connection_made(transport)
         self._await_head()
@@ -64,24 +66,38 @@ class PatientConnection(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:
-                # Bytes behind a whole request that closes its connection. Its records may be stored: "nothing was done" would be wrong.
+                # Bytes behind a whole request that closes its connection. Its records may be stored: "nothing
+                # was done" would be wrong.
                 self.flow.pause_reading()
                 return
             # The body of the request cannot be read. The application must not answer as well.
             cycle.disconnected = True
             cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # The answer has begun or is complete: a second one would be taken for that of another request.
+            # The answer has begun or is complete: a second one would be taken for that of another request.
+            self.transport.close()
             return
         reason = self.conn.refusal or msg
-        body = json.dumps(error_document("InvalidInput", f"this is no valid HTTP request: {reason}; nothing was done")).encode()
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
-        for event in (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()):
+        body = json.dumps(
+            error_document("InvalidInput", f"this is no valid HTTP request: {reason}; nothing was done")
+        ).encode()
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The server stops: a connection that rests is closed at once, over TLS too, where a client that rests would not say goodbye."""
+        """The server stops: a connection that rests is closed at once, over TLS too, where a client that
+        rests would not say goodbye.
+        """
         super().shutdown()
         if not self._works() and not self.transport.get_write_buffer_size():
             self.transport.abort()

@@ -1,7 +1,7 @@
 """What the port says when it does not do what it was asked: one JSON form for every refusal.
 
-`{"error": {"type": "NotFound", "message": "..."}}`; `type` is the name of an error of `archiver.runtime.errors`, so that a program knows
-what to do next. A refusal means that nothing was done.
+`{"error": {"type": "NotFound", "message": "..."}}`; `type` is the name of an error of
+`archiver.runtime.errors`, so that a program knows what to do next. A refusal means that nothing was done.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ TYPES: dict[int, str] = {
     500: "OutcomeUnknown",
     503: "RetryLater",
 }
-"""By status, what the caller must do next; 500 is an error in the daemon itself, so what was done is not known."""
+"""By status, what the caller must do next; 500 is an error in the daemon itself, so what was done is not
+known."""
 
 
-def refusal(status: int, message: str, *, retry_after_s: float | None = None, close: bool = False) -> HTTPException:
-    """To be raised by a handler; `close` ends the connection, on which the rest of a body may still be on its way."""
+def refusal(
+    status: int, message: str, *, retry_after_s: float | None = None, close: bool = False
+) -> HTTPException:
+    """To be raised by a handler; `close` ends the connection, on which the rest of a body may still be on its
+    way.
+    """
     headers = {} if retry_after_s is None else retry_after(retry_after_s)
     if close:
         headers["Connection"] = "close"
@@ -46,12 +51,21 @@ def retry_after(seconds: float) -> dict[str, str]:
 
 
 def error_document(kind: str, message: str) -> dict[str, object]:
-    """The body of every refusal. A message may repeat what was sent: not all of it, and also what cannot be written as UTF-8."""
-    return {"error": {"type": kind, "message": excerpt(message, MESSAGE_MAX).encode("utf-8", "backslashreplace").decode()}}
+    """The body of every refusal. A message may repeat what was sent: not all of it, and also what cannot be
+    written as UTF-8.
+    """
+    return {
+        "error": {
+            "type": kind,
+            "message": excerpt(message, MESSAGE_MAX).encode("utf-8", "backslashreplace").decode(),
+        }
+    }
 
 
 async def refused(_: Request, error: Exception) -> Response:
-    """Turns what a handler raised into an answer; what nobody expected is not told outside, its log line is."""
+    """Turns what a handler raised into an answer; what nobody expected is not told outside, its log line
+    is.
+    """
     if not isinstance(error, HTTPException):
         status, message = 500, "an error in the daemon; its log says more"
         return JSONResponse(error_document(TYPES[status], message), status)

@@ -1,6 +1,8 @@
-"""Threads that are shared fairly between topics: a topic whose requests take long holds up its own, and no other topic's.
+"""Threads that are shared fairly between topics: a topic whose requests take long holds up its own, and no
+other topic's.
 
-A topic never has all threads, and topics with waiting work take turns. The number of waiting requests is bounded by the caller.
+A topic never has all threads, and topics with waiting work take turns. The number of waiting requests is
+bounded by the caller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The port's socket: how many connections it accepts, and how long a TLS handshake may take.
 
-Counts a connection from when it is accepted until its socket is closed, during its handshake as well: one that has not finished its
-handshake, which the server's protocol does not know yet, takes a file descriptor like any other. All of it runs in the server's thread.
+Counts a connection from when it is accepted until its socket is closed, during its handshake as well: one
+that has not finished its handshake, which the server's protocol does not know yet, takes a file descriptor
+like any other. All of it runs in the server's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 2000
 """Further ones are closed at once. Each takes a file descriptor."""
 SAID_AGAIN_S = 60.0
-"""Shortest time between two lines of the log on the same condition, which may come and go many times a second."""
+"""Shortest time between two lines of the log on the same condition, which may come and go many times a
+second."""
 _LACKING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 """What asyncio's accept loop takes for a lack of resources: it stops accepting for a second."""
 
@@ -41,7 +43,8 @@ class Listener(socket.socket):
             "the port accepts connections again; {} were closed",
         )
         self._lacking = _Condition(
-            "the port cannot accept a connection ({}); it tries again every second. Raise the limit of open files (LimitNOFILE, ulimit -n)",
+            "the port cannot accept a connection ({}); it tries again every second. Raise the limit of "
+            "open files (LimitNOFILE, ulimit -n)",
             "the port accepts connections again after {} attempts without a descriptor",
         )
         self._resting = False
@@ -49,7 +52,8 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """As the server expects it: `ConnectionAbortedError` stands for a client that is gone again."""
         if self._resting:
-            # The last call reported that resources are lacking. The loop of asyncio would try, and report, `backlog` times more.
+            # The last call reported that resources are lacking. The loop of asyncio would try, and report,
+            # `backlog` times more.
             self._resting = False
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         try:
@@ -106,7 +110,9 @@ class _Counted(socket.socket):
 
 
 class _Condition:
-    """A condition that lasts: one line when it begins and one when it is over, neither more often than every `SAID_AGAIN_S`."""
+    """A condition that lasts: one line when it begins and one when it is over, neither more often than every
+    `SAID_AGAIN_S`.
+    """
 
     def __init__(self, begun: str, over: str) -> None:
         self._begun, self._over = begun, over
@@ -130,7 +136,9 @@ class _Condition:
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
-    """Bounds a TLS handshake and a TLS goodbye by the time for a head, where the library would allow a minute and half a minute."""
+    """Bounds a TLS handshake and a TLS goodbye by the time for a head, where the library would allow a minute
+    and half a minute.
+    """
 
     async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
         """As the class above."""
@@ -139,22 +147,32 @@ class PatientLoop(asyncio.SelectorEventLoop):
         return await super().create_server(*arguments, **named)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """As the class above; without a traceback for a lack of descriptors, which the listener has logged."""
+        """As the class above; without a traceback for a lack of descriptors, which the listener has
+        logged.
+        """
         error = context.get("exception")
-        if not (isinstance(error, OSError) and error.errno in _LACKING and "accept" in str(context.get("message", ""))):
+        if not (
+            isinstance(error, OSError)
+            and error.errno in _LACKING
+            and "accept" in str(context.get("message", ""))
+        ):
             super().call_exception_handler(context)
 
 
 def listening(host: str, port: int, backlog: int, connections_max: int | None = None) -> Listener:
     """A socket that listens on the first address of that name; raises `OSError`."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
     listener = Listener(family, kind, protocol)
     if connections_max is not None:
         listener.connections_max = connections_max
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(backlog)  # Here, so that a port that another program listens on is found before it is served.
+        listener.listen(
+            backlog
+        )  # Here, so that a port that another program listens on is found before it is served.
     except OSError:
         listener.close()
         raise

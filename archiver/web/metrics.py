@@ -1,7 +1,8 @@
 """Values to Prometheus' text, and requests to counts.
 
-Owns the only use of prometheus_client. Keeps no number: each scrape is made from the families it is given, by the table of metrics
-(`archiver.runtime.metric_names`), and from what the system says of this process. Must never raise because of a label's value.
+Owns the only use of prometheus_client. Keeps no number: each scrape is made from the families it is given, by
+the table of metrics (`archiver.runtime.metric_names`), and from what the system says of this process. Must
+never raise because of a label's value.
 """
 
 from __future__ import annotations
@@ -35,8 +36,12 @@ def exposition(families: Iterable[Family]) -> bytes:
     return generate_latest(registry)
 
 
-def counting(application: Application, requested: Callable[[str, int, float], None], clock: Clock) -> Application:
-    """The ASGI application, with every answered request told to `requested`: route (one of `ROUTES`), status, seconds."""
+def counting(
+    application: Application, requested: Callable[[str, int, float], None], clock: Clock
+) -> Application:
+    """The ASGI application, with every answered request told to `requested`: route (one of `ROUTES`), status,
+    seconds.
+    """
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,7 +93,9 @@ def _metric(family: Family) -> Metric:
 
 def _histogram(name: str, text: str, spread: Spread) -> Metric:
     bounds = [*(str(bound) for bound in spread.bounds), "+Inf"]
-    return HistogramMetricFamily(name, text, buckets=list(zip(bounds, accumulate(spread.counts), strict=True)), sum_value=spread.total)
+    return HistogramMetricFamily(
+        name, text, buckets=list(zip(bounds, accumulate(spread.counts), strict=True)), sum_value=spread.total
+    )
 
 
 def _process() -> Iterator[Metric]:

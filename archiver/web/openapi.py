@@ -1,7 +1,7 @@
 """The table of everything the port answers to, and the OpenAPI document that is made of it.
 
-Owns paths, parameters, bodies and statuses: the routes are built from the same table (`archiver.web.app`), so that none is left out of the
-document. Must never list what is not there.
+Owns paths, parameters, bodies and statuses: the routes are built from the same table (`archiver.web.app`), so
+that none is left out of the document. Must never list what is not there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Endpoint:
     """Asks for the token of records, where one is set."""
 
 
-_NOT_OURS = Answer("the Host or Origin header is not this port's: a web page of somebody else asked; nothing was done")
+_NOT_OURS = Answer(
+    "the Host or Origin header is not this port's: a web page of somebody else asked; nothing was done"
+)
 _BROKEN = Answer("an error in the daemon; its log says more")
 _NO_ROOM = Answer("too many requests are under way; nothing was done", retry_after=True)
 _ADMIN_ANSWERS = {
@@ -60,7 +62,9 @@ _ADMIN_ANSWERS = {
     403: Answer("the token is wrong, or the Host or Origin header is not this port's; nothing was done"),
     429: _NO_ROOM,
     500: _BROKEN,
-    503: Answer("the daemon knows no token yet, or what it asked does not answer; nothing was done", retry_after=True),
+    503: Answer(
+        "the daemon knows no token yet, or what it asked does not answer; nothing was done", retry_after=True
+    ),
 }
 _BODY_ANSWERS = {
     400: Answer("the body is not what it should be; nothing was done"),
@@ -69,20 +73,29 @@ _BODY_ANSWERS = {
     415: Answer("the body is of a type, charset or content encoding that is not taken; nothing was done"),
 }
 _STREAM = Answer(
-    "the work has begun: lines {progress}, {alive} at least every 5 s, and at the end one line {done} or {error}. It goes on if the "
+    "the work has begun: lines {progress}, {alive} at least every 5 s, and at the end one line {done} "
+    "or {error}. It goes on if the "
     "client leaves.",
     NDJSON,
     "AdminLine",
 )
 _SCOPE = BodyField("text", "Only this topic, or some of its partitions: orders, orders:3, orders:0-3.")
 ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
-    "archive": {"topic": _SCOPE, "all": BodyField("truth value", "All stable records, ignoring the triggers.", default=False)},
+    "archive": {
+        "topic": _SCOPE,
+        "all": BodyField("truth value", "All stable records, ignoring the triggers.", default=False),
+    },
     "reconcile": {
-        "fix": BodyField("truth value", "Carry out the repairs, that of a rollback among them.", default=False),
+        "fix": BodyField(
+            "truth value", "Carry out the repairs, that of a rollback among them.", default=False
+        ),
         "topic": BodyField("text", "Only this topic."),
     },
     "clean": {"dry_run": BodyField("truth value", "Only say what would be done.", default=False)},
-    "replay": {"topic": _SCOPE, "max_files": BodyField("whole number", "The most archives that are written again.", minimum=1)},
+    "replay": {
+        "topic": _SCOPE,
+        "max_files": BodyField("whole number", "The most archives that are written again.", minimum=1),
+    },
     "audit": {"topic": _SCOPE, "deep": BodyField("truth value", "Read every row, on Spark.", default=False)},
     "reload": {},
 }
@@ -93,8 +106,12 @@ def _admin(name: str, summary: str, text: str, role: str | None = None) -> Endpo
     body = {JSON: body_schema(ADMIN_FIELDS[name])}
     answers = {200: _STREAM, **_BODY_ANSWERS, **_ADMIN_ANSWERS}
     if role is not None:
-        answers[409] = Answer(f"this daemon has not the role {role}; nothing was done, another process may do it")
-    return Endpoint(f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), body, False, True)
+        answers[409] = Answer(
+            f"this daemon has not the role {role}; nothing was done, another process may do it"
+        )
+    return Endpoint(
+        f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), body, False, True
+    )
 
 
 _RECORDS = Endpoint(
@@ -102,37 +119,54 @@ _RECORDS = Endpoint(
     "POST",
     "/v1/topics/{topic}/records",
     "Send records to a topic",
-    "Returns when every record is stored and in the intake log, with its offset. Limits are checked before anything is parsed, and a "
-    "request is taken whole or not at all: after any status but 200, 422, 500 and 503 with acknowledgement lines, nothing of it was sent. "
-    "A client that loses the connection before the answer, or gets 500 without lines, must treat every record as of unknown outcome.",
+    "Returns when every record is stored and in the intake log, with its offset. Limits are checked "
+    "before anything is parsed, and a "
+    "request is taken whole or not at all: after any status but 200, 422, 500 and 503 with "
+    "acknowledgement lines, nothing of it was sent. "
+    "A client that loses the connection before the answer, or gets 500 without lines, must treat every "
+    "record as of unknown outcome.",
     {
         200: Answer(
-            "every record is stored; one line per record, in input order, as `archiver produce --output json` prints", NDJSON, "Line"
+            "every record is stored; one line per record, in input order, as `archiver produce "
+            "--output json` prints",
+            NDJSON,
+            "Line",
         ),
-        400: Answer("a record, a parameter or a header is wrong; the message names the line or record. Nothing was sent"),
+        400: Answer(
+            "a record, a parameter or a header is wrong; the message names the line or record. Nothing "
+            "was sent"
+        ),
         401: Answer("http.produce_token is set, and no token came; nothing was sent"),
-        403: Answer("the token is not http.produce_token, or the Host or Origin header is not this port's; nothing was sent"),
+        403: Answer(
+            "the token is not http.produce_token, or the Host or Origin header is not this port's; "
+            "nothing was sent"
+        ),
         404: Answer("there is no such topic; nothing was sent"),
         408: Answer("the body did not arrive within http.request_timeout; nothing was sent"),
         413: Answer("more than http.body_bytes_max bytes or http.records_max records; nothing was sent"),
         415: Answer("a content type, charset or content encoding that is not taken; nothing was sent"),
         422: Answer(
-            "records that do not decode are refused (`validate: reject`), one line per record says which; the others are stored. Mend "
+            "records that do not decode are refused (`validate: reject`), one line per record says "
+            "which; the others are stored. Mend "
             "those before sending them again",
             NDJSON,
             "Line",
         ),
         429: Answer(
-            "no room in the intake queue, http.requests_max requests under way, or intake not open yet; nothing was sent", retry_after=True
+            "no room in the intake queue, http.requests_max requests under way, or intake not open "
+            "yet; nothing was sent",
+            retry_after=True,
         ),
         500: Answer(
-            "some records are stored and others are not, or of some it is unknown: one line per record says which. Send those that "
+            "some records are stored and others are not, or of some it is unknown: one line per record "
+            "says which. Send those that "
             "failed again; look before sending again what is unknown",
             NDJSON,
             "Line",
         ),
         503: Answer(
-            "intake is closed or cannot take records (one JSON error), or not one of the records was stored (one line each): "
+            "intake is closed or cannot take records (one JSON error), or not one of the records was "
+            "stored (one line each): "
             "nothing of the request is in the log",
             NDJSON,
             "Line",
@@ -140,7 +174,13 @@ _RECORDS = Endpoint(
         ),
     },
     (
-        {"name": "topic", "in": "path", "required": True, "description": "The topic's name.", "schema": {"type": "string"}},
+        {
+            "name": "topic",
+            "in": "path",
+            "required": True,
+            "description": "The topic's name.",
+            "schema": {"type": "string"},
+        },
         {
             "name": "text",
             "in": "query",
@@ -153,7 +193,9 @@ _RECORDS = Endpoint(
         **{
             kind: {
                 "type": "string",
-                "description": "archiver.v1.ProduceRecord messages (archiver/proto/produce.proto), each behind its length as a varint.",
+                "description": "archiver.v1.ProduceRecord messages "
+                "(archiver/proto/produce.proto), each behind its "
+                "length as a varint.",
             }
             for kind in PROTOBUF
         },
@@ -162,35 +204,102 @@ _RECORDS = Endpoint(
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("healthz", "GET", "/healthz", "Whether the process lives",
-             "Depends on nothing outside of the process. With a challenge, the header Archiver-Proof of the answer is the "
-             "HMAC-SHA256 of challenge, address and port (blanks between them) under the token of administration, in hex digits: whoever "
-             "has the token can tell that the daemon at that address has it, before sending it.",
-             {200: Answer("it lives", JSON, "Health"), 400: Answer("the challenge is not 32 to 64 hex digits"), 403: _NOT_OURS,
-              503: Answer("a thread of the daemon has died", JSON, "Health")},
-             ({"name": "challenge", "in": "query", "description": "Drawn at random for this one request.",
-               "schema": {"type": "string", "pattern": CHALLENGE.pattern}},)),
-    Endpoint("readyz", "GET", "/readyz", "Whether it serves and its dependencies answer", "As of the last look (daemon.watch_interval).",
-             {200: Answer("ready", JSON, "Readiness"), 403: _NOT_OURS, 503: Answer("not ready, and why", JSON, "Readiness")}),
-    Endpoint("metrics", "GET", "/metrics", "Every number, for Prometheus", "docs/metrics.md lists them.",
-             {200: Answer("Prometheus' text format", TEXT, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN}),
-    Endpoint("page", "GET", "/", "The status page, for people", "",
-             {200: Answer("a page without scripts", HTML, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN}),
-    Endpoint("openapi", "GET", "/openapi.json", "This document", "", {200: Answer("OpenAPI 3.1", JSON, "Document"), 403: _NOT_OURS}),
+    Endpoint(
+        "healthz",
+        "GET",
+        "/healthz",
+        "Whether the process lives",
+        "Depends on nothing outside of the process. With a challenge, the header Archiver-Proof "
+        "of the answer is the "
+        "HMAC-SHA256 of challenge, address and port (blanks between them) under the token of "
+        "administration, in hex digits: whoever "
+        "has the token can tell that the daemon at that address has it, before sending it.",
+        {
+            200: Answer("it lives", JSON, "Health"),
+            400: Answer("the challenge is not 32 to 64 hex digits"),
+            403: _NOT_OURS,
+            503: Answer("a thread of the daemon has died", JSON, "Health"),
+        },
+        (
+            {
+                "name": "challenge",
+                "in": "query",
+                "description": "Drawn at random for this one request.",
+                "schema": {"type": "string", "pattern": CHALLENGE.pattern},
+            },
+        ),
+    ),
+    Endpoint(
+        "readyz",
+        "GET",
+        "/readyz",
+        "Whether it serves and its dependencies answer",
+        "As of the last look (daemon.watch_interval).",
+        {
+            200: Answer("ready", JSON, "Readiness"),
+            403: _NOT_OURS,
+            503: Answer("not ready, and why", JSON, "Readiness"),
+        },
+    ),
+    Endpoint(
+        "metrics",
+        "GET",
+        "/metrics",
+        "Every number, for Prometheus",
+        "docs/metrics.md lists them.",
+        {200: Answer("Prometheus' text format", TEXT, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN},
+    ),
+    Endpoint(
+        "page",
+        "GET",
+        "/",
+        "The status page, for people",
+        "",
+        {200: Answer("a page without scripts", HTML, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN},
+    ),
+    Endpoint(
+        "openapi",
+        "GET",
+        "/openapi.json",
+        "This document",
+        "",
+        {200: Answer("OpenAPI 3.1", JSON, "Document"), 403: _NOT_OURS},
+    ),
     _RECORDS,
-    Endpoint("admin_status", "GET", "/v1/admin/status", "Where everything stands", "As `archiver status --output json`.",
-             {200: Answer("the document", JSON, "Document"), **_ADMIN_ANSWERS}, admin=True),
+    Endpoint(
+        "admin_status",
+        "GET",
+        "/v1/admin/status",
+        "Where everything stands",
+        "As `archiver status --output json`.",
+        {200: Answer("the document", JSON, "Document"), **_ADMIN_ANSWERS},
+        admin=True,
+    ),
     _admin("archive", "Archive now", "As `archiver archive`.", "archive"),
-    _admin("reconcile", "Compare all views, and repair", "As `archiver reconcile`: without `fix` nothing is changed.", "reconcile"),
+    _admin(
+        "reconcile",
+        "Compare all views, and repair",
+        "As `archiver reconcile`: without `fix` nothing is changed.",
+        "reconcile",
+    ),
     _admin("clean", "Delete intake that is no longer needed", "As `archiver clean`.", "reconcile"),
     _admin("replay", "Decode again what could not be decoded", "As `archiver dlq replay`.", "archive"),
     _admin("audit", "Compare logs, archives and tables", "As `archiver audit`; changes nothing."),
     _admin("reload", "Read the configuration again", "As SIGHUP: settings of archiving and of topics."),
-)  # fmt: skip
+)
 
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
-_HEADER: Schema = {"type": "array", "prefixItems": [{"type": "string"}, _TEXT_OR_NULL], "items": False, "minItems": 2, "maxItems": 2}
-_OUTCOMES: Schema = {"enum": ["failed", "unknown"], "description": "failed: certainly not stored; unknown: it may be, look first."}
+_HEADER: Schema = {
+    "type": "array",
+    "prefixItems": [{"type": "string"}, _TEXT_OR_NULL],
+    "items": False,
+    "minItems": 2,
+    "maxItems": 2,
+}
+_OUTCOMES: Schema = {
+    "enum": ["failed", "unknown"],
+    "description": "failed: certainly not stored; unknown: it may be, look first.",
+}
 _ERROR: Schema = {
     "type": "object",
     "properties": {
@@ -237,12 +346,16 @@ COMPONENTS: dict[str, Schema] = {
     "Record": {
         "type": "object",
         "properties": {
-            "topic": {**_TEXT_OR_NULL, "description": "May be left out; another one than in the address is refused."},
+            "topic": {
+                **_TEXT_OR_NULL,
+                "description": "May be left out; another one than in the address is refused.",
+            },
             "partition": {"type": ["integer", "null"], "description": "Left out, the key decides."},
             "timestamp": {
                 "type": ["string", "null"],
                 "format": "date-time",
-                "description": "RFC 3339, years 1 to 9999, cut to microseconds. Left out, the time of acceptance.",
+                "description": "RFC 3339, years 1 to 9999, cut to microseconds. Left out, the "
+                "time of acceptance.",
             },
             "key": {**_TEXT_OR_NULL, "description": "Base64, or text with ?text=true."},
             "value": {**_TEXT_OR_NULL, "description": "As key; null is a tombstone."},
@@ -299,8 +412,16 @@ def document() -> dict[str, Any]:
         "components": {
             "schemas": COMPONENTS,
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "http.admin_token, or the daemon's own."},
-                "sender": {"type": "http", "scheme": "bearer", "description": "http.produce_token, if it is set."},
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "http.admin_token, or the daemon's own.",
+                },
+                "sender": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "http.produce_token, if it is set.",
+                },
             },
         },
     }
@@ -315,7 +436,9 @@ def _operation(endpoint: Endpoint) -> Schema:
     if endpoint.bodies is not None:
         content = {kind: {"schema": schema} for kind, schema in endpoint.bodies.items()}
         operation["requestBody"] = {"required": endpoint.body_required, "content": content}
-    operation["responses"] = {str(status): _answer(status, answer) for status, answer in sorted(endpoint.answers.items())}
+    operation["responses"] = {
+        str(status): _answer(status, answer) for status, answer in sorted(endpoint.answers.items())
+    }
     if endpoint.admin:
         operation["security"] = [{"token": []}]
     if endpoint.sends:
@@ -324,11 +447,21 @@ def _operation(endpoint: Endpoint) -> Schema:
 
 
 def _answer(status: int, answer: Answer) -> Schema:
-    schema: Schema = {"type": "string"} if answer.schema == "string" else {"$ref": f"#/components/schemas/{answer.schema}"}
+    schema: Schema = (
+        {"type": "string"} if answer.schema == "string" else {"$ref": f"#/components/schemas/{answer.schema}"}
+    )
     content = {answer.media: {"schema": schema}}
     if answer.media == NDJSON and status >= 500:  # The daemon's own errors have the one JSON form there too.
         content[JSON] = {"schema": {"$ref": "#/components/schemas/Error"}}
-    headers: Schema = {"Archiver-Cluster-Id": {"description": "Of the data folder, once it is known.", "schema": {"type": "string"}}}
+    headers: Schema = {
+        "Archiver-Cluster-Id": {
+            "description": "Of the data folder, once it is known.",
+            "schema": {"type": "string"},
+        }
+    }
     if answer.retry_after:
-        headers["Retry-After"] = {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+        headers["Retry-After"] = {
+            "description": "Whole seconds to wait.",
+            "schema": {"type": "integer", "minimum": 1},
+        }
     return {"description": answer.text, "headers": headers, "content": content}

@@ -1,8 +1,8 @@
 """The status page: everything that a person wants to know at night, on one page of HTML, made on the server.
 
-Takes values only, and gives text: it connects to nothing and waits for nothing. Promises that every text in it is escaped, whoever wrote
-it, that what cannot be seen in a text is made visible, and that nothing of the page is loaded from elsewhere or runs. Its size is bounded,
-however many topics and partitions there are.
+Takes values only, and gives text: it connects to nothing and waits for nothing. Promises that every text in
+it is escaped, whoever wrote it, that what cannot be seen in a text is made visible, and that nothing of the
+page is loaded from elsewhere or runs. Its size is bounded, however many topics and partitions there are.
 """
 
 from __future__ import annotations
@@ -73,12 +73,15 @@ class PageValues:
     mirrors: Sequence[MirrorState] = ()
     """The Kafka clusters that it mirrors topics from."""
     query: Mapping[str, str]
-    """`refresh`: seconds; `topic`: show all of one topic. Others, and those that mean nothing, are passed over."""
+    """`refresh`: seconds; `topic`: show all of one topic. Others, and those that mean nothing, are passed
+    over."""
 
 
 def page(values: PageValues) -> str:
     """The page."""
-    found = advice(values.standing, values.journal, values.now_us, values.look_interval_s, values.sources, values.mirrors)
+    found = advice(
+        values.standing, values.journal, values.now_us, values.look_interval_s, values.sources, values.mirrors
+    )
     refresh = _refresh(values.query)
     only = values.query.get("topic")
     shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)
@@ -109,20 +112,31 @@ def page(values: PageValues) -> str:
 
 
 def _worst(found: Sequence[Advice], state: str) -> str:
-    """The badge of the first line, which must say the same as its words: what is only noted leaves all well."""
+    """The badge of the first line, which must say the same as its words: what is only noted leaves all
+    well.
+    """
     worst = found[0].severity if found else "ok"
     return "ok" if worst == "note" and state == "serving" else worst
 
 
 def _told(cycles: Sequence[Cycle]) -> list[Cycle]:
-    """The newest cycles that are worth a line: a watch that found nothing is not, there is one every few seconds."""
+    """The newest cycles that are worth a line: a watch that found nothing is not, there is one every few
+    seconds.
+    """
     return [cycle for cycle in cycles if cycle.job != "watch" or cycle.outcome != "fine"][:CYCLES_SHOWN]
 
 
 def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
     """The last cycle of each job; deep audits and publishing only where there are any."""
-    found = [(job, journal.newest(job)) for job in ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic")]
-    return [(job, cycle) for job, cycle in found if job not in ("deep_audit", "control_topic") or cycle is not None]
+    found = [
+        (job, journal.newest(job))
+        for job in ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic")
+    ]
+    return [
+        (job, cycle)
+        for job, cycle in found
+        if job not in ("deep_audit", "control_topic") or cycle is not None
+    ]
 
 
 def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
@@ -133,8 +147,11 @@ def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
     verdicts = [str(one.get("verdict")) for one in partitions]
     return {
         "cycle": cycle,
-        "verdict": cycle.document.get("verdict") or {"fine": "valid", "wrong": "invalid"}.get(cycle.outcome, "unknown"),
-        "counts": [(name, verdicts.count(name)) for name in ("invalid", "unknown", "valid") if name in verdicts],
+        "verdict": cycle.document.get("verdict")
+        or {"fine": "valid", "wrong": "invalid"}.get(cycle.outcome, "unknown"),
+        "counts": [
+            (name, verdicts.count(name)) for name in ("invalid", "unknown", "valid") if name in verdicts
+        ],
     }
 
 
@@ -152,7 +169,9 @@ def _link(refresh: int | None, topic: str | None) -> str:
 
 
 def visible(value: object) -> object:
-    """A text in which nothing is invisible or turns the reading direction, cut to `TEXT_MAX`; anything else as it is."""
+    """A text in which nothing is invisible or turns the reading direction, cut to `TEXT_MAX`; anything else
+    as it is.
+    """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return in_sight(excerpt(value, TEXT_MAX))
@@ -164,7 +183,10 @@ def coded(text: str) -> Markup:
     parts = shown.split("`")
     if len(parts) % 2 == 0:
         return escape(shown)
-    pieces = (Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts))
+    pieces = (
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
     return Markup("").join(pieces)
 
 
@@ -183,7 +205,14 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"coded": coded, "age": age, "age_at": age_at, "count": count, "counted": counted, "moment": moment}
+    environment.filters |= {
+        "coded": coded,
+        "age": age,
+        "age_at": age_at,
+        "count": count,
+        "counted": counted,
+        "moment": moment,
+    }
     return environment.get_template("page.html")
 
 
@@ -195,5 +224,5 @@ def _policy() -> str:
 _META_POLICY = _policy()
 
 HEADERS: Mapping[str, str] = {"Content-Security-Policy": f"{_META_POLICY}; frame-ancestors 'none'"}
-"""What the answer with the page must carry besides what every answer does: of the page nothing but its own style is used, and nothing
-runs."""
+"""What the answer with the page must carry besides what every answer does: of the page nothing but its own
+style is used, and nothing runs."""

@@ -1,4 +1,5 @@
-"""What the status page shows of the topics: which of them, which of their partitions, in which order, and the sum of the others.
+"""What the status page shows of the topics: which of them, which of their partitions, in which order, and the
+sum of the others.
 
 Pure. Promises that the worst are always among what is shown, and that what is left out is counted.
 """
@@ -53,7 +54,8 @@ class ShownTopics:
     """The topics of the page."""
 
     listed: tuple[tuple[TopicStanding, StageLag | None, int], ...]
-    """Every topic, the worst first, with its lag and its number of troubled partitions; as many as are listed."""
+    """Every topic, the worst first, with its lag and its number of troubled partitions; as many as are
+    listed."""
     listed_first: int
     """So many of them at once, the others behind a line to open."""
     listed_left: int
@@ -74,7 +76,10 @@ def chosen_topics(standing: Standing, history: LagHistory, only: str | None) -> 
         listed=tuple(listed) if only is None else (),
         listed_first=LISTED_FIRST,
         listed_left=max(0, len(ordered) - TOPICS_LISTED) if only is None else 0,
-        shown=tuple(_shown(topic, history, most, opened=only is not None or _troubled(topic) > 0 or len(chosen) <= 3) for topic in chosen),
+        shown=tuple(
+            _shown(topic, history, most, opened=only is not None or _troubled(topic) > 0 or len(chosen) <= 3)
+            for topic in chosen
+        ),
         total=len(ordered),
         unknown=only is not None and alone is None,
     )
@@ -105,7 +110,10 @@ def _troubled(topic: TopicStanding) -> int:
 def _shown(topic: TopicStanding, history: LagHistory, most: int, *, opened: bool) -> ShownTopic:
     rows: Sequence[PartitionStanding] = topic.partitions
     if len(rows) > most:
-        rows = sorted(rows, key=lambda one: (_severity(one), -_seconds(one.last), -(one.last.records or 0), one.partition))
+        rows = sorted(
+            rows,
+            key=lambda one: (_severity(one), -_seconds(one.last), -(one.last.records or 0), one.partition),
+        )
     left = rows[most:]
     samples, known_s, span_s = history.samples(topic.topic), history.known_s, history.span_s
     return ShownTopic(
@@ -116,7 +124,10 @@ def _shown(topic: TopicStanding, history: LagHistory, most: int, *, opened: bool
         left=len(left),
         left_lag=summed([partition.last for partition in left]),
         troubled=_troubled(topic),
-        charts=(seconds_chart(topic.topic, samples, known_s, span_s), records_chart(topic.topic, samples, known_s, span_s))
+        charts=(
+            seconds_chart(topic.topic, samples, known_s, span_s),
+            records_chart(topic.topic, samples, known_s, span_s),
+        )
         if samples
         else (),
         opened=opened,

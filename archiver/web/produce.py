@@ -1,10 +1,12 @@
 """Takes records over HTTP and answers with the outcome of each, as `archiver produce --output json` does.
 
-A request is handed over whole or not at all. It is refused before anything of it is parsed if it is too large, too slow or one too many,
-and an unknown outcome is never reported as a failure. Bodies that arrive or are worked on hold at most `http.body_bytes_max` times
-`http.requests_max` bytes together. A request takes one of the `http.requests_max` places when its body is complete, so that slow senders
-do not keep others out. Records are bounded by `http.records_max` for each of `PARSERS` requests that are parsed at a time; what was
-handed over counts in the writer's queue. Must never block the event loop, and never parse records by rules of its own.
+A request is handed over whole or not at all. It is refused before anything of it is parsed if it is too
+large, too slow or one too many, and an unknown outcome is never reported as a failure. Bodies that arrive or
+are worked on hold at most `http.body_bytes_max` times `http.requests_max` bytes together. A request takes one
+of the `http.requests_max` places when its body is complete, so that slow senders do not keep others out.
+Records are bounded by `http.records_max` for each of `PARSERS` requests that are parsed at a time; what was
+handed over counts in the writer's queue. Must never block the event loop, and never parse records by rules of
+its own.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from intake.write.acknowledgements import PendingRecord
 from intake.write.writer import IntakeWriter
 
 PARSERS, TOPIC_PARSERS = 4, 2
-"""Threads that parse and check bodies, and how many of them work for one topic; more would only wait for each other."""
+"""Threads that parse and check bodies, and how many of them work for one topic; more would only wait for each
+other."""
 
 
 class Producing:
@@ -56,19 +59,27 @@ class Producing:
         if http.produce_token is not None:
             token = http.produce_token.get_secret_value()
             require_bearer(
-                request, token, "records ask for the token (http.produce_token); nothing was sent", "not the token; nothing was sent"
+                request,
+                token,
+                "records ask for the token (http.produce_token); nothing was sent",
+                "not the token; nothing was sent",
             )
         writer = self._open_writer()
         self._refuse_if_busy()
         text = _text_asked(request.query_params)
         kind = media_type(request)
         if kind != NDJSON and kind not in PROTOBUF:
-            why = f"the content type {excerpt(kind)!r} is not taken; nothing was sent, send {NDJSON} (one record a line) or {PROTOBUF[0]}"
+            why = (
+                f"the content type {excerpt(kind)!r} is not taken; nothing was sent, send {NDJSON} (one "
+                f"record a line) or {PROTOBUF[0]}"
+            )
             raise refusal(415, why)
         if text and kind != NDJSON:
             raise refusal(400, "text=true is for JSON lines; Protobuf carries bytes already")
         with self._budget.share() as share:
-            body = await read_body(request, http.body_bytes_max, "http.body_bytes_max", http.request_timeout, share)
+            body = await read_body(
+                request, http.body_bytes_max, "http.body_bytes_max", http.request_timeout, share
+            )
             self._refuse_if_busy()
             self._under_way += 1
             try:
@@ -79,18 +90,31 @@ class Producing:
     def _refuse_if_busy(self) -> None:
         http = self._face.http
         if self._under_way >= http.requests_max:
-            why = f"http.requests_max = {http.requests_max} requests with records are under way; nothing was sent"
+            why = (
+                f"http.requests_max = {http.requests_max} requests with records are under way; nothing was "
+                "sent"
+            )
             raise refusal(429, why, retry_after_s=http.retry_after)
 
     def _open_writer(self) -> IntakeWriter:
         face = self._face
         writer = face.writer()
         if "intake" not in face.roles:
-            raise refusal(503, "this daemon has not the role intake; send to one that has", retry_after_s=face.http.retry_after)
+            raise refusal(
+                503,
+                "this daemon has not the role intake; send to one that has",
+                retry_after_s=face.http.retry_after,
+            )
         if face.journal.state == "stopping":
-            raise refusal(503, "the daemon is stopping; nothing was sent", retry_after_s=face.http.retry_after)
+            raise refusal(
+                503, "the daemon is stopping; nothing was sent", retry_after_s=face.http.retry_after
+            )
         if writer is None:
-            raise refusal(429, "intake is not open yet; nothing was sent, /readyz says why", retry_after_s=face.http.retry_after)
+            raise refusal(
+                429,
+                "intake is not open yet; nothing was sent, /readyz says why",
+                retry_after_s=face.http.retry_after,
+            )
         return writer
 
     async def _send(self, writer: IntakeWriter, body: bytes, topic: str, kind: str, text: bool) -> Response:
@@ -127,13 +151,19 @@ class Producing:
         try:
             for item in _read(body, topic, kind, text, writer.settings.record_bytes_max):
                 if len(inputs) == records_max:
-                    raise refusal(413, f"more than http.records_max = {records_max} records in one request; nothing was sent, split it")
+                    raise refusal(
+                        413,
+                        f"more than http.records_max = {records_max} records in one request; nothing "
+                        "was sent, split it",
+                    )
                 inputs.append(item)
         except InvalidInput as error:
             raise refusal(400, f"{error}; nothing was sent") from error
         return inputs
 
-    def _handed_over(self, writer: IntakeWriter, inputs: Sequence[Input], countdown: _Countdown) -> list[PendingRecord]:
+    def _handed_over(
+        self, writer: IntakeWriter, inputs: Sequence[Input], countdown: _Countdown
+    ) -> list[PendingRecord]:
         """All of them in the writer's queue, or a refusal and none."""
         countdown.left = len(inputs)
         try:
@@ -144,7 +174,9 @@ class Producing:
             raise self._unavailable(error) from error
         if pending is None:
             raise refusal(
-                429, "there is no room for these records in the intake queue; nothing was sent", retry_after_s=self._face.http.retry_after
+                429,
+                "there is no room for these records in the intake queue; nothing was sent",
+                retry_after_s=self._face.http.retry_after,
             )
         return pending
 
@@ -156,7 +188,9 @@ class Producing:
         """The acknowledgements, and the status that goes with all of them together."""
         told = [_outcome(one, timeout_s) for one in pending]
         outcomes = {one.outcome for one in told}
-        lines = "".join(json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in told)
+        lines = "".join(
+            json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in told
+        )
         if outcomes <= {"ok"}:
             return Response(lines, 200, media_type=NDJSON)
         if all(one.outcome == "ok" or one.refused for one in told):
@@ -187,7 +221,10 @@ class _Countdown:
 def _outcome(pending: PendingRecord, timeout_s: float) -> Sent:
     """What became of it by now."""
     if not pending.done():
-        why = f"not acknowledged within http.request_timeout = {timeout_s:g} s; it may be stored, look before sending it again"
+        why = (
+            f"not acknowledged within http.request_timeout = {timeout_s:g} s; it may be stored, look "
+            "before sending it again"
+        )
         return Sent(pending.topic, pending.partition, None, "unknown", why)
     told = pending.result(0)
     return Sent(told.topic, told.partition, told.offset, told.outcome, told.error, told.refused)
@@ -207,5 +244,7 @@ def _text_asked(query: QueryParams) -> bool:
         if name != "text":
             raise refusal(400, f"there is no parameter {excerpt(name)!r}; the only one is text=true")
         if value not in values or len(query.getlist("text")) > 1:
-            raise refusal(400, f"text={excerpt(value)} is not understood; it is text=true or text=false, once")
+            raise refusal(
+                400, f"text={excerpt(value)} is not understood; it is text=true or text=false, once"
+            )
     return values[query.get("text", "false")]

@@ -1,8 +1,8 @@
 """The port: a thread in which the web application is served.
 
-A port that cannot be opened never stops the daemon: it is logged at once and every `REMIND_S` after that, and tried again with pauses
-that double up to a bound. Installs no signal handler, writes no line per request, and ends only when it is asked to; then requests under
-way get their answers, within a deadline.
+A port that cannot be opened never stops the daemon: it is logged at once and every `REMIND_S` after that, and
+tried again with pauses that double up to a bound. Installs no signal handler, writes no line per request, and
+ends only when it is asked to; then requests under way get their answers, within a deadline.
 """
 
 from __future__ import annotations
@@ -40,10 +40,16 @@ class WebServer:
     """Serves one application on one address, from `start` to `stop`."""
 
     def __init__(
-        self, app: ASGIApp, listen: str, retry_max_s: float, tls: HttpTlsSettings | None = None, connections_max: int | None = None
+        self,
+        app: ASGIApp,
+        listen: str,
+        retry_max_s: float,
+        tls: HttpTlsSettings | None = None,
+        connections_max: int | None = None,
     ) -> None:
-        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port. Without `tls` in the clear.
-        `connections_max` is what the process has descriptors for, if that is less than the listener's own bound.
+        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port. Without
+        `tls` in the clear. `connections_max` is what the process has descriptors for, if that is less than
+        the listener's own bound.
         """
         host, _, port = listen.rpartition(":")
         self._wanted = (host.strip("[]"), int(port))
@@ -67,17 +73,21 @@ class WebServer:
 
     @property
     def closed_because(self) -> str | None:
-        """Why the last attempt to open the port failed, and what to do, for people; None while it is open, or before the first attempt."""
+        """Why the last attempt to open the port failed, and what to do, for people; None while it is open, or
+        before the first attempt.
+        """
         return self._closed_because
 
     def start(self, wait_s: float = 5.0) -> None:
-        """Begin; returns when it listens, or when the first try has failed, or after `wait_s`. Never raises for a port that is taken."""
+        """Begin; returns when it listens, or when the first try has failed, or after `wait_s`. Never raises
+        for a port that is taken.
+        """
         self._thread.start()
         self._tried.wait(wait_s)
 
     def stop(self, grace_s: float) -> None:
-        """Take no more connections, let requests under way end, cut off those that do not; all of it within `grace_s`. Stopping twice is no
-        error.
+        """Take no more connections, let requests under way end, cut off those that do not; all of it within
+        `grace_s`. Stopping twice is no error.
         """
         self._cancelled_s = min(CANCELLED_S, grace_s / 2)
         with self._lock:
@@ -100,7 +110,9 @@ class WebServer:
                 why = self._advice(error)
                 if why != self._closed_because or silent_s >= REMIND_S:
                     silent_s = 0.0
-                    _log.warning("%s. It is tried again at least every %g s until it succeeds", why, self._retry_max_s)
+                    _log.warning(
+                        "%s. It is tried again at least every %g s until it succeeds", why, self._retry_max_s
+                    )
                 self._closed_because = why
             except Exception:  # noqa: BLE001
                 # The head of the thread: the daemon goes on, and so does its port.
@@ -115,7 +127,8 @@ class WebServer:
         host, port = self._wanted
         advice = {
             errno.EADDRINUSE: "; another program listens there: stop it, or set http.listen to another port",
-            errno.EADDRNOTAVAIL: "; this machine does not have that address: set http.listen to one that it has",
+            errno.EADDRNOTAVAIL: "; this machine does not have that address: set "
+            "http.listen to one that it has",
             errno.EACCES: "; this user may not open that port: set http.listen to a port above 1023",
         }.get(getattr(error, "errno", None) or 0, "")
         return f"cannot listen on {host}:{port}: {error}{advice}"

@@ -1,7 +1,7 @@
 """The geometry of the lag charts: from samples to points, ticks and words. The template draws them.
 
-Pure. Promises that a step that nobody could tell is a hole in the line, never a zero, and that what the line shows is said in words as
-well, for those who do not see it.
+Pure. Promises that a step that nobody could tell is a hole in the line, never a zero, and that what the line
+shows is said in words as well, for those who do not see it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,23 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 10, 24, 24
 """Margins, in units of the drawing."""
 
 _SPANS_S = (300.0, 900.0, 1800.0, 3600.0, 7200.0, 10800.0, 21600.0, 43200.0, 86400.0, 172800.0, 345600.0)
-_NICE_S = (1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0, 1200.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
+_NICE_S = (
+    1.0,
+    2.0,
+    4.0,
+    10.0,
+    20.0,
+    60.0,
+    120.0,
+    240.0,
+    600.0,
+    1200.0,
+    3600.0,
+    7200.0,
+    14400.0,
+    28800.0,
+    86400.0,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +66,27 @@ class Chart:
 def seconds_chart(topic: str, samples: Sequence[LagSample], known_s: float, span_s: float) -> Chart:
     """The age of the topic's oldest record that is not through."""
     points = [(sample.age_s, sample.seconds) for sample in samples]
-    return _chart(f"Lag of topic {topic} in time", "age of the oldest", points, min(span_s, _span(known_s)), _nice_seconds, age)
+    return _chart(
+        f"Lag of topic {topic} in time",
+        "age of the oldest",
+        points,
+        min(span_s, _span(known_s)),
+        _nice_seconds,
+        age,
+    )
 
 
 def records_chart(topic: str, samples: Sequence[LagSample], known_s: float, span_s: float) -> Chart:
     """How many of the topic's records are not through."""
     points = [(sample.age_s, None if sample.records is None else float(sample.records)) for sample in samples]
-    return _chart(f"Lag of topic {topic} in records", "records", points, min(span_s, _span(known_s)), _nice_number, _records)
+    return _chart(
+        f"Lag of topic {topic} in records",
+        "records",
+        points,
+        min(span_s, _span(known_s)),
+        _nice_number,
+        _records,
+    )
 
 
 def _chart(
@@ -83,8 +113,15 @@ def _chart(
         title=title,
         description=_described(inside, span_s, told),
         paths=tuple(_line(piece) for piece in pieces),
-        areas=tuple(f"M{piece[0][0]} {floor:g}{_line(piece).replace('M', 'L', 1)}L{piece[-1][0]} {floor:g}Z" for piece in pieces),
-        x_ticks=(Tick(x(span_s), f"{age(span_s)} ago"), Tick(x(span_s / 2), age(span_s / 2)), Tick(x(0), "now")),
+        areas=tuple(
+            f"M{piece[0][0]} {floor:g}{_line(piece).replace('M', 'L', 1)}L{piece[-1][0]} {floor:g}Z"
+            for piece in pieces
+        ),
+        x_ticks=(
+            Tick(x(span_s), f"{age(span_s)} ago"),
+            Tick(x(span_s / 2), age(span_s / 2)),
+            Tick(x(0), "now"),
+        ),
         y_ticks=tuple(Tick(y(part), told(part)) for part in (0.0, top / 2, top)),
         unit=unit,
     )
@@ -107,7 +144,11 @@ def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     for x, y in points:
         highest[x] = min(y, highest.get(x, y))
     kept = list(highest.items())
-    level = {place for place in range(1, len(kept) - 1) if kept[place - 1][1] == kept[place][1] == kept[place + 1][1]}
+    level = {
+        place
+        for place in range(1, len(kept) - 1)
+        if kept[place - 1][1] == kept[place][1] == kept[place + 1][1]
+    }
     return [point for place, point in enumerate(kept) if place not in level]
 
 
@@ -117,7 +158,9 @@ def _line(points: Sequence[tuple[int, float]]) -> str:
     return f"M{text}h0.1" if len(points) == 1 else f"M{text}"
 
 
-def _described(points: Sequence[tuple[float, float | None]], span_s: float, told: Callable[[float], str]) -> str:
+def _described(
+    points: Sequence[tuple[float, float | None]], span_s: float, told: Callable[[float], str]
+) -> str:
     known = [(value, -age_s) for age_s, value in points if value is not None]
     if not known:
         return f"Nothing is known of the last {age(span_s)}."

@@ -1,8 +1,9 @@
 """Cuts off clients that do not take their answers, and bounds the bytes of all answers that wait.
 
-It counts at the socket and not at asyncio's transport. Over TLS the transport reports an empty buffer while the encrypted answer waits
-below it, and an answer that is still being written has no end yet at which a timer could begin. A client must take `WINDOW_BYTES_MIN` in
-each window of `UNREAD_S`, and everything that waits within `BACKLOG_S`. All of it runs in the server's thread.
+It counts at the socket and not at asyncio's transport. Over TLS the transport reports an empty buffer while
+the encrypted answer waits below it, and an answer that is still being written has no end yet at which a timer
+could begin. A client must take `WINDOW_BYTES_MIN` in each window of `UNREAD_S`, and everything that waits
+within `BACKLOG_S`. All of it runs in the server's thread.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 UNREAD_S = 60.0
 """Length of a window: a client that takes less than `WINDOW_BYTES_MIN` in it is cut off."""
 WINDOW_BYTES_MIN = 64 * 1024
-"""About 1 KB/s. Less shows nothing: the kernel's own buffers take some bytes whether the client reads or not."""
+"""About 1 KB/s. Less shows nothing: the kernel's own buffers take some bytes whether the client reads or
+not."""
 BACKLOG_S = 600.0
 """Longest time for which bytes of a connection may wait without a moment in which everything was taken."""
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that wait for all clients together. Beyond it the connections that have waited longest are cut off; the last one never is."""
+"""Bytes that wait for all clients together. Beyond it the connections that have waited longest are cut off;
+the last one never is."""
 INTERVALS = 8
 """Inspections in one window."""
 

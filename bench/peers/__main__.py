@@ -1,23 +1,28 @@
-"""The archiver beside what people use today: Spark Structured Streaming and the Iceberg sink for Kafka Connect.
+"""The archiver beside what people use today: Spark Structured Streaming and the Iceberg sink for Kafka
+Connect.
 
-The same nested orders are produced once into a topic of a real broker. In turns each contender takes them from there into an Iceberg
-table on a SQL catalog in SQLite, with data in a local folder, in processes of its own that are new for each repetition and were warmed up
-with a smaller topic:
+The same nested orders are produced once into a topic of a real broker. In turns each contender takes them
+from there into an Iceberg table on a SQL catalog in SQLite, with data in a local folder, in processes of its
+own that are new for each repetition and were warmed up with a smaller topic:
 
 - `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
-- `own_intake`: the same daemon where the records were sent to the archiver and not to a broker: they are in intake files before it begins;
+- `own_intake`: the same daemon where the records were sent to the archiver and not to a broker: they are in
+  intake files before it begins;
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
-- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one message;
+- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one
+  message;
 - `sink_by_schema`: the same with a converter that works from the schema, by protobuf-java's DynamicMessage;
-- `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: what is
-  left of the work without promises.
+- `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and
+  keep nothing on the way: what is left of the work without promises.
 
-Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all its processes, without the
-broker and whoever sent the records, and seconds by the clock. All contenders are kept on the same cores. Then the table is read by
-pyiceberg and compared with the orders (rows, ids, sums); a wrong table ends the measurement. A ratio is that of one repetition.
+Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all
+its processes, without the broker and whoever sent the records, and seconds by the clock. All contenders are
+kept on the same cores. Then the table is read by pyiceberg and compared with the orders (rows, ids, sums); a
+wrong table ends the measurement. A ratio is that of one repetition.
 
-    python -m bench.peers [--quick] [--records 2000000] [--repetitions 5] [--contenders archiver,sink] [--output bench/results/peers.json]
+    python -m bench.peers [--quick] [--records 2000000] [--repetitions 5] [--contenders archiver,sink]
+    [--output bench/results/peers.json]
 """
 
 from __future__ import annotations
@@ -71,7 +76,8 @@ FRESH_S = 10
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live for seconds; never measured."""
 BROKER = {"group.initial.rebalance.delay.ms": 3000}
-"""Kafka's default, which tests do without: with it both tasks of the sink are in its group before it begins."""
+"""Kafka's default, which tests do without: with it both tasks of the sink are in its group before it
+begins."""
 POLL_S = 0.5
 PATIENCE_S = 600.0
 MOST = 0.95
@@ -125,7 +131,9 @@ def until_there(contender: Contender, topic: str, records: int) -> list[tuple[fl
     deadline = time.monotonic() + PATIENCE_S
     while contender.tables.rows(topic) < records:
         contender.check()
-        assert time.monotonic() < deadline, f"{contender.tables.rows(topic)} of {records} rows\n{contender.log()}"
+        assert time.monotonic() < deadline, (
+            f"{contender.tables.rows(topic)} of {records} rows\n{contender.log()}"
+        )
         samples.append((time.perf_counter(), sum(contender.cpu_seconds().values())))
         time.sleep(POLL_S)
     return samples
@@ -195,13 +203,18 @@ def measure(setup: Setup, folder: Path) -> dict[str, Any]:
 
 
 def outcome(
-    setup: Setup, runs: dict[str, list[Run]], value_bytes: int, wanted: dict[str, Any], load: tuple[float, float, float]
+    setup: Setup,
+    runs: dict[str, list[Run]],
+    value_bytes: int,
+    wanted: dict[str, Any],
+    load: tuple[float, float, float],
 ) -> dict[str, Any]:
     """What the runs of each contender, in their order, say."""
     ratios = _by_peer(runs, OURS, runs.keys() - {OURS})
     own, own_whole = (_by_peer(runs, OWN, WANTED.keys(), before=before) for before in (False, True))
     return {
-        "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a contender, warm",
+        "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a "
+        "contender, warm",
         "records": setup.records,
         "bytes_per_value": round(value_bytes / setup.records, 1),
         "partitions": PARTITIONS,
@@ -213,23 +226,43 @@ def outcome(
         "own_intake_with_its_writer_by_peer": own_whole,
         "libraries_by_peer": _by_peer(runs, BARE, WANTED.keys()),
         "wanted_at_least": WANTED,
-        "reached": {name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios},
-        "reached_from_own_intake": {name: own[name]["median"] >= least for name, least in WANTED.items() if name in own},
+        "reached": {
+            name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios
+        },
+        "reached_from_own_intake": {
+            name: own[name]["median"] >= least for name, least in WANTED.items() if name in own
+        },
         "verified_in_every_run": wanted,
         "load_average_before": load,
-        "machine": {"cores": os.cpu_count(), "cores_used": len(setup.cores), "system": f"{platform.system()} {platform.machine()}"},
+        "machine": {
+            "cores": os.cpu_count(),
+            "cores_used": len(setup.cores),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark", "pyiceberg", "confluent-kafka")},
+            **{
+                name: version(name)
+                for name in ("pyarrow", "ptars", "protobuf", "pyspark", "pyiceberg", "confluent-kafka")
+            },
             "packages": [*SINK, *WORKER, PROTOBUF, *SPARK_KAFKA, SPARK_PACKAGES[0], kafka_server.PACKAGES[0]],
         },
     }
 
 
-def _by_peer(runs: dict[str, list[Run]], whose: str, peers: Set[str], *, before: bool = False) -> dict[str, dict[str, float]]:
-    """Times the records per core-second of each of the peers that ran, in the same repetition; `before`: with what it took before too."""
+def _by_peer(
+    runs: dict[str, list[Run]], whose: str, peers: Set[str], *, before: bool = False
+) -> dict[str, dict[str, float]]:
+    """Times the records per core-second of each of the peers that ran, in the same repetition; `before`: with
+    what it took before too.
+    """
     return {
-        name: spread([theirs.cpu_s / (own.cpu_s + before * own.before_cpu_s) for theirs, own in zip(found, runs[whose], strict=True)])
+        name: spread(
+            [
+                theirs.cpu_s / (own.cpu_s + before * own.before_cpu_s)
+                for theirs, own in zip(found, runs[whose], strict=True)
+            ]
+        )
         for name, found in runs.items()
         if name in peers and whose in runs
     }
@@ -254,12 +287,16 @@ def _contender(records: int, found: list[Run]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     parser.add_argument("--cores", type=int, default=2, help="how many the contenders get")
-    parser.add_argument("--quick", action="store_true", help="few records, once, without small triggers: does it run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="few records, once, without small triggers: does it run?"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[: options.cores]

@@ -1,4 +1,6 @@
-"""The libraries alone. They compete with nobody: they say what is left of the others' work without promises, in Python."""
+"""The libraries alone. They compete with nobody: they say what is left of the others' work without promises,
+in Python.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,16 @@ class Libraries(Contender):
     def prepare(self, topics: Sequence[str]) -> None:
         for topic in topics:
             self.tables.create(topic)
-        settings = {"folder": str(self.folder), "brokers": self.brokers, "partitions": PARTITIONS, "cores": self.cores}
-        self._start([sys.executable, "-m", "bench.peers.bare_program", json.dumps(settings)], {"PYTHONPATH": str(ROOT)})
+        settings = {
+            "folder": str(self.folder),
+            "brokers": self.brokers,
+            "partitions": PARTITIONS,
+            "cores": self.cores,
+        }
+        self._start(
+            [sys.executable, "-m", "bench.peers.bare_program", json.dumps(settings)],
+            {"PYTHONPATH": str(ROOT)},
+        )
 
     def begin(self, topic: str) -> None:
         self._send({"topic": topic})

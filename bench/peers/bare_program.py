@@ -1,10 +1,12 @@
-"""A program of its own: a topic into an Iceberg table by the libraries that the archiver stands on, and nothing beyond.
+"""A program of its own: a topic into an Iceberg table by the libraries that the archiver stands on, and
+nothing beyond.
 
-`python -m bench.peers.bare_program SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic"}`, takes in what the topic has, and
-answers with `{"files": N}`. Ends with its standard input. A process per core consumes its share of the partitions with the client library,
-decodes the values with ptars, encodes them again and compares, and writes one Parquet file; the files become one snapshot. Nothing is
-stored on the way, a crash begins anew, and keys, headers, times and offsets are left out. How it reads and writes is what was found best
-for the archiver: portions of the client, Python's collector, Parquet options.
+`python -m bench.peers.bare_program SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic"}`, takes
+in what the topic has, and answers with `{"files": N}`. Ends with its standard input. A process per core
+consumes its share of the partitions with the client library, decodes the values with ptars, encodes them
+again and compares, and writes one Parquet file; the files become one snapshot. Nothing is stored on the way,
+a crash begins anew, and keys, headers, times and offsets are left out. How it reads and writes is what was
+found best for the archiver: portions of the client, Python's collector, Parquet options.
 """
 
 from __future__ import annotations
@@ -30,9 +32,18 @@ from intake.sources.kafka.client import PORTION_RECORDS
 PATIENCE_S = 60.0
 
 
-def consumed(brokers: str, topic: str, partitions: Sequence[int], what: Callable[[Message], Any] = Message.value) -> Iterator[list[Any]]:
+def consumed(
+    brokers: str, topic: str, partitions: Sequence[int], what: Callable[[Message], Any] = Message.value
+) -> Iterator[list[Any]]:
     """All values that the partitions have, or something else of the messages, some at a time."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "bare", "enable.auto.commit": "false", "auto.offset.reset": "error"})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers,
+            "group.id": "bare",
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "error",
+        }
+    )
     try:
         left = 0
         for partition in partitions:
@@ -67,12 +78,18 @@ def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int])
 def main(settings: dict[str, Any]) -> None:
     """Answer until the input ends."""
     tables = Tables(Path(settings["folder"]))
-    shares = [list(range(core, settings["partitions"], settings["cores"])) for core in range(settings["cores"])]
+    shares = [
+        list(range(core, settings["partitions"], settings["cores"])) for core in range(settings["cores"])
+    ]
     tables.warehouse.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(len(shares), mp_context=get_context("spawn")) as pool:
         for line in sys.stdin:
             topic = json.loads(line)["topic"]
-            paths = list(pool.map(partial(take_share, settings["brokers"], topic, str(tables.warehouse / topic)), shares))
+            paths = list(
+                pool.map(
+                    partial(take_share, settings["brokers"], topic, str(tables.warehouse / topic)), shares
+                )
+            )
             tables.table(topic).add_files([f"file://{path}" for path in paths])
             print(json.dumps({"files": len(paths)}), flush=True)
     tables.close()

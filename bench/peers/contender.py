@@ -1,4 +1,6 @@
-"""What the contenders have in common: processes of their own, whose CPU time is counted, and a catalog with a table for each topic."""
+"""What the contenders have in common: processes of their own, whose CPU time is counted, and a catalog with a
+table for each topic.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Contender(ABC):
     """Of the timestamps in its table."""
 
     def __init__(self, brokers: str, folder: Path, cores: int, fresh_s: int, java_options: str = "") -> None:
-        """`fresh_s`: how often its table is to change at most, of those that commit by the clock; `java_options`: of every JVM."""
+        """`fresh_s`: how often its table is to change at most, of those that commit by the clock;
+        `java_options`: of every JVM.
+        """
         folder.mkdir(parents=True)
         self.brokers, self.folder, self.cores, self.fresh_s = brokers, folder, cores, fresh_s
         self._java_options = java_options
@@ -100,8 +104,14 @@ class Contender(ABC):
             )
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Of a process of this contender: nothing of the user's settings, and a folder of its own for what is in the making."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "ARCHIVER_"))}
+        """Of a process of this contender: nothing of the user's settings, and a folder of its own for what is
+        in the making.
+        """
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SPARK_", "PYSPARK_", "ARCHIVER_"))
+        }
         scratch = self.folder / "tmp"
         scratch.mkdir(exist_ok=True)
         own = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}

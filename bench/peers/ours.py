@@ -1,7 +1,7 @@
 """The archiver: a daemon with a Kafka source for each topic, so that one can warm it up.
 
-What is measured begins when the second source gets to its cluster: until then nobody listens where it looks for a broker. Brokers tell
-their own address, so only the first questions go through that door.
+What is measured begins when the second source gets to its cluster: until then nobody listens where it looks
+for a broker. Brokers tell their own address, so only the first questions go through that door.
 """
 
 from __future__ import annotations
@@ -90,10 +90,14 @@ class Archiver(Contender):
     def configure(self, topics: Sequence[str]) -> Path:
         """Write the configuration; its file."""
         self._doors = {name: Door(self.brokers) for name in topics}
-        sources = [{"kafka": self._source(name, f"127.0.0.1:{door.port}")} for name, door in self._doors.items()]
+        sources = [
+            {"kafka": self._source(name, f"127.0.0.1:{door.port}")} for name, door in self._doors.items()
+        ]
         groups = {**self.settings(), "http": {"listen": "127.0.0.1:0"}, "sources": sources}
         document = deployment.document(
-            f"sqlite:///{self.tables.database}?timeout=60", [deployment.topic(name, 0) for name in topics], groups
+            f"sqlite:///{self.tables.database}?timeout=60",
+            [deployment.topic(name, 0) for name in topics],
+            groups,
         )
         return deployment.write(self.folder, orders.descriptor_set(), document)
 

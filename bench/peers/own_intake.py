@@ -1,8 +1,9 @@
-"""The archiver where producers send to it, and to no broker: the records are in its intake files before it may begin.
+"""The archiver where producers send to it, and to no broker: the records are in its intake files before it
+may begin.
 
-The peers' records are in a broker then. They are read from that very topic and sent through the library, as Arrow batches, before the
-daemon starts (`sender_program`); what that took is told beside, and a second ratio counts it. What is measured begins when a reload takes
-away what held the topic's archives back.
+The peers' records are in a broker then. They are read from that very topic and sent through the library, as
+Arrow batches, before the daemon starts (`sender_program`); what that took is told beside, and a second ratio
+counts it. What is measured begins when a reload takes away what held the topic's archives back.
 """
 
 from __future__ import annotations
@@ -44,12 +45,18 @@ class OwnIntake(Archiver):
 
     def prepare(self, topics: Sequence[str]) -> None:
         configuration = self.configure(topics)
-        asked = json.dumps({"configuration": str(configuration), "brokers": self.brokers, "topics": self._topics})
+        asked = json.dumps(
+            {"configuration": str(configuration), "brokers": self.brokers, "topics": self._topics}
+        )
         environ = {"PYTHONPATH": str(ROOT)}
         sender = [sys.executable, "-m", "bench.peers.sender_program", asked]
-        told = subprocess.run(sender, env=self._environ(environ), stdout=subprocess.PIPE, text=True, check=True).stdout
+        told = subprocess.run(
+            sender, env=self._environ(environ), stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         self._sent: dict[str, dict[str, float]] = json.loads(told)
-        self._start([sys.executable, "-m", "archiver", "serve"], {**environ, "ARCHIVER_CONFIG": str(configuration)})
+        self._start(
+            [sys.executable, "-m", "archiver", "serve"], {**environ, "ARCHIVER_CONFIG": str(configuration)}
+        )
         self._until_ready()
 
     def begin(self, topic: str) -> None:
@@ -66,7 +73,9 @@ class OwnIntake(Archiver):
         for topic in topics:
             if topic["name"] not in self._released:
                 topic["archive"] |= HELD
-        document = deployment.document(f"sqlite:///{self.tables.database}?timeout=60", topics, self.settings())
+        document = deployment.document(
+            f"sqlite:///{self.tables.database}?timeout=60", topics, self.settings()
+        )
         return deployment.write(self.folder, orders.descriptor_set(), document)
 
     def _until_ready(self) -> None:

@@ -1,4 +1,6 @@
-"""What the peers are made of: their packages, fetched as those of the tests are, and the Java classes of ours, compiled."""
+"""What the peers are made of: their packages, fetched as those of the tests are, and the Java classes of
+ours, compiled.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SOURCES = Path(__file__).with_name("java")
 
 
 def spark_classpath() -> list[Path]:
-    """What Spark needs besides pyspark: Iceberg's runtime, the driver of its catalog, and its Kafka source."""
+    """What Spark needs besides pyspark: Iceberg's runtime, the driver of its catalog, and its Kafka
+    source.
+    """
     return jars(*SPARK_PACKAGES, *SPARK_KAFKA)
 
 
@@ -34,8 +38,14 @@ def worker_classpath() -> list[Path]:
 
 
 def sink_classpath() -> list[Path]:
-    """Iceberg's sink, a plugin of the worker with class loader of its own; its files lie in a folder, which needs Hadoop's client."""
-    return [*jars(*SINK, transitive=True), *jars(SQLITE_PACKAGE), *spark_jars("hadoop-client-api", "hadoop-client-runtime")]
+    """Iceberg's sink, a plugin of the worker with class loader of its own; its files lie in a folder, which
+    needs Hadoop's client.
+    """
+    return [
+        *jars(*SINK, transitive=True),
+        *jars(SQLITE_PACKAGE),
+        *spark_jars("hadoop-client-api", "hadoop-client-runtime"),
+    ]
 
 
 def fetch() -> None:

@@ -1,8 +1,9 @@
 """A program of its own: topics of a broker into intake files, through the library.
 
-`python -m bench.peers.sender_program SETTINGS`, a JSON object `{"configuration", "brokers", "topics"}`. Says, as one JSON object, how many
-records each topic had and the CPU seconds that this process took from the values in memory to the last acknowledgement; what reading them
-from the broker took is not among these. Each record keeps its partition and its time.
+`python -m bench.peers.sender_program SETTINGS`, a JSON object `{"configuration", "brokers", "topics"}`. Says,
+as one JSON object, how many records each topic had and the CPU seconds that this process took from the values
+in memory to the last acknowledgement; what reading them from the broker took is not among these. Each record
+keeps its partition and its time.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ ANSWER_S = 60.0
 
 
 def send(configuration: str, topic: str, parts: list[list[tuple[list[bytes], list[int]]]]) -> int:
-    """Some records of each partition, then some more of each, as they came, by a writer of their own; how many."""
+    """Some records of each partition, then some more of each, as they came, by a writer of their own; how
+    many.
+    """
     sent = 0
     with Writer(configuration) as writer:
         for batches in zip_longest(*parts):
-            pending = [writer.send_batch(topic, _table(*batch), partition) for partition, batch in enumerate(batches) if batch is not None]
+            pending = [
+                writer.send_batch(topic, _table(*batch), partition)
+                for partition, batch in enumerate(batches)
+                if batch is not None
+            ]
             for one in pending:
                 answer = one.result(ANSWER_S)
                 assert answer.outcome == "ok", answer.verdicts
@@ -51,7 +58,9 @@ def main(settings: dict[str, Any]) -> None:
     for topic in settings["topics"]:
         parts = []
         for partition in range(PARTITIONS):
-            values, times = (consumed(settings["brokers"], topic, [partition], what) for what in (Message.value, _time_ms))
+            values, times = (
+                consumed(settings["brokers"], topic, [partition], what) for what in (Message.value, _time_ms)
+            )
             parts.append(list(zip(values, times, strict=True)))
         began = time.process_time()
         sent = send(settings["configuration"], topic, parts)

@@ -24,7 +24,8 @@ POLL_S = 0.2
 POLL_RECORDS = 5_000
 """Ten times Kafka's default: fewer, larger puts."""
 _LOGGING = """<Configuration status="WARN">
-<Appenders><Console name="out" target="SYSTEM_ERR"><PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>
+<Appenders><Console name="out" target="SYSTEM_ERR">
+<PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
@@ -65,17 +66,33 @@ class Sink(Contender):
             "plugin.discovery": "service_load",
             "consumer.max.poll.records": POLL_RECORDS,
             "consumer.auto.offset.reset": "earliest",
-            # Without new records the sink is asked so often whether it has something to say. 10 s in the file that comes with Kafka.
+            # Without new records the sink is asked so often whether it has something to say. 10 s in the file
+            # that comes with Kafka.
             "offset.flush.interval.ms": 1000 * self.fresh_s,
         }
-        (self.folder / "worker.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        (self.folder / "worker.properties").write_text(
+            "".join(f"{name}={value}\n" for name, value in properties.items())
+        )
         (self.folder / "log4j2.xml").write_text(_LOGGING)
         for topic in topics:
             self.tables.create(topic)
             Cluster(self.brokers).create(self._control(topic))
-        java = [str(require_java(os.environ).executable), "-Xmx2g", f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
+        java = [
+            str(require_java(os.environ).executable),
+            "-Xmx2g",
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}",
+        ]
         path = os.pathsep.join(map(str, worker_classpath()))
-        self._start([*java, "-cp", path, "org.apache.kafka.connect.cli.ConnectStandalone", str(self.folder / "worker.properties")], {})
+        self._start(
+            [
+                *java,
+                "-cp",
+                path,
+                "org.apache.kafka.connect.cli.ConnectStandalone",
+                str(self.folder / "worker.properties"),
+            ],
+            {},
+        )
         deadline = time.monotonic() + START_S
         while not self._serves():
             self.check()
@@ -84,7 +101,9 @@ class Sink(Contender):
 
     def begin(self, topic: str) -> None:
         self._connector = self._control(topic)
-        catalog = {f"iceberg.catalog.{name}": value for name, value in self.tables.java().items() if name != "type"}
+        catalog = {
+            f"iceberg.catalog.{name}": value for name, value in self.tables.java().items() if name != "type"
+        }
         config = {
             "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
             "tasks.max": str(self.cores),

@@ -1,7 +1,9 @@
-"""A program of its own: Spark Structured Streaming from Kafka to Iceberg, as somebody would write it who does not know the archiver.
+"""A program of its own: Spark Structured Streaming from Kafka to Iceberg, as somebody would write it who does
+not know the archiver.
 
-`python streaming_program.py SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic", "table", "checkpoint", "trigger_records"}`,
-takes in what the topic has, and answers with `{"batches": N}` or `{"error": TEXT}`. Ends with its standard input.
+`python streaming_program.py SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic", "table",
+"checkpoint", "trigger_records"}`, takes in what the topic has, and answers with `{"batches": N}` or
+`{"error": TEXT}`. Ends with its standard input.
 
 Values are decoded by ptars in a Python worker, a batch of Arrow at a time.
 """
@@ -20,11 +22,14 @@ from pyspark.sql import SparkSession
 
 SCHEMA = (
     "id long, customer string, state string, created timestamp, "
-    "lines array<struct<sku: string, quantity: int, price_cents: long>>, tags map<string, string>, total double, gift boolean"
+    "lines array<struct<sku: string, quantity: int, price_cents: long>>, tags map<string, string>, "
+    "total double, gift boolean"
 )
 
 
-def decoder(descriptor_set: bytes, message: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def decoder(
+    descriptor_set: bytes, message: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow`: values in, the columns of the message out."""
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,7 +59,9 @@ def main(settings: dict[str, Any]) -> None:
     decode = decoder(base64.b64decode(settings["descriptor_set"]), settings["message"])
     for line in sys.stdin:
         try:
-            answer: dict[str, Any] = {"batches": taken_in(spark, settings["brokers"], decode, json.loads(line))}
+            answer: dict[str, Any] = {
+                "batches": taken_in(spark, settings["brokers"], decode, json.loads(line))
+            }
         except Exception as error:  # noqa: BLE001 - the bench wants to see what it says
             answer = {"error": str(error)}
         answers.write(json.dumps(answer) + "\n")
@@ -68,7 +75,12 @@ def taken_in(spark: SparkSession, brokers: str, decode: Any, asked: dict[str, An
     if asked["trigger_records"] is not None:
         options["maxOffsetsPerTrigger"] = str(asked["trigger_records"])
     values = spark.readStream.format("kafka").options(**options).load().select("value")
-    writer = values.mapInArrow(decode, SCHEMA).writeStream.format("iceberg").outputMode("append").trigger(availableNow=True)
+    writer = (
+        values.mapInArrow(decode, SCHEMA)
+        .writeStream.format("iceberg")
+        .outputMode("append")
+        .trigger(availableNow=True)
+    )
     query = writer.option("checkpointLocation", asked["checkpoint"]).toTable(asked["table"])
     query.awaitTermination()
     return sum(progress["numInputRows"] > 0 for progress in query.recentProgress)

@@ -1,4 +1,6 @@
-"""The tables of one contender: a SQL catalog in its folder, which pyiceberg and Java both know by the name `local`."""
+"""The tables of one contender: a SQL catalog in its folder, which pyiceberg and Java both know by the name
+`local`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Tables:
         folder.mkdir(parents=True, exist_ok=True)
         self.database = folder / "catalog.db"
         self.warehouse = folder / "data"
-        self._catalog = SqlCatalog(CATALOG, uri=f"sqlite:///{self.database}?timeout=60", warehouse=f"file://{self.warehouse}")
+        self._catalog = SqlCatalog(
+            CATALOG, uri=f"sqlite:///{self.database}?timeout=60", warehouse=f"file://{self.warehouse}"
+        )
 
     def create(self, name: str) -> str:
         """An empty table of orders, without partitions; its full name."""
@@ -70,7 +74,11 @@ class Tables:
 
     def commits(self, name: str) -> list[int]:
         """When each snapshot with new rows was made, in milliseconds since 1970."""
-        return [one.timestamp_ms for one in self.table(name).snapshots() if int(_summary(one).get("added-records", "0")) > 0]
+        return [
+            one.timestamp_ms
+            for one in self.table(name).snapshots()
+            if int(_summary(one).get("added-records", "0")) > 0
+        ]
 
     def stored_bytes(self, name: str) -> int:
         """Of its data files."""

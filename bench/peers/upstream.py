@@ -34,7 +34,9 @@ def fill(brokers: str, topic: str, count: int) -> int:
     """Create the topic and send; the bytes of the values."""
     cluster = Cluster(brokers)
     cluster.create(topic, PARTITIONS)
-    producer = Producer({"bootstrap.servers": brokers, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+    producer = Producer(
+        {"bootstrap.servers": brokers, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+    )
     sent = size = 0
     for values in chunks(count):
         for value in values.cast(pa.binary()).to_pylist():
@@ -51,25 +53,34 @@ def fill(brokers: str, topic: str, count: int) -> int:
 def decoded(count: int) -> pa.Table:
     """The same orders as columns, by ptars alone."""
     handler = orders.handler()
-    return pa.Table.from_batches([handler.array_to_record_batch(values.cast(pa.binary())) for values in chunks(count)])
+    return pa.Table.from_batches(
+        [handler.array_to_record_batch(values.cast(pa.binary())) for values in chunks(count)]
+    )
 
 
 def facts(table: pa.Table, unit_us: int = 1) -> dict[str, Any]:
-    """What tables with the same orders have in common, whatever their order. `unit_us`: of timestamps, which are cut to it."""
+    """What tables with the same orders have in common, whatever their order. `unit_us`: of timestamps, which
+    are cut to it.
+    """
     ids = np.sort(table["id"].to_numpy())
     lines: Any = pc.list_flatten(table["lines"])
     times = table["created"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy() - EPOCH_US
     tags: dict[str, int] = {}
-    # Copied: where the entries of maps are a slice, as readers give them, pyarrow 26 looks up those of other rows.
+    # Copied: where the entries of maps are a slice, as readers give them, pyarrow 26 looks up those of other
+    # rows.
     chunks: list[Any] = table["tags"].chunks
     maps = pa.concat_arrays([*chunks, chunks[0].slice(0, 0)])
     for key in ("channel", "campaign"):
         found: Any = pc.map_lookup(maps, pa.scalar(key), "first")
-        tags[key] = int(pc.sum(pc.cast(pc.utf8_slice_codeunits(pc.drop_null(found), 6), pa.int64())).as_py() or 0)
+        tags[key] = int(
+            pc.sum(pc.cast(pc.utf8_slice_codeunits(pc.drop_null(found), 6), pa.int64())).as_py() or 0
+        )
     return {
         "rows": table.num_rows,
         "ids": hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest(),
-        "customers": int(pc.sum(pc.cast(pc.utf8_slice_codeunits(table["customer"], 9), pa.int64())).as_py() or 0),
+        "customers": int(
+            pc.sum(pc.cast(pc.utf8_slice_codeunits(table["customer"], 9), pa.int64())).as_py() or 0
+        ),
         "states": {name: int(np.count_nonzero(_states(table["state"]) == name)) for name in STATES},
         "created_us": int((times // unit_us * unit_us).sum()),
         "total_cents": int(np.rint(table["total"].to_numpy() * 100).astype(np.int64).sum()),

@@ -1,7 +1,7 @@
 """Which transaction some aborted offset belonged to, as far as the log still tells.
 
-A fold keeps gaps, not whose they were. So the entries since the older of the last two checkpoints are folded once more, and the one after
-which the offset is a gap is the one that aborted it. Must never write.
+A fold keeps gaps, not whose they were. So the entries since the older of the last two checkpoints are folded
+once more, and the one after which the offset is a gap is the one that aborted it. Must never write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Aborted:
 
 
 def aborted_by(log: Log, store: CheckpointStore, tp: TopicPartition, offset: int) -> Aborted | None:
-    """The transaction that `offset`, which is a gap, was part of; None if the entry that aborted it was trimmed.
+    """The transaction that `offset`, which is a gap, was part of; None if the entry that aborted it was
+    trimmed.
 
     Raises `Trimmed` if the log is trimmed meanwhile, and what log and store raise.
     """
@@ -51,7 +52,15 @@ def aborted_by(log: Log, store: CheckpointStore, tp: TopicPartition, offset: int
             for one in open_before:
                 if any(low <= offset < high for low, high in one.ranges.get(tp, ())):
                     how, ended_us = _how(parsed)
-                    return Aborted(one.transactional_id, one.producer_id, one.epoch, one.started_us, entry.index, ended_us, how)
+                    return Aborted(
+                        one.transactional_id,
+                        one.producer_id,
+                        one.epoch,
+                        one.started_us,
+                        entry.index,
+                        ended_us,
+                        how,
+                    )
     return None
 
 

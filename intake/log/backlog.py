@@ -1,8 +1,9 @@
-"""The whole view of the intake log that readers use: what the fold holds, and before it what stands in shelves.
+"""The whole view of the intake log that readers use: what the fold holds, and before it what stands in
+shelves.
 
-Promises the same answers as a fold that never shelved anything. Only reads: the fold goes on under it, and so does the view. May be used
-while one thread appends and another makes a checkpoint; an answer is never older than the call. Must never decide anything: offsets,
-transactions and the stable offset are the fold's.
+Promises the same answers as a fold that never shelved anything. Only reads: the fold goes on under it, and so
+does the view. May be used while one thread appends and another makes a checkpoint; an answer is never older
+than the call. Must never decide anything: offsets, transactions and the stable offset are the fold's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.fold import IntakeFold, TopicState
 from intake.log.partition_state import Gap, merged
 from intake.log.transactions import OpenTransaction
-from intake.segments import ACCEPT_MAX_US, LOG_INDEX, NONE, RAW_BYTES, FileRef, HeldSegments, SegmentRef, Segments
+from intake.segments import (
+    ACCEPT_MAX_US,
+    LOG_INDEX,
+    NONE,
+    RAW_BYTES,
+    FileRef,
+    HeldSegments,
+    SegmentRef,
+    Segments,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,8 @@ class BacklogSummary:
 
     rows: int
     bytes: int
-    """Raw bytes: keys, values, header names and values. Of a segment that is counted in part, in proportion to its rows."""
+    """Raw bytes: keys, values, header names and values. Of a segment that is counted in part, in proportion
+    to its rows."""
     first_accept_us: int
     """Newest accept time of the first segment; 0 if there is none."""
     newest_us: int
@@ -50,7 +61,9 @@ class Waiting:
 
 
 class ShelvedSegments(Protocol):
-    """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends at a shelved offset."""
+    """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends
+    at a shelved offset.
+    """
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
         """Those that reach beyond `start`, in offset order, until their bytes reach `bytes_max`."""
@@ -101,7 +114,9 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was summed up of the segments that are held of a partition: the next look only adds those that came since."""
+    """What was summed up of the segments that are held of a partition: the next look only adds those that
+    came since.
+    """
 
     held: _Held
     start: int
@@ -110,27 +125,38 @@ class Counted:
     summary: BacklogSummary
 
     def goes_on(self, held: _Held, start: int, stable: int) -> bool:
-        """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the list, or it is another.
+        """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the
+        list, or it is another.
 
-        Not if nothing was counted: it may have been asked beyond the end of the log, and what comes later may still be below `start`.
+        Not if nothing was counted: it may have been asked beyond the end of the log, and what comes later may
+        still be below `start`.
         """
         if not self.summary.rows:
             return False
-        same = self.held.segments is held.segments and (self.held.shelved_to, self.start) == (held.shelved_to, start)
+        same = self.held.segments is held.segments and (self.held.shelved_to, self.start) == (
+            held.shelved_to,
+            start,
+        )
         return same and held.segments.end_of(self.end - 1) <= stable
 
 
 class Backlog:
     """Topics, offsets, segments and gaps, wherever they are kept.
 
-    Methods that take a topic partition raise `NotFound` if there is none; those that look into shelves also `Corrupted` for a damaged
-    shelf, `Halt` for one that is gone, `RetryLater` if the object store cannot be reached.
+    Methods that take a topic partition raise `NotFound` if there is none; those that look into shelves also
+    `Corrupted` for a damaged shelf, `Halt` for one that is gone, `RetryLater` if the object store cannot be
+    reached.
     """
 
     def __init__(
-        self, fold: IntakeFold, shelves: ShelvedSegments | None = None, counted: dict[TopicPartition, Counted] | None = None
+        self,
+        fold: IntakeFold,
+        shelves: ShelvedSegments | None = None,
+        counted: dict[TopicPartition, Counted] | None = None,
     ) -> None:
-        """`counted` remembers sums from one view of the same log to the next; it may be emptied at any time."""
+        """`counted` remembers sums from one view of the same log to the next; it may be emptied at any
+        time.
+        """
         self.fold = fold
         self._shelves = shelves or NoShelves()
         self._counted = {} if counted is None else counted
@@ -161,27 +187,41 @@ class Backlog:
         return self.fold.next_offset(tp)
 
     def stable_offset(self, tp: TopicPartition) -> int:
-        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end of the partition."""
+        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end
+        of the partition.
+        """
         return self.fold.stable_offset(tp)
 
     def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
-        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds it back."""
+        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds
+        it back.
+        """
         return self.fold.blocking(tp)
 
     def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> Segments:
-        """The segments that reach beyond offset `start`, in offset order, without those of aborted transactions.
+        """The segments that reach beyond offset `start`, in offset order, without those of aborted
+        transactions.
 
-        With `bytes_max` the answer ends with the segment with which their raw bytes reach it; the stable offset is not looked at.
+        With `bytes_max` the answer ends with the segment with which their raw bytes reach it; the stable
+        offset is not looked at.
         """
         held = self._held(tp)
-        shelved = self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else NONE
+        shelved = (
+            self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else NONE
+        )
         first, end = held.first_beyond(start), len(held.segments)
         numbers = held.segments.numbers(first, end)
         if bytes_max is not None:
             before = int(shelved.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
             wanted = int(np.searchsorted(before, bytes_max))
-            numbers = numbers[: wanted if shelved else max(wanted, 1)].copy()  # or all that is held would be kept for these
-        self._files.update(zip(numbers[:, LOG_INDEX].tolist(), held.segments.files[first : first + len(numbers)], strict=True))
+            numbers = numbers[
+                : wanted if shelved else max(wanted, 1)
+            ].copy()  # or all that is held would be kept for these
+        self._files.update(
+            zip(
+                numbers[:, LOG_INDEX].tolist(), held.segments.files[first : first + len(numbers)], strict=True
+            )
+        )
         return Segments.joined([shelved, Segments(numbers, self._files)])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
@@ -191,8 +231,8 @@ class Backlog:
         return merged([*below, *(gap for gap in held.gaps if gap[1] > held.shelved_to)], start, end)
 
     def summary(self, tp: TopicPartition, start: int, stable: int | None = None) -> BacklogSummary:
-        """What is stable and beyond offset `start`. To find the stable offset goes through all open transactions; a caller that has done
-        so for many partitions says what it found.
+        """What is stable and beyond offset `start`. To find the stable offset goes through all open
+        transactions; a caller that has done so for many partitions says what it found.
         """
         if stable is None:
             stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
@@ -201,19 +241,25 @@ class Backlog:
         return joined(below, self._summed(tp, held, max(start, held.shelved_to), stable))
 
     def _summed(self, tp: TopicPartition, held: _Held, start: int, stable: int) -> BacklogSummary:
-        """Of what is held from `start` on, which is not in a shelf. Every partition is looked at every few seconds, and may have thousands
-        of segments.
+        """Of what is held from `start` on, which is not in a shelf. Every partition is looked at every few
+        seconds, and may have thousands of segments.
         """
         known = self._counted.get(tp)
         if known is None or not known.goes_on(held, start, stable):
             known = Counted(held, start, held.first_beyond(start), EMPTY)
         end = held.segments.first_beyond(stable, known.end)
-        found = joined(known.summary, summed(held.segments[known.end : end], start)) if end > known.end else known.summary
+        found = (
+            joined(known.summary, summed(held.segments[known.end : end], start))
+            if end > known.end
+            else known.summary
+        )
         self._counted[tp] = Counted(held, start, end, found)
         return found
 
     def waiting(self, tp: TopicPartition, start: int) -> Waiting:
-        """What was accepted at or beyond `start`. Goes through the gaps that are held, never through the segments."""
+        """What was accepted at or beyond `start`. Goes through the gaps that are held, never through the
+        segments.
+        """
         end = self.fold.next_offset(tp)
         held = self._held(tp)
         below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
@@ -229,10 +275,14 @@ class Backlog:
 
     def shelf_of(self, tp: TopicPartition, segment: SegmentRef) -> str | None:
         """The key of the shelf in which the log keeps that segment; None if the segment is held here."""
-        return self._shelves.key_of(segment.file.log_index) if segment.end <= self._held(tp).shelved_to else None
+        return (
+            self._shelves.key_of(segment.file.log_index) if segment.end <= self._held(tp).shelved_to else None
+        )
 
     def _held(self, tp: TopicPartition) -> _Held:
-        """A partition at one moment, though a checkpoint may take segments out meanwhile: it raises `shelved_to` first."""
+        """A partition at one moment, though a checkpoint may take segments out meanwhile: it raises
+        `shelved_to` first.
+        """
         state = self.fold.partition(tp)
         while True:
             held = _Held(state.shelved_to, state.segments, state.gaps)
@@ -248,7 +298,9 @@ def summed(segments: Segments, start: int) -> BacklogSummary:
     inside = min(first.rows, first.end - start)
     rows = inside + int((segments.ends - segments.bases)[1:].sum())
     size = first.raw_bytes * inside // first.rows + int(segments.raw_bytes[1:].sum())
-    return BacklogSummary(rows, size, first.accept_max_us, max(0, int(segments.numbers[:, ACCEPT_MAX_US].max())), first.floor_us)
+    return BacklogSummary(
+        rows, size, first.accept_max_us, max(0, int(segments.numbers[:, ACCEPT_MAX_US].max())), first.floor_us
+    )
 
 
 def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
@@ -257,5 +309,9 @@ def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
         return earlier if earlier.rows else later
     newest_us = max(earlier.newest_us, later.newest_us)
     return BacklogSummary(
-        earlier.rows + later.rows, earlier.bytes + later.bytes, earlier.first_accept_us, newest_us, earlier.first_floor_us
+        earlier.rows + later.rows,
+        earlier.bytes + later.bytes,
+        earlier.first_accept_us,
+        newest_us,
+        earlier.first_floor_us,
     )

@@ -1,11 +1,13 @@
 """A checkpoint: the state of the intake fold before one entry of the log, as bytes.
 
-Frozen format 1: the magic, the SHA-256 of all that follows it, an `IntakeState` message. Its field `format` is 2, and the rest as before,
-where it holds what a reader of format 1 would misread: then that one stops. Promises that the same state gives the same bytes
-and that a single wrong bit is noticed. Pure: neither reads nor writes an object (`intake.log.checkpoint_store` does).
+Frozen format 1: the magic, the SHA-256 of all that follows it, an `IntakeState` message. Its field `format`
+is 2, and the rest as before, where it holds what a reader of format 1 would misread: then that one stops.
+Promises that the same state gives the same bytes and that a single wrong bit is noticed. Pure: neither reads
+nor writes an object (`intake.log.checkpoint_store` does).
 
-What is decided, which is everything below the stable offsets, stands in shelves and not here. So the size follows the number of partitions,
-producers and remembered ids, and what open transactions hold back, not how far archiving is behind.
+What is decided, which is everything below the stable offsets, stands in shelves and not here. So the size
+follows the number of partitions, producers and remembered ids, and what open transactions hold back, not how
+far archiving is behind.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class ShelfRef:
     footer_sha256: bytes
 
     def __hash__(self) -> int:
-        # What was read of shelves is kept by them, and planning looks there thousands of times: the digest says it all.
+        # What was read of shelves is kept by them, and planning looks there thousands of times: the digest
+        # says it all.
         return hash(self.sha256)
 
 
@@ -71,7 +74,9 @@ class Checkpoint:
         return ids[-1] if ids else None
 
     def fold(self) -> IntakeFold:
-        """A fold that goes on from here. The checkpoint must not be used for another one: the state becomes the fold's."""
+        """A fold that goes on from here. The checkpoint must not be used for another one: the state becomes
+        the fold's.
+        """
         fold = IntakeFold()
         fold.restore(self.state)
         return fold
@@ -83,7 +88,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer version wrote it."""
+    """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer
+    version wrote it.
+    """
     payload = unseal(MAGIC, data, where)
     try:
         message = pb.IntakeState.FromString(payload)
@@ -91,7 +98,8 @@ def decode(data: bytes, where: str) -> Checkpoint:
         raise Corrupted(f"checkpoint {where} is not the state of an intake fold") from error
     if message.format not in STATE_FORMATS:
         raise Halt(
-            f"checkpoint {where} has the format {message.format}, this version knows {STATE_FORMATS[-1]}; upgrade before reading this log"
+            f"checkpoint {where} has the format {message.format}, this version knows "
+            f"{STATE_FORMATS[-1]}; upgrade before reading this log"
         )
     return _checkpoint(message)
 
@@ -104,7 +112,11 @@ def same(one: FoldState, other: FoldState) -> bool:
         return False
     for tp, state in one.partitions.items():
         twin = other.partitions[tp]
-        if (state.next_offset, state.ingest_max_us, state.shelved_to) != (twin.next_offset, twin.ingest_max_us, twin.shelved_to):
+        if (state.next_offset, state.ingest_max_us, state.shelved_to) != (
+            twin.next_offset,
+            twin.ingest_max_us,
+            twin.shelved_to,
+        ):
             return False
         if state.segments != twin.segments or _gaps(state) != _gaps(twin):
             return False
@@ -113,8 +125,21 @@ def same(one: FoldState, other: FoldState) -> bool:
 
 def _scalars(state: FoldState) -> tuple[object, ...]:
     return (
-        *(state.next_index, state.cluster_id, state.tick_us, state.newest_us, state.newest_key, state.barrier_ms),
-        *(list(state.topics), list(state.deleted), list(state.producers), list(state.transactions), list(state.ids)),
+        *(
+            state.next_index,
+            state.cluster_id,
+            state.tick_us,
+            state.newest_us,
+            state.newest_key,
+            state.barrier_ms,
+        ),
+        *(
+            list(state.topics),
+            list(state.deleted),
+            list(state.producers),
+            list(state.transactions),
+            list(state.ids),
+        ),
     )
 
 
@@ -143,18 +168,30 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
                 topic_id=bytes.fromhex(topic.topic_id),
                 name=topic.name,
                 created_us=topic.created_us,
-                partitions=[_partition_message(state.partitions[topic.topic_id, number], places) for number in range(topic.partitions)],
+                partitions=[
+                    _partition_message(state.partitions[topic.topic_id, number], places)
+                    for number in range(topic.partitions)
+                ],
                 mirrored=topic.mirrored,
             )
             for topic in state.topics
         ]
         + [_deleted_message(topic) for topic in state.deleted],
-        files=[pb.File(log_index=file.log_index, key=file.key, size=file.size, footer_sha256=file.footer_sha256) for file in files],
+        files=[
+            pb.File(log_index=file.log_index, key=file.key, size=file.size, footer_sha256=file.footer_sha256)
+            for file in files
+        ],
         producers=[_producer_message(producer, topic_places) for producer in state.producers],
         transactions=[_transaction_message(transaction, topic_places) for transaction in state.transactions],
         ids=state.ids,
         shelves=[
-            pb.Shelf(start=shelf.start, end=shelf.end, size=shelf.size, sha256=shelf.sha256, footer_sha256=shelf.footer_sha256)
+            pb.Shelf(
+                start=shelf.start,
+                end=shelf.end,
+                size=shelf.size,
+                sha256=shelf.sha256,
+                footer_sha256=shelf.footer_sha256,
+            )
             for shelf in checkpoint.shelves
         ],
         sources=[source_message(source) for source in sorted(state.sources, key=lambda source: source.name)],
@@ -170,7 +207,9 @@ def _state_format(state: FoldState) -> int:
 
 def _deleted_message(topic: DeletedTopic) -> pb.Topic:
     deleted = pb.Deleted(time_us=topic.deleted_us, partitions=topic.partitions)
-    return pb.Topic(topic_id=bytes.fromhex(topic.topic_id), name=topic.name, created_us=topic.created_us, deleted=deleted)
+    return pb.Topic(
+        topic_id=bytes.fromhex(topic.topic_id), name=topic.name, created_us=topic.created_us, deleted=deleted
+    )
 
 
 def _files_of(partitions: Mapping[TopicPartition, PartitionState]) -> list[FileRef]:
@@ -229,7 +268,11 @@ def _transaction_message(transaction: OpenTransaction, topics: Mapping[TopicId, 
         started_us=transaction.started_us,
         deadline_us=transaction.deadline_us,
         ranges=[
-            pb.Ranges(topic=topics[topic_id], partition=partition, ranges=[pb.Range(base=base, end=end) for base, end in ranges])
+            pb.Ranges(
+                topic=topics[topic_id],
+                partition=partition,
+                ranges=[pb.Range(base=base, end=end) for base, end in ranges],
+            )
             for (topic_id, partition), ranges in transaction.ranges.items()
         ],
     )
@@ -254,7 +297,9 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
             if not topic.HasField("deleted")
         ),
         deleted=tuple(
-            DeletedTopic(topic_id, topic.name, topic.deleted.partitions, topic.created_us, topic.deleted.time_us)
+            DeletedTopic(
+                topic_id, topic.name, topic.deleted.partitions, topic.created_us, topic.deleted.time_us
+            )
             for topic_id, topic in zip(topic_ids, message.topics, strict=True)
             if topic.HasField("deleted")
         ),
@@ -268,7 +313,10 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         sources=tuple(source_state(source) for source in message.sources),
         ids=tuple(message.ids),
     )
-    shelves = tuple(ShelfRef(shelf.start, shelf.end, shelf.size, shelf.sha256, shelf.footer_sha256) for shelf in message.shelves)
+    shelves = tuple(
+        ShelfRef(shelf.start, shelf.end, shelf.size, shelf.sha256, shelf.footer_sha256)
+        for shelf in message.shelves
+    )
     return Checkpoint(state, shelves)
 
 
@@ -291,7 +339,13 @@ def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionStat
 
 
 def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
-    producer = Producer(message.producer_id, message.epoch, message.transactional_id, message.transaction_timeout_us, message.last_used_us)
+    producer = Producer(
+        message.producer_id,
+        message.epoch,
+        message.transactional_id,
+        message.transaction_timeout_us,
+        message.last_used_us,
+    )
     for item in message.batches:
         batches = (KnownBatch(*batch) for batch in zip(item.sequences, item.rows, item.bases, strict=True))
         producer.batches[topic_ids[item.topic], item.partition] = deque(batches, BATCHES_REMEMBERED)
@@ -299,5 +353,15 @@ def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
 
 
 def _transaction(message: pb.Transaction, topic_ids: Sequence[TopicId]) -> OpenTransaction:
-    ranges = {(topic_ids[item.topic], item.partition): [(one.base, one.end) for one in item.ranges] for item in message.ranges}
-    return OpenTransaction(message.producer_id, message.epoch, message.transactional_id, message.started_us, message.deadline_us, ranges)
+    ranges = {
+        (topic_ids[item.topic], item.partition): [(one.base, one.end) for one in item.ranges]
+        for item in message.ranges
+    }
+    return OpenTransaction(
+        message.producer_id,
+        message.epoch,
+        message.transactional_id,
+        message.started_us,
+        message.deadline_us,
+        ranges,
+    )

@@ -1,7 +1,7 @@
 """The positions of sources as a checkpoint holds them.
 
-Pure; a part of `intake.log.checkpoint`. The names of finished items are sorted, and of each stands what differs from the one before:
-folders of files that are never tidied up would else make every checkpoint large.
+Pure; a part of `intake.log.checkpoint`. The names of finished items are sorted, and of each stands what
+differs from the one before: folders of files that are never tidied up would else make every checkpoint large.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from intake.log.source_positions import MARK_BYTES, Begun, Finished, SourceState
 
 def source_message(source: SourceState) -> pb.Source:
     """One source."""
-    begun = [pb.BegunItem(item=item, end=one.end, count=one.count, identity=one.identity) for item, one in sorted(source.begun.items())]
+    begun = [
+        pb.BegunItem(item=item, end=one.end, count=one.count, identity=one.identity)
+        for item, one in sorted(source.begun.items())
+    ]
     items = sorted(source.finished)
     shared = [_shared(one, other) for one, other in zip(["", *items], items, strict=False)]
     finished = [source.finished[item] for item in items]
@@ -33,7 +36,9 @@ def source_state(message: pb.Source) -> SourceState:
     for begun in message.begun:
         state.begun[begun.item] = Begun(begun.end, begun.count, begun.identity)
     item, marks = "", message.marks
-    for place, (shared, rest, log_index) in enumerate(zip(message.shared, message.rests, message.log_indexes, strict=True)):
+    for place, (shared, rest, log_index) in enumerate(
+        zip(message.shared, message.rests, message.log_indexes, strict=True)
+    ):
         item = item[:shared] + rest
         state.finished[item] = Finished(marks[MARK_BYTES * place : MARK_BYTES * (place + 1)], log_index)
     return state

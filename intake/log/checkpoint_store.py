@@ -11,7 +11,9 @@ from intake.log.entry_format import parse_entry
 
 
 class CheckpointStore(Checkpoints[Checkpoint]):
-    """The checkpoints of the intake log in an object store. Holds no state; safe to use from several threads."""
+    """The checkpoints of the intake log in an object store. Holds no state; safe to use from several
+    threads.
+    """
 
     def __init__(self, objects: ObjectStore) -> None:
         super().__init__(objects, "intake", FORMAT, decode, lambda index, data: parse_entry(index, data).id)
@@ -23,10 +25,11 @@ class CheckpointStore(Checkpoints[Checkpoint]):
 
 
 def superseded(objects: ObjectStore) -> list[str]:
-    """Keys of the checkpoints older than the last two, and of the shelves that neither of those names; ascending.
+    """Keys of the checkpoints older than the last two, and of the shelves that neither of those names;
+    ascending.
 
-    Nothing if there are not two. What is newer than the newest checkpoint may be in the making and is left out. A process that slept may
-    still hold an older list, so delete them after a grace.
+    Nothing if there are not two. What is newer than the newest checkpoint may be in the making and is left
+    out. A process that slept may still hold an older list, so delete them after a grace.
     """
     store = CheckpointStore(objects)
     kept = store.last()

@@ -2,17 +2,20 @@
 
 Order of writes, each step only after the one before it was read back and compared:
 
-1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows from the log and the settings.
-2. The shelf of that span is stored. Nobody knows of it yet. A crash here leaves an object that the next run makes again, byte for byte,
-   or that `superseded` names once nobody can need it.
-3. The checkpoint is stored; it names the shelf. From here on a reader may start from it. What it replaces is still in the log, so readers
-   agree whichever way they came by the state. A crash here leaves a log that is longer than it need be.
-4. The log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one costs time and no data. One
-   entry more is kept: its id shows that the checkpoint is of this log.
+1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows
+   from the log and the settings.
+2. The shelf of that span is stored. Nobody knows of it yet. A crash here leaves an object that the next run
+   makes again, byte for byte, or that `superseded` names once nobody can need it.
+3. The checkpoint is stored; it names the shelf. From here on a reader may start from it. What it replaces is
+   still in the log, so readers agree whichever way they came by the state. A crash here leaves a log that is
+   longer than it need be.
+4. The log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one
+   costs time and no data. One entry more is kept: its id shows that the checkpoint is of this log.
 
-Trimming earlier would leave entries nowhere; naming a shelf before it is stored would leave a checkpoint that cannot be read on from. Every
-object is a function of the log, so it does no harm if several processes do this at once, or one that slept goes on where it was: it meets
-its own bytes. Fencing is the store's: an append below the floor is refused (rule L1).
+Trimming earlier would leave entries nowhere; naming a shelf before it is stored would leave a checkpoint that
+cannot be read on from. Every object is a function of the log, so it does no harm if several processes do this
+at once, or one that slept goes on where it was: it meets its own bytes. Fencing is the store's: an append
+below the floor is refused (rule L1).
 """
 
 from __future__ import annotations
@@ -37,20 +40,29 @@ from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
 
 LEASE_TRIES_MAX = 5
-"""So often another process may be found to have the right to make checkpoints, before this one makes them beside it: the other may be
-stopped, and metadata must not grow for ever. Making them twice is harmless."""
+"""So often another process may be found to have the right to make checkpoints, before this one makes them
+beside it: the other may be stopped, and metadata must not grow for ever. Making them twice is harmless."""
 CHECKPOINTS_PER_RUN_MAX = 10
-"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and the next run goes on."""
+"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and
+the next run goes on."""
 _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are sent away.
+    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are
+    sent away.
 
     `lease` keeps processes of one machine from doing the same work twice; nothing depends on it.
     """
 
-    def __init__(self, log: Log, store: CheckpointStore, sequencer: Sequencer, settings: SpanSettings, lease: Lease | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        store: CheckpointStore,
+        sequencer: Sequencer,
+        settings: SpanSettings,
+        lease: Lease | None = None,
+    ) -> None:
         self._log = log
         self._store = store
         self._sequencer = sequencer
@@ -65,9 +77,11 @@ class Checkpointer:
         return self._sequencer.checkpoint_due
 
     def run_if_due(self) -> bool:
-        """Make the checkpoints that are due, and let the sequencer forget what is shelved; whether there are new ones.
+        """Make the checkpoints that are due, and let the sequencer forget what is shelved; whether there are
+        new ones.
 
-        Raises nothing: an error is logged, and the next call tries again. Does nothing if another thread or process is at it.
+        Raises nothing: an error is logged, and the next call tries again. Does nothing if another thread or
+        process is at it.
         """
         if not self._sequencer.checkpoint_due or not self._busy.acquire(blocking=False):
             return False
@@ -78,7 +92,10 @@ class Checkpointer:
                 self._run_alone()
             return self._sequencer.checkpoint_index > before
         except ArchiverError as error:
-            _log.error("no checkpoint of the intake log was made, so its entries stay in the metadata store: %s", error)
+            _log.error(
+                "no checkpoint of the intake log was made, so its entries stay in the metadata store: %s",
+                error,
+            )
         except Exception:  # noqa: BLE001 - nobody waits for a checkpoint, so nobody else would learn of it
             _log.exception("making a checkpoint of the intake log ended in an error nobody expected")
         finally:
@@ -86,7 +103,8 @@ class Checkpointer:
         return False
 
     def learn(self) -> None:
-        """If a checkpoint is due and others have made it, let the sequencer forget what is shelved: for processes that only read.
+        """If a checkpoint is due and others have made it, let the sequencer forget what is shelved: for
+        processes that only read.
 
         Raises nothing that log and store raise: what is kept too long does no harm.
         """
@@ -109,13 +127,19 @@ class Checkpointer:
             self._lease_tries += 1
             if self._lease_tries < LEASE_TRIES_MAX:
                 return  # its checkpoints are learnt when they are there
-            _log.warning("%s makes no checkpoint of the intake log though it has the lease for that; going on beside it", error.holder)
+            _log.warning(
+                "%s makes no checkpoint of the intake log though it has the lease for that; going on "
+                "beside it",
+                error.holder,
+            )
         try:
             looked_to = self._sequencer.fold.next_index
             made = self.run()
             newest = self._store.start(self._log)
             if newest is not None:
-                self._sequencer.learn(newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else looked_to)
+                self._sequencer.learn(
+                    newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else looked_to
+                )
         finally:
             if held and self._lease is not None:
                 self._lease.release()
@@ -128,15 +152,20 @@ class Checkpointer:
                 self._sequencer.learn(newest, newest.index)
 
     def run(self) -> list[int]:
-        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of those that were made.
+        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of
+        those that were made.
 
-        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do, if another object stands under
-        its key, and what log and store raise. Then the log is as long as before.
+        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do,
+        if another object stands under its key, and what log and store raise. Then the log is as long as
+        before.
         """
         made: list[int] = []
         newest = self._store.start(self._log)
         try:
-            while len(made) < CHECKPOINTS_PER_RUN_MAX and (entries := self._span_from(newest.index if newest else 0)) is not None:
+            while (
+                len(made) < CHECKPOINTS_PER_RUN_MAX
+                and (entries := self._span_from(newest.index if newest else 0)) is not None
+            ):
                 newest = self._make(newest, entries)
                 made.append(newest.index)
                 self._trim()
@@ -159,7 +188,9 @@ class Checkpointer:
         """The checkpoint that follows `before`, which must not be used any more."""
         named = before.shelves if before else ()
         for earlier in named:
-            self._check_stored(earlier)  # what the new checkpoint names must be there, also if this process slept since it read the list
+            self._check_stored(
+                earlier
+            )  # what the new checkpoint names must exist, also if this process slept since the listing
         fold = before.fold() if before else IntakeFold()
         for entry in entries:
             fold.apply(entry.index, entry.data)
@@ -184,7 +215,9 @@ class Checkpointer:
                 raise _other(self._store.objects.uri(key)) from error
         shelf = shelves.ref_of(start, end, data)
         if shelves.decode(shelf, self._store.objects.read(key)) != content:
-            raise Corrupted(f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed")
+            raise Corrupted(
+                f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed"
+            )
         failpoints.reach("checkpoint.shelf.after")
         return shelf
 
@@ -203,11 +236,15 @@ class Checkpointer:
             return found  # the same state, its shelves cut in other places
         stored = self._store.load(checkpoint.index)
         if not same(stored.state, checkpoint.state) or stored.shelves != checkpoint.shelves:
-            raise Corrupted(f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed")
+            raise Corrupted(
+                f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed"
+            )
         return stored
 
     def _trim(self) -> None:
-        """Trim below the older of the last two checkpoints, if both are whole, of this log, and the shelves of what goes are there."""
+        """Trim below the older of the last two checkpoints, if both are whole, of this log, and the shelves
+        of what goes are there.
+        """
         last = self._store.last()
         if len(last) < KEPT:
             return
@@ -226,15 +263,17 @@ class Checkpointer:
         key = shelf_key(shelf.start, shelf.end)
         info = self._store.objects.info(key)
         if info is None or info.size != shelf.size:
-            raise shelves.damaged(shelf, "it is gone" if info is None else f"it has {info.size} bytes instead of {shelf.size}")
+            raise shelves.damaged(
+                shelf, "it is gone" if info is None else f"it has {info.size} bytes instead of {shelf.size}"
+            )
 
 
 class CheckpointLoop:
     """A thread that makes checkpoints when they are due, so that nobody waits for them. Close it.
 
-    `beside` is called at every look; what it raises of ours is logged.
-    `interval_s` is how often it looks, which costs nothing; it looks ever less often, down to every `interval_max_s`, while what is due
-    cannot be made. `closing_s` bounds the wait for a checkpoint in the making when it is closed.
+    `beside` is called at every look; what it raises of ours is logged. `interval_s` is how often it looks,
+    which costs nothing; it looks ever less often, down to every `interval_max_s`, while what is due cannot be
+    made. `closing_s` bounds the wait for a checkpoint in the making when it is closed.
     """
 
     def __init__(
@@ -255,11 +294,16 @@ class CheckpointLoop:
         self._thread.start()
 
     def close(self) -> None:
-        """Make what is due, then end. A checkpoint that takes too long is left behind: it can be cut off anywhere."""
+        """Make what is due, then end. A checkpoint that takes too long is left behind: it can be cut off
+        anywhere.
+        """
         self._closing.set()
         self._thread.join(self._closing_s)
         if self._thread.is_alive():
-            _log.warning("a checkpoint of the intake log was not finished within %g s; the next process makes it", self._closing_s)
+            _log.warning(
+                "a checkpoint of the intake log was not finished within %g s; the next process makes it",
+                self._closing_s,
+            )
 
     def _run(self) -> None:
         wait_s = self._interval_s
@@ -283,6 +327,7 @@ def _holds(start: int, end: int, data: bytes, content: shelves.Content) -> bool:
 
 def _other(where: str) -> Halt:
     return Halt(
-        f"{where} is not what the intake log says: it was damaged, or another deployment's log was used with this data folder. Find out "
+        f"{where} is not what the intake log says: it was damaged, or another deployment's log was "
+        "used with this data folder. Find out "
         "which; if it is damaged, delete it and it is made again. The log is not trimmed until then"
     )

@@ -14,8 +14,12 @@ _FRAME_BYTES = 8
 """More than the tag of a message inside another one, and its length."""
 
 
-def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment], moves: Sequence[Move] = ()) -> pb.IntakeFile:
-    """The body of the entry that names an intake file; segments of one topic stand together. `moves` go on with it."""
+def file_entry(
+    key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment], moves: Sequence[Move] = ()
+) -> pb.IntakeFile:
+    """The body of the entry that names an intake file; segments of one topic stand together. `moves` go on
+    with it.
+    """
     topics = [
         pb.TopicSegments(
             topic_id=bytes.fromhex(topic_id),
@@ -35,7 +39,13 @@ def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[Pla
         )
         for topic_id, group in groupby(segments, key=lambda segment: segment.topic_id)
     ]
-    return pb.IntakeFile(key=key, size=size, footer_sha256=footer_sha256, topics=topics, positions=[position_entry(move) for move in moves])
+    return pb.IntakeFile(
+        key=key,
+        size=size,
+        footer_sha256=footer_sha256,
+        topics=topics,
+        positions=[position_entry(move) for move in moves],
+    )
 
 
 def position_entry(move: Move) -> pb.SourcePosition:
@@ -61,4 +71,9 @@ def batch_entry(stamp: Stamp | None) -> pb.ProducerBatch | None:
     """Whose batch a segment is, as the entry says it."""
     if stamp is None:
         return None
-    return pb.ProducerBatch(producer_id=stamp.producer_id, epoch=stamp.epoch, sequence=stamp.sequence, transactional=stamp.transactional)
+    return pb.ProducerBatch(
+        producer_id=stamp.producer_id,
+        epoch=stamp.epoch,
+        sequence=stamp.sequence,
+        transactional=stamp.transactional,
+    )

@@ -1,22 +1,24 @@
 """The fold of the intake log: from entries to topics, offsets, producers, transactions and backlog.
 
-Pure, deterministic: whoever applies the same entries has the same state. Promises that an entry which is refused with an error changes
-nothing; a segment that does not count (a repetition, a fenced producer) changes nothing either, and its neighbours in the entry go on.
-Never reads a file or a clock.
+Pure, deterministic: whoever applies the same entries has the same state. Promises that an entry which is
+refused with an error changes nothing; a segment that does not count (a repetition, a fenced producer) changes
+nothing either, and its neighbours in the entry go on. Never reads a file or a clock.
 
-Ingest time. A record's ingest time is the running maximum of accept times over its partition, and never before the newest tick that
-stands earlier in the log. `SegmentRef.floor_us` carries that maximum to the beginning of each segment, so the ingest time of a segment's
-record is max(`floor_us`, accept times of the segment up to and with that record).
+Ingest time. A record's ingest time is the running maximum of accept times over its partition, and never
+before the newest tick that stands earlier in the log. `SegmentRef.floor_us` carries that maximum to the
+beginning of each segment, so the ingest time of a segment's record is max(`floor_us`, accept times of the
+segment up to and with that record).
 
-Deletion. From its entry on a deleted topic is not there: no partition, no segment, no gap of it. Its id is remembered for good, and the
-segments of it that come later are refused one by one. A transaction that has records in it is aborted whole and its producer fenced: what
-is left of it could only be committed in part.
+Deletion. From its entry on a deleted topic is not there: no partition, no segment, no gap of it. Its id is
+remembered for good, and the segments of it that come later are refused one by one. A transaction that has
+records in it is aborted whole and its producer fenced: what is left of it could only be committed in part.
 
-Mirrored topics. Their segments state the offsets that an upstream gave their records; what lies between two of them holds no record, and is
-a gap like those of aborted transactions. An entry whose offsets do not go on from where the partition is counts for nothing.
+Mirrored topics. Their segments state the offsets that an upstream gave their records; what lies between two
+of them holds no record, and is a gap like those of aborted transactions. An entry whose offsets do not go on
+from where the partition is counts for nothing.
 
-Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at or beyond the first offset
-of an open transaction is stable.
+Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at
+or beyond the first offset of an open transaction is stable.
 """
 
 from __future__ import annotations
@@ -39,10 +41,20 @@ from intake.log.transactions import OpenTransaction, Transactions
 from intake.producers import Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import LARGEST_BYTES, FileRef, SegmentRef, Segments
 
-__all__ = ["IDS_REMEMBERED", "NOTHING", "Applied", "DeletedTopic", "FoldState", "IntakeFold", "Landed", "TopicState"]
+__all__ = [
+    "IDS_REMEMBERED",
+    "NOTHING",
+    "Applied",
+    "DeletedTopic",
+    "FoldState",
+    "IntakeFold",
+    "Landed",
+    "TopicState",
+]
 
 IDS_REMEMBERED = 65_536
-"""Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past it."""
+"""Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,8 @@ class Landed:
     tp: TopicPartition
     rows: int
     runs: tuple[Run, ...]
-    """Where its records are, in their order; of a repetition, where the originals are. Empty if it was refused."""
+    """Where its records are, in their order; of a repetition, where the originals are. Empty if it was
+    refused."""
     segment: SegmentRef | None
     """What it added to the backlog; None for a repetition and for one that was refused."""
     refusal: Refusal | None = None
@@ -65,7 +78,8 @@ class Applied:
     landed: tuple[Landed, ...] = ()
     """Of a file: its segments, in the order of the entry."""
     refusal: Refusal | None = None
-    """Why a marker, or the deletion of a topic that was deleted before, touched nothing; why a file with positions does not count."""
+    """Why a marker, or the deletion of a topic that was deleted before, touched nothing; why a file with
+    positions does not count."""
     producer: tuple[int, int] | None = None
     """Of a producer that was opened: its id and epoch."""
 
@@ -99,7 +113,9 @@ class IntakeFold:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster whose data folder this log belongs to (32 hex digits); None before the entry that says so."""
+        """The cluster whose data folder this log belongs to (32 hex digits); None before the entry that says
+        so.
+        """
         return self._cluster_id
 
     @property
@@ -119,7 +135,9 @@ class IntakeFold:
 
     @property
     def barrier_ms(self) -> int:
-        """A later entry counts for nothing if its file was written before this; 0 before the first barrier."""
+        """A later entry counts for nothing if its file was written before this; 0 before the first
+        barrier.
+        """
         return self._barrier_ms
 
     @property
@@ -138,7 +156,9 @@ class IntakeFold:
         return MappingProxyType(self._deleted)
 
     def deleted_named(self, name: str) -> DeletedTopic | None:
-        """The topic of that name that was deleted last; None if none was, or if another topic has the name now."""
+        """The topic of that name that was deleted last; None if none was, or if another topic has the name
+        now.
+        """
         if name in self._by_name:
             return None
         return next((topic for topic in reversed(list(self._deleted.values())) if topic.name == name), None)
@@ -163,7 +183,9 @@ class IntakeFold:
         return self.partition(tp).next_offset
 
     def stable_offset(self, tp: TopicPartition) -> int:
-        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end of the partition."""
+        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end
+        of the partition.
+        """
         stable = self.partition(tp).next_offset
         for transaction in self._transactions:
             first = transaction.first_offset(tp)
@@ -172,19 +194,25 @@ class IntakeFold:
         return stable
 
     def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
-        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds it back."""
+        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds
+        it back.
+        """
         stable = self.stable_offset(tp)
         return next((one for one in self._transactions if one.first_offset(tp) == stable), None)
 
     def segments(self, tp: TopicPartition, start: int = 0) -> Segments:
-        """The segments held here that reach beyond offset `start`, in offset order, without those of aborted transactions.
+        """The segments held here that reach beyond offset `start`, in offset order, without those of aborted
+        transactions.
 
-        What lies below `shelved_to` of the partition is in shelves (`intake.log.backlog`). `NotFound` if there is no such partition.
+        What lies below `shelved_to` of the partition is in shelves (`intake.log.backlog`). `NotFound` if
+        there is no such partition.
         """
         return self.partition(tp).from_offset(start)
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
-        """The offsets in [start, end) that hold no record, as far as they are held here; merged, ascending."""
+        """The offsets in [start, end) that hold no record, as far as they are held here; merged,
+        ascending.
+        """
         return merged(self.partition(tp).gaps, start, end)
 
     def partition(self, tp: TopicPartition) -> PartitionState:
@@ -194,9 +222,15 @@ class IntakeFold:
             topic = self._by_id.get(tp[0])
             if topic is None:
                 gone = self._deleted.get(tp[0])
-                what = f"there is no topic with the id {tp[0]}" if gone is None else f"topic {gone.name} (id {tp[0]}) was deleted"
+                what = (
+                    f"there is no topic with the id {tp[0]}"
+                    if gone is None
+                    else f"topic {gone.name} (id {tp[0]}) was deleted"
+                )
                 raise NotFound(what)
-            raise NotFound(f"topic {topic.name} has no partition {tp[1]}; it has {topic.partitions}, numbered from 0")
+            raise NotFound(
+                f"topic {topic.name} has no partition {tp[1]}; it has {topic.partitions}, numbered from 0"
+            )
         return held
 
     def entry_id(self, index: int) -> bytes | None:
@@ -207,10 +241,13 @@ class IntakeFold:
     def apply(self, index: int, data: bytes) -> Applied:
         """Take in the entry at `index`.
 
-        Raises `Halt` for an entry of an unknown format or out of turn, `Corrupted` for one that contradicts itself or the log before it.
+        Raises `Halt` for an entry of an unknown format or out of turn, `Corrupted` for one that contradicts
+        itself or the log before it.
         """
         if index != self._next_index:
-            raise Halt(f"intake log: entry {index} was offered to a fold that expects entry {self._next_index}")
+            raise Halt(
+                f"intake log: entry {index} was offered to a fold that expects entry {self._next_index}"
+            )
         entry = parse_entry(index, data)
         body = entry.WhichOneof("body")
         applied = NOTHING
@@ -246,19 +283,28 @@ class IntakeFold:
         cluster_id = bound.cluster_id.hex()
         if len(bound.cluster_id) != 16:
             raise Corrupted(
-                f"intake log: entry {index} names a cluster id of {len(bound.cluster_id)} bytes; it must have 16: restore the log"
+                f"intake log: entry {index} names a cluster id of {len(bound.cluster_id)} bytes; it "
+                "must have 16: restore the log"
             )
         if self._cluster_id not in (None, cluster_id):
-            raise Corrupted(f"intake log: entry {index} names cluster {cluster_id}, an earlier one {self._cluster_id}; restore the log")
+            raise Corrupted(
+                f"intake log: entry {index} names cluster {cluster_id}, an earlier one "
+                f"{self._cluster_id}; restore the log"
+            )
         self._cluster_id = cluster_id
 
     def _declare(self, index: int, declared: pb.TopicDeclared) -> None:
         if len(declared.topic_id) != 16 or not declared.name or declared.partitions == 0:
-            raise Corrupted(f"intake log: entry {index} declares a topic without a name, a 16-byte id or partitions; restore the log")
+            raise Corrupted(
+                f"intake log: entry {index} declares a topic without a name, a 16-byte id or "
+                "partitions; restore the log"
+            )
         topic_id = TopicId(declared.topic_id.hex())
         if declared.name in self._by_name or topic_id in self._by_id or topic_id in self._deleted:
             return  # somebody was first: a double is void
-        topic = TopicState(topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored)
+        topic = TopicState(
+            topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored
+        )
         for number in range(declared.partitions):
             self._partitions[topic_id, number] = PartitionState()
         # Other dictionaries, so that whoever goes through the topics meanwhile is not disturbed.
@@ -271,13 +317,17 @@ class IntakeFold:
         if topic is None and topic_id in self._deleted:
             return
         if topic is None or not topic.mirrored:
-            raise Corrupted(f"intake log: entry {index} adds partitions to {topic_id}, which is no mirrored topic; restore the log")
+            raise Corrupted(
+                f"intake log: entry {index} adds partitions to {topic_id}, which is no mirrored topic; "
+                "restore the log"
+            )
         if grown.partitions <= topic.partitions:
             return  # somebody was first
         for number in range(topic.partitions, grown.partitions):
             self._partitions[topic_id, number] = PartitionState()
         larger = replace(topic, partitions=grown.partitions)
-        # Other dictionaries in the same order, as above; the partitions are there before anybody can ask for them.
+        # Other dictionaries in the same order, as above; the partitions are there before anybody can ask for
+        # them.
         self._by_id = {known: larger if one is topic else one for known, one in self._by_id.items()}
         self._by_name = {name: larger if one is topic else one for name, one in self._by_name.items()}
 
@@ -286,7 +336,10 @@ class IntakeFold:
         topic = self._by_id.get(topic_id)
         if topic is None:
             if topic_id not in self._deleted:
-                raise Corrupted(f"intake log: entry {index} deletes a topic {topic_id} that was never declared; restore the log")
+                raise Corrupted(
+                    f"intake log: entry {index} deletes a topic {topic_id} that was never declared; "
+                    "restore the log"
+                )
             return Applied(refusal="deleted")
         tps = [(topic_id, number) for number in range(topic.partitions)]
         for transaction in [one for one in self._transactions if any(tp in one.ranges for tp in tps)]:
@@ -311,23 +364,28 @@ class IntakeFold:
         if wrong := contradiction(file):
             raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
         if (file.topics or not file.positions) and (not file.key or len(file.footer_sha256) != 32):
-            raise Corrupted(f"intake log: entry {index} names a file without a key or digest; restore the log")
+            raise Corrupted(
+                f"intake log: entry {index} names a file without a key or digest; restore the log"
+            )
         for group in file.topics:
             topic_id = TopicId(group.topic_id.hex())
             topic = self._by_id.get(topic_id) or self._deleted.get(topic_id)
             if topic is None:
                 raise Corrupted(
-                    f"intake log: entry {index} ({file.key}) holds records of a topic {group.topic_id.hex()} that was never declared"
+                    f"intake log: entry {index} ({file.key}) holds records of a topic "
+                    f"{group.topic_id.hex()} that was never declared"
                 )
             for segment in group.segments:
                 if segment.partition >= topic.partitions or segment.rows == 0:
                     raise Corrupted(
-                        f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows for partition {segment.partition} "
+                        f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows "
+                        f"for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
                     )
                 if segment.raw_bytes > LARGEST_BYTES:
                     raise Corrupted(
-                        f"intake log: entry {index} ({file.key}) states a segment of {segment.raw_bytes} bytes; restore the log"
+                        f"intake log: entry {index} ({file.key}) states a segment of "
+                        f"{segment.raw_bytes} bytes; restore the log"
                     )
         if wrong := contradicts_topics(file, self._by_id):
             raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
@@ -385,7 +443,9 @@ class IntakeFold:
         base = self._partitions[tp].next_offset
         if stamp.transactional:
             # Before the partition grows, so that no other thread ever sees these offsets as stable.
-            self._transactions.wrote(self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows)
+            self._transactions.wrote(
+                self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows
+            )
         self._producers.appended(tp, stamp, segment.rows, base, segment.accept_max_us)
         return self._place_segment(ref, tp, segment)
 
@@ -397,7 +457,9 @@ class IntakeFold:
             assert producer is not None, "the batch was judged before"
             time_us = max(time_us, self._tick_us)  # a writer whose clock is behind gets its whole time
             deadline_us = time_us + producer.transaction_timeout_us
-            transaction = OpenTransaction(stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us)
+            transaction = OpenTransaction(
+                stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us
+            )
             self._transactions.add(transaction)
         return transaction
 
@@ -408,7 +470,9 @@ class IntakeFold:
         rows, base, accept_max_us = segment.rows, held.next_offset, segment.accept_max_us
         floor_us = max(self._tick_us, held.ingest_max_us)
         # By position: this line runs for every segment there ever was, and names would take a third more.
-        placed = SegmentRef(ref, segment.row_group, segment.first_row, rows, base, segment.raw_bytes, accept_max_us, floor_us)
+        placed = SegmentRef(
+            ref, segment.row_group, segment.first_row, rows, base, segment.raw_bytes, accept_max_us, floor_us
+        )
         held.append(placed)
         self._newest_us = max(self._newest_us, accept_max_us)
         return Landed(tp, rows, ((base, rows),), placed)
@@ -419,7 +483,9 @@ class IntakeFold:
         known = self._producers.named(opened.transactional_id)
         if known is not None:
             self._close(known.producer_id, commit=False)
-        producer = self._producers.open(index, opened.transactional_id, opened.transaction_timeout_us, opened.time_us)
+        producer = self._producers.open(
+            index, opened.transactional_id, opened.transaction_timeout_us, opened.time_us
+        )
         return Applied(producer=(producer.producer_id, producer.epoch))
 
     def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
@@ -450,7 +516,9 @@ class IntakeFold:
     # checkpoints
 
     def shelve(self, shelved_to: Mapping[TopicPartition, int]) -> None:
-        """Let go of the segments and gaps below these offsets: a checkpoint at or before `next_index` has moved them to shelves."""
+        """Let go of the segments and gaps below these offsets: a checkpoint at or before `next_index` has
+        moved them to shelves.
+        """
         for tp, offset in shelved_to.items():
             held = self._partitions.get(tp)
             if held is not None and offset > held.shelved_to:  # None: the topic was deleted since
@@ -479,7 +547,9 @@ class IntakeFold:
         self._ids.extend(state.ids)
 
     def state(self) -> FoldState:
-        """Everything this fold knows, for a checkpoint. Not a copy: it is of use until the next entry is applied."""
+        """Everything this fold knows, for a checkpoint. Not a copy: it is of use until the next entry is
+        applied.
+        """
         return FoldState(
             next_index=self._next_index,
             cluster_id=self._cluster_id,

@@ -1,8 +1,9 @@
-"""The intake log as one process has read it: the fold, the shelves behind it, and how much came since the newest checkpoint.
+"""The intake log as one process has read it: the fold, the shelves behind it, and how much came since the
+newest checkpoint.
 
-Promises that the fold is that of the whole log up to `next_index`, whether it was read from the beginning or from a checkpoint, and whether
-or not others trimmed meanwhile. Not thread-safe: the sequencer, whose part it is, lets one thread at a time change it. Others may read the
-fold and the shelves at any time.
+Promises that the fold is that of the whole log up to `next_index`, whether it was read from the beginning or
+from a checkpoint, and whether or not others trimmed meanwhile. Not thread-safe: the sequencer, whose part it
+is, lets one thread at a time change it. Others may read the fold and the shelves at any time.
 """
 
 from __future__ import annotations
@@ -30,18 +31,25 @@ _log = logging.getLogger(__name__)
 class FoldedLog:
     """The fold of a log and what belongs to it.
 
-    `store` None: there are no checkpoints, the log is read from its beginning. `applied` is told of every entry and what it brought about.
+    `store` None: there are no checkpoints, the log is read from its beginning. `applied` is told of every
+    entry and what it brought about.
     """
 
     def __init__(
-        self, log: Log, store: CheckpointStore | None, settings: SpanSettings, applied: Callable[[int, bytes, Applied], None]
+        self,
+        log: Log,
+        store: CheckpointStore | None,
+        settings: SpanSettings,
+        applied: Callable[[int, bytes, Applied], None],
     ) -> None:
         self._log = log
         self._store = store
         self._settings = settings
         self._applied = applied
         self._fold = IntakeFold()
-        self._shelves: Shelves | None = None if store is None else Shelves(store.objects, lambda: store.newest_shelves(log))
+        self._shelves: Shelves | None = (
+            None if store is None else Shelves(store.objects, lambda: store.newest_shelves(log))
+        )
         self._counted: dict[TopicPartition, Counted] = {}
         self._started = False
         self._checkpoint_index = 0
@@ -50,7 +58,9 @@ class FoldedLog:
 
     @property
     def fold(self) -> IntakeFold:
-        """The state as of the last entry that was read. Another object after the log was trimmed under this process."""
+        """The state as of the last entry that was read. Another object after the log was trimmed under this
+        process.
+        """
         return self._fold
 
     @property
@@ -89,30 +99,39 @@ class FoldedLog:
             except Trimmed:
                 if self._store is None:
                     raise
-                _log.warning("log %s was trimmed past entry %d; going on from its newest checkpoint", self._log.name, self._fold.next_index)
+                _log.warning(
+                    "log %s was trimmed past entry %d; going on from its newest checkpoint",
+                    self._log.name,
+                    self._fold.next_index,
+                )
                 self._started = False
             else:
                 return
         raise Halt(f"log {self._log.name} was trimmed {_RELOADS_MAX} times while it was read; try again")
 
     def reload(self) -> None:
-        """Start again from the newest checkpoint and read on: the log was trimmed under this process. Without checkpoints nothing is
-        done.
+        """Start again from the newest checkpoint and read on: the log was trimmed under this process. Without
+        checkpoints nothing is done.
         """
         if self._store is not None:
             self._started = False
             self.read_on()
 
     def learn(self, checkpoint: Checkpoint, looked_to: int) -> None:
-        """A checkpoint was made, by this process or another: let go of what is shelved. Nothing is due any more below entry `looked_to`.
+        """A checkpoint was made, by this process or another: let go of what is shelved. Nothing is due any
+        more below entry `looked_to`.
 
         The log must have been read to the checkpoint. An older one than is known changes nothing.
         """
         self._due_at = [index for index in self._due_at if index > max(looked_to, checkpoint.index)]
         if checkpoint.index <= self._checkpoint_index or self._shelves is None:
             return
-        assert checkpoint.index <= self._fold.next_index, "the log is read to a checkpoint before it is learnt"
-        self._shelves.learn(checkpoint.shelves)  # before anything is let go of: readers look into the fold first
+        assert checkpoint.index <= self._fold.next_index, (
+            "the log is read to a checkpoint before it is learnt"
+        )
+        self._shelves.learn(
+            checkpoint.shelves
+        )  # before anything is let go of: readers look into the fold first
         self._counted.clear()  # or it would keep what the fold lets go of
         self._fold.shelve({tp: state.shelved_to for tp, state in checkpoint.state.partitions.items()})
         self._checkpoint_index = checkpoint.index

@@ -1,11 +1,11 @@
 """Reads the shelves: the segments and gaps of one partition, of all spans that were taken out of the log.
 
-Promises to read no more than the footers of some shelves and the row groups that hold the partitions asked for, and to keep no more than
-`rows_bytes` of these and `cache_bytes` of what else was read. A shelf that is missing, short or altered is an error that names it.
-Thread-safe.
+Promises to read no more than the footers of some shelves and the row groups that hold the partitions asked
+for, and to keep no more than `rows_bytes` of these and `cache_bytes` of what else was read. A shelf that is
+missing, short or altered is an error that names it. Thread-safe.
 
-A process that sleeps while others make checkpoints may hold a list of shelves that were replaced and deleted since: then the newest list is
-asked for, once, which holds the same offsets in other files.
+A process that sleeps while others make checkpoints may hold a list of shelves that were replaced and deleted
+since: then the newest list is asked for, once, which holds the same offsets in other files.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ from intake.log.partition_state import Gap
 from intake.segments import NONE, FileRef, Segments
 
 CACHE_BYTES = 64 * 2**20
-"""A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds them."""
+"""A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds
+them."""
 ROWS_BYTES = 64 * 2**20
-"""Row groups that are kept, as numbers: a million segments. Of thousands of partitions a row group holds those of dozens, and a round
-asks for one after the other."""
+"""Row groups that are kept, as numbers: a million segments. Of thousands of partitions a row group holds
+those of dozens, and a round asks for one after the other."""
 PARTS_MAX = 20_000
-"""Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4 KB each."""
+"""Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4
+KB each."""
 _FOOTER_GUESS_BYTES = 128 * 1024
 """Usually the whole footer: one request instead of two."""
 _PARTITION_COST_BYTES = 600
@@ -73,12 +75,16 @@ class _Opened:
 class Shelves:
     """The shelves of the newest checkpoint that this process knows; see `intake.log.backlog.ShelvedSegments`.
 
-    `newest` gives the list of the newest checkpoint there is. Methods raise `Corrupted` for a shelf that is damaged or gone, and what the
-    object store raises.
+    `newest` gives the list of the newest checkpoint there is. Methods raise `Corrupted` for a shelf that is
+    damaged or gone, and what the object store raises.
     """
 
     def __init__(
-        self, objects: ObjectStore, newest: Callable[[], Sequence[ShelfRef]], cache_bytes: int = CACHE_BYTES, rows_bytes: int = ROWS_BYTES
+        self,
+        objects: ObjectStore,
+        newest: Callable[[], Sequence[ShelfRef]],
+        cache_bytes: int = CACHE_BYTES,
+        rows_bytes: int = ROWS_BYTES,
     ) -> None:
         self._objects = objects
         self._newest = newest
@@ -107,13 +113,17 @@ class Shelves:
                 self._groups_bytes -= self._groups.pop(group).nbytes
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
-        """Those that reach beyond `start` and end at or before `end`, in offset order, until their bytes reach `bytes_max`."""
+        """Those that reach beyond `start` and end at or before `end`, in offset order, until their bytes
+        reach `bytes_max`.
+        """
 
         def collect() -> Segments:
             found: list[Segments] = []
             total = 0
             for ref, place in self._places(tp, start, end):
-                segments, size = self._segments(ref, place, tp, start, end, None if bytes_max is None else bytes_max - total)
+                segments, size = self._segments(
+                    ref, place, tp, start, end, None if bytes_max is None else bytes_max - total
+                )
                 if segments:
                     found.append(segments)
                 total += size
@@ -128,18 +138,28 @@ class Shelves:
 
         def collect() -> list[Gap]:
             refs = [ref for ref, place in self._places(tp, start, end) if place.gaps]
-            return [gap for ref in refs for gap in gaps_of(self._rows(ref, tp)) if gap[1] > start and gap[0] < end]
+            return [
+                gap for ref in refs for gap in gaps_of(self._rows(ref, tp)) if gap[1] > start and gap[0] < end
+            ]
 
         return self._reading(collect)
 
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
-        """The records beyond `start` and below `end`; only a shelf that holds one of the two inside is read."""
+        """The records beyond `start` and below `end`; only a shelf that holds one of the two inside is
+        read.
+        """
 
         def collect() -> BacklogSummary:
             found = EMPTY
             for ref, place in self._places(tp, start, end):
                 if start <= place.start and place.end <= end:
-                    whole = BacklogSummary(place.records, place.raw_bytes, place.first_accept_us, place.newest_us, place.first_floor_us)
+                    whole = BacklogSummary(
+                        place.records,
+                        place.raw_bytes,
+                        place.first_accept_us,
+                        place.newest_us,
+                        place.first_floor_us,
+                    )
                     found = joined(found, whole)
                 else:
                     found = joined(found, self._part(ref, place, tp, start, min(end, place.end)))
@@ -148,8 +168,12 @@ class Shelves:
         return self._reading(collect)
 
     def key_of(self, log_index: int) -> str | None:
-        """The shelf of the span of the log that the entry is in; what an open transaction held back may be in a later one."""
-        return next((shelf_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None)
+        """The shelf of the span of the log that the entry is in; what an open transaction held back may be in
+        a later one.
+        """
+        return next(
+            (shelf_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None
+        )
 
     def _reading(self, collect: Callable[[], _T]) -> _T:
         with self._lock:
@@ -166,10 +190,12 @@ class Shelves:
                 raise _gone(error) from error
 
     def _places(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[ShelfRef, PartitionIndex]]:
-        """The shelves that hold something of the partition between `start` and `end`, with what their index says of it.
+        """The shelves that hold something of the partition between `start` and `end`, with what their index
+        says of it.
 
-        A shelf that cannot be opened is an error only if it holds some of that: the offsets of a partition go on from shelf to shelf
-        without a hole, so where the readable ones meet, the one between them holds nothing of it.
+        A shelf that cannot be opened is an error only if it holds some of that: the offsets of a partition go
+        on from shelf to shelf without a hole, so where the readable ones meet, the one between them holds
+        nothing of it.
         """
         refs = self._refs
         unopened: NotFound | Halt | None = None
@@ -215,7 +241,13 @@ class Shelves:
             return error
 
     def _segments(
-        self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int, bytes_max: int | None = None
+        self,
+        ref: ShelfRef,
+        place: PartitionIndex,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        bytes_max: int | None = None,
     ) -> tuple[Segments, int]:
         """The segments of one shelf, and their bytes."""
         if not place.segments:
@@ -223,8 +255,12 @@ class Shelves:
         rows, size = inside(self._rows(ref, tp), start, end, bytes_max)
         return segments_of(rows, self._files(ref)), size
 
-    def _part(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
-        """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks for it every few seconds."""
+    def _part(
+        self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int
+    ) -> BacklogSummary:
+        """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks
+        for it every few seconds.
+        """
         key = (ref, tp, start, end)
         found = self._parts.get(key)
         if found is None:
@@ -237,7 +273,11 @@ class Shelves:
     def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
         index = self._opened(ref).index
         numbers = groups_of(index.partitions[tp])
-        groups = {number: group for number in numbers if (group := self._groups.pop((ref, number), None)) is not None}
+        groups = {
+            number: group
+            for number in numbers
+            if (group := self._groups.pop((ref, number), None)) is not None
+        }
         self._groups_bytes -= sum(group.nbytes for group in groups.values())
         if missing := [number for number in numbers if number not in groups]:
             with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
@@ -277,7 +317,11 @@ class Shelves:
         length = footer_length(tail[-FOOTER_TAIL_BYTES:])
         if length is None or length > ref.size:
             raise damaged(ref, "it does not end in a Parquet footer")
-        footer = tail[-length:] if length <= len(tail) else self._objects.read_range(key, ref.size - length, length)
+        footer = (
+            tail[-length:]
+            if length <= len(tail)
+            else self._objects.read_range(key, ref.size - length, length)
+        )
         if hashlib.sha256(footer).digest() != ref.footer_sha256:
             raise damaged(ref, "its footer is not the one that was written")
         return footer
@@ -294,5 +338,6 @@ class Shelves:
 
 def _gone(error: NotFound) -> Corrupted:
     return Corrupted(
-        f"a shelf that the newest checkpoint names is gone ({error}); restore it from a copy; until then what it holds cannot be archived"
+        f"a shelf that the newest checkpoint names is gone ({error}); restore it from a copy; until "
+        "then what it holds cannot be archived"
     )

@@ -1,12 +1,14 @@
 """A shelf: what one span of the intake log decided, as one immutable Parquet file.
 
-Frozen format 1. The rows of a partition stand together, in offset order; partitions in order of topic id and number; behind them a row for
-every intake file that they name. A row group holds `ROW_GROUP_ROWS` rows, so the place of a row says its row group. The footer's key
-`archiver.shelf` holds an index (`ShelfIndex`): which rows are whose, what they sum up to, and a digest of them. So one partition is found
-with the footer alone and read with the one or two row groups that hold it. The columns are in docs/data-layout.md.
+Frozen format 1. The rows of a partition stand together, in offset order; partitions in order of topic id and
+number; behind them a row for every intake file that they name. A row group holds `ROW_GROUP_ROWS` rows, so
+the place of a row says its row group. The footer's key `archiver.shelf` holds an index (`ShelfIndex`): which
+rows are whose, what they sum up to, and a digest of them. So one partition is found with the footer alone and
+read with the one or two row groups that hold it. The columns are in docs/data-layout.md.
 
-Promises that the same span of the same log gives the same content. An altered bit is noticed: the checkpoint knows size and digest of the
-object and of its footer, the footer those of each partition's rows. Pure but for the Parquet codec.
+Promises that the same span of the same log gives the same content. An altered bit is noticed: the checkpoint
+knows size and digest of the object and of its footer, the footer those of each partition's rows. Pure but for
+the Parquet codec.
 """
 
 from __future__ import annotations
@@ -33,7 +35,18 @@ from intake.log.checkpoint import ShelfRef
 from intake.log.fold import IntakeFold
 from intake.log.partition_state import Gap, merged
 from intake.parquet_pages import check_pages
-from intake.segments import ACCEPT_MAX_US, BASE, END, LOG_INDEX, NONE, NUMBERS, RAW_BYTES, FileRef, Numbers, Segments
+from intake.segments import (
+    ACCEPT_MAX_US,
+    BASE,
+    END,
+    LOG_INDEX,
+    NONE,
+    NUMBERS,
+    RAW_BYTES,
+    FileRef,
+    Numbers,
+    Segments,
+)
 
 FORMAT = 1
 INDEX_KEY = b"archiver.shelf"
@@ -49,7 +62,8 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("footer_sha256", pa.binary()),
 ]
 SCHEMA = pa.schema(_FIELDS)
-"""A segment has everything up to `floor_us`; a gap no more than `end`; a file `log_index` and what is behind `floor_us`."""
+"""A segment has everything up to `floor_us`; a gap no more than `end`; a file `log_index` and what is behind
+`floor_us`."""
 
 Rows = Numbers
 """Rows of a partition: a line for each segment and gap, as `intake.segments` has them; -1 for null."""
@@ -58,7 +72,9 @@ _NULL = -1
 
 @dataclass(frozen=True, slots=True)
 class ShelvedPartition:
-    """What a span of the log decided of one partition: offsets [start, end), each in a segment or in a gap."""
+    """What a span of the log decided of one partition: offsets [start, end), each in a segment or in a
+    gap.
+    """
 
     start: int
     end: int
@@ -109,7 +125,9 @@ def decided(fold: IntakeFold) -> Content:
     for tp in sorted(stable):
         state, end = fold.partition(tp), stable[tp]
         segments = state.segments[: state.segments.first_beyond(end)]
-        content[tp] = ShelvedPartition(state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end))
+        content[tp] = ShelvedPartition(
+            state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end)
+        )
     return content
 
 
@@ -158,7 +176,9 @@ def _rows(shelved: ShelvedPartition) -> Rows:
 def _files_of(content: Content) -> list[FileRef]:
     found: dict[int, FileRef] = {}
     for shelved in content.values():
-        found.update((index, shelved.segments.files[index]) for index in shelved.segments.indexes.difference(found))
+        found.update(
+            (index, shelved.segments.files[index]) for index in shelved.segments.indexes.difference(found)
+        )
     return [found[index] for index in sorted(found)]
 
 
@@ -170,7 +190,9 @@ def _partition_table(rows_of: Mapping[TopicPartition, Rows]) -> pa.Table:
     whole: Rows = np.concatenate([*rows_of.values(), np.zeros((0, len(NUMBERS)), np.int64)])
     gap = whole[:, LOG_INDEX] == _NULL
     columns: list[Any] = [names.take(topic_ids), pa.array(partitions)]
-    columns += [pa.array(whole[:, place], mask=gap if place >= LOG_INDEX else None) for place in range(len(NUMBERS))]
+    columns += [
+        pa.array(whole[:, place], mask=gap if place >= LOG_INDEX else None) for place in range(len(NUMBERS))
+    ]
     nothing = [pa.nulls(len(whole), item.type) for item in list(SCHEMA)[len(columns) :]]
     return pa.Table.from_arrays([*columns, *nothing], schema=SCHEMA)
 
@@ -182,11 +204,16 @@ def _file_table(files: Sequence[FileRef]) -> pa.Table:
         "size": [file.size for file in files],
         "footer_sha256": [file.footer_sha256 for file in files],
     }
-    arrays = [pa.array(columns[item.name], item.type) if item.name in columns else pa.nulls(len(files), item.type) for item in list(SCHEMA)]
+    arrays = [
+        pa.array(columns[item.name], item.type) if item.name in columns else pa.nulls(len(files), item.type)
+        for item in list(SCHEMA)
+    ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _index_message(content: Content, rows_of: Mapping[TopicPartition, Rows], files: Sequence[FileRef]) -> pb.ShelfIndex:
+def _index_message(
+    content: Content, rows_of: Mapping[TopicPartition, Rows], files: Sequence[FileRef]
+) -> pb.ShelfIndex:
     topic_ids = sorted({topic_id for topic_id, _ in content})
     places = {topic_id: place for place, topic_id in enumerate(topic_ids)}
     index = pb.ShelfIndex(format=FORMAT, topic_ids=[bytes.fromhex(topic_id) for topic_id in topic_ids])
@@ -240,24 +267,44 @@ def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
     except (OSError, pa.ArrowException, ValueError, zlib.error, DecodeError) as error:
         raise _unreadable(shelf, f"its footer cannot be read ({error})", error) from error
     if message.format != FORMAT:
-        raise Halt(f"shelf {shelf_key(shelf.start, shelf.end)} has the format {message.format}, this version knows {FORMAT}; upgrade")
+        raise Halt(
+            f"shelf {shelf_key(shelf.start, shelf.end)} has the format {message.format}, this version "
+            f"knows {FORMAT}; upgrade"
+        )
     topic_ids = [TopicId(topic_id.hex()) for topic_id in message.topic_ids]
-    tps = [(topic_ids[topic], partition) for topic, partition in zip(message.topics, message.partitions, strict=True)]
+    tps = [
+        (topic_ids[topic], partition)
+        for topic, partition in zip(message.topics, message.partitions, strict=True)
+    ]
     columns = (
-        *(message.starts, message.ends, message.first_rows, message.segments, message.gaps, message.records, message.raw_bytes),
+        *(
+            message.starts,
+            message.ends,
+            message.first_rows,
+            message.segments,
+            message.gaps,
+            message.records,
+            message.raw_bytes,
+        ),
         *(message.first_accept_us, message.newest_us, message.first_floor_us, message.digests),
     )
     partitions = {tp: PartitionIndex(*line) for tp, line in zip(tps, zip(*columns, strict=True), strict=True)}
     rows = sum(one.segments + one.gaps for one in partitions.values())
     if metadata.num_rows != rows + message.files:
-        raise damaged(shelf, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}")
+        raise damaged(
+            shelf, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}"
+        )
     return ShelfIndex(partitions, message.files, message.files_digest, rows, metadata)
 
 
 def groups_of(place: PartitionIndex) -> range:
     """The row groups that hold a partition's rows."""
     rows = place.segments + place.gaps
-    return range(place.first_row // ROW_GROUP_ROWS, -(-(place.first_row + rows) // ROW_GROUP_ROWS)) if rows else range(0)
+    return (
+        range(place.first_row // ROW_GROUP_ROWS, -(-(place.first_row + rows) // ROW_GROUP_ROWS))
+        if rows
+        else range(0)
+    )
 
 
 def read_group(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, number: int) -> Rows:
@@ -267,10 +314,14 @@ def read_group(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, number
 
 
 def rows_of(shelf: ShelfRef, index: ShelfIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
-    """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that were written."""
+    """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that
+    were written.
+    """
     place = index.partitions[tp]
     first = place.first_row % ROW_GROUP_ROWS
-    whole = groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(NUMBERS)), np.int64), *groups])
+    whole = (
+        groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(NUMBERS)), np.int64), *groups])
+    )
     return _checked(shelf, tp, place, whole[first : first + place.segments + place.gaps])
 
 
@@ -285,13 +336,19 @@ def _matrix(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: in
 
 def _checked(shelf: ShelfRef, tp: TopicPartition, place: PartitionIndex, rows: Rows) -> Rows:
     if _digest(rows) != place.digest:
-        raise damaged(shelf, f"the rows of partition {tp[1]} of topic id {tp[0]} are not those that were written")
+        raise damaged(
+            shelf, f"the rows of partition {tp[1]} of topic id {tp[0]} are not those that were written"
+        )
     return rows
 
 
 def read_files(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile) -> list[FileRef]:
-    """The intake files that the shelf names, in order of the log; `Corrupted` if they are not those that were written."""
-    table = _table(shelf, index, source, index.rows, index.files, ("log_index", "key", "size", "footer_sha256"))
+    """The intake files that the shelf names, in order of the log; `Corrupted` if they are not those that were
+    written.
+    """
+    table = _table(
+        shelf, index, source, index.rows, index.files, ("log_index", "key", "size", "footer_sha256")
+    )
     columns = [table.column(name).to_pylist() for name in ("log_index", "key", "size", "footer_sha256")]
     try:
         files = [FileRef(*line) for line in zip(*columns, strict=True)]
@@ -304,7 +361,9 @@ def read_files(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile) -> lis
 
 
 def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Rows, int]:
-    """The segments among the rows that reach beyond `start` and not beyond `end`, until their bytes reach `bytes_max`; and their bytes."""
+    """The segments among the rows that reach beyond `start` and not beyond `end`, until their bytes reach
+    `bytes_max`; and their bytes.
+    """
     found = rows[(rows[:, LOG_INDEX] != _NULL) & (rows[:, END] > start) & (rows[:, END] <= end)]
     reached = np.cumsum(found[:, RAW_BYTES])
     if bytes_max is not None:
@@ -323,9 +382,13 @@ def gaps_of(rows: Rows) -> list[Gap]:
 
 
 def decode(shelf: ShelfRef, data: bytes) -> Content:
-    """The inverse of `encode`, for a shelf of that name. Raises as `read_index`, and `Corrupted` if a bit is wrong."""
+    """The inverse of `encode`, for a shelf of that name. Raises as `read_index`, and `Corrupted` if a bit is
+    wrong.
+    """
     if len(data) != shelf.size or hashlib.sha256(data).digest() != shelf.sha256:
-        raise damaged(shelf, f"{len(data)} bytes of another digest than the checkpoint says, which has {shelf.size}")
+        raise damaged(
+            shelf, f"{len(data)} bytes of another digest than the checkpoint says, which has {shelf.size}"
+        )
     return content_of(shelf, data)
 
 
@@ -340,16 +403,22 @@ def content_of(shelf: ShelfRef, data: bytes) -> Content:
     whole = _matrix(shelf, index, source, 0, index.rows)
     content: Content = {}
     for tp, place in index.partitions.items():
-        rows = _checked(shelf, tp, place, whole[place.first_row : place.first_row + place.segments + place.gaps])
+        rows = _checked(
+            shelf, tp, place, whole[place.first_row : place.first_row + place.segments + place.gaps]
+        )
         content[tp] = ShelvedPartition(place.start, place.end, segments_of(rows, file_of), gaps_of(rows))
     return content
 
 
-def _table(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int, columns: Sequence[str]) -> pa.Table:
+def _table(
+    shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int, columns: Sequence[str]
+) -> pa.Table:
     """`count` rows from the row `first` on."""
     wanted = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)
     try:
-        parquet = pq.ParquetFile(source, metadata=index.metadata, page_checksum_verification=True, pre_buffer=False)
+        parquet = pq.ParquetFile(
+            source, metadata=index.metadata, page_checksum_verification=True, pre_buffer=False
+        )
         for group in wanted:
             check_pages(source, index.metadata, group, columns)
         table = parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
@@ -368,5 +437,6 @@ def _unreadable(shelf: ShelfRef, why: str, error: Exception) -> ArchiverError:
 def damaged(shelf: ShelfRef, why: str) -> Corrupted:
     """The error for a shelf that is not what was written."""
     return Corrupted(
-        f"shelf {shelf_key(shelf.start, shelf.end)} is damaged: {why}; restore it from a copy; until then what it holds cannot be archived"
+        f"shelf {shelf_key(shelf.start, shelf.end)} is damaged: {why}; restore it from a copy; until "
+        "then what it holds cannot be archived"
     )

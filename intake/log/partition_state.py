@@ -1,10 +1,10 @@
 """One topic partition of the intake fold: how far it is, its segments in offset order, and its gaps.
 
-Pure. Segments and gaps up to `shelved_to` are not held any more: they stand in shelves (object storage). Promises that segments and gaps
-together cover the offsets from `shelved_to` to `next_offset`, each once.
+Pure. Segments and gaps up to `shelved_to` are not held any more: they stand in shelves (object storage).
+Promises that segments and gaps together cover the offsets from `shelved_to` to `next_offset`, each once.
 
-Others may read while one thread changes it: a list that anything is taken out of is replaced by another, and `shelved_to` rises before what
-is below it goes.
+Others may read while one thread changes it: a list that anything is taken out of is replaced by another, and
+`shelved_to` rises before what is below it goes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from intake.segments import HeldSegments, SegmentRef, Segments
 
 Gap = tuple[int, int]
-"""Offsets [from, to) that hold no record anybody ever sees: those of an aborted transaction, and those an upstream has no record for."""
+"""Offsets [from, to) that hold no record anybody ever sees: those of an aborted transaction, and those an
+upstream has no record for."""
 
 
 @dataclass(slots=True)
@@ -39,7 +40,9 @@ class PartitionState:
         self.ingest_max_us = max(self.ingest_max_us, segment.accept_max_us, segment.floor_us)
 
     def pass_over(self, offset: int) -> None:
-        """The next record has this offset: what lies before it is a gap. Before the partition grows, so that no reader finds a hole."""
+        """The next record has this offset: what lies before it is a gap. Before the partition grows, so that
+        no reader finds a hole.
+        """
         if offset > self.next_offset:
             self.gaps.append((self.next_offset, offset))
             self.next_offset = offset

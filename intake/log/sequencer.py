@@ -1,12 +1,14 @@
 """The one appender to the intake log of a process: gives topics their identity and records their offsets.
 
-Owns the process's fold of the log and an entry whose outcome is not known yet. Promises: entries go in one at a time; whoever is told of a
-success finds the entry in the log for good; after an unknown outcome nothing else is appended until that entry is settled (protocol rule
-L2); when somebody else was faster, the log is read to its tail first (rule L3). Must never append at an index it has not read up to.
+Owns the process's fold of the log and an entry whose outcome is not known yet. Promises: entries go in one at
+a time; whoever is told of a success finds the entry in the log for good; after an unknown outcome nothing
+else is appended until that entry is settled (protocol rule L2); when somebody else was faster, the log is
+read to its tail first (rule L3). Must never append at an index it has not read up to.
 
-A process that slept while the log was trimmed past it appends nothing: the store refuses what is below the floor, the state is loaded from
-the newest checkpoint, and the caller is told that its entry is not there. An entry of unknown outcome below the floor is settled, because
-nothing can land there any more: the ids that the checkpoint remembers say whether it did.
+A process that slept while the log was trimmed past it appends nothing: the store refuses what is below the
+floor, the state is loaded from the newest checkpoint, and the caller is told that its entry is not there. An
+entry of unknown outcome below the floor is settled, because nothing can land there any more: the ids that the
+checkpoint remembers say whether it did.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError, ConfigInvalid, InvalidInput, NotFound, OutcomeUnknown, RetryLater, Trimmed
+from archiver.runtime.errors import (
+    ArchiverError,
+    ConfigInvalid,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    RetryLater,
+    Trimmed,
+)
 from archiver.runtime.ids import IdSource, TopicId, new_entry_id, new_topic_id
 from archiver.runtime.text import counted
 from intake.format import PlacedSegment
@@ -55,7 +65,8 @@ class SequencerSettings(AppendSettings, SpanSettings, Protocol):
 
 
 _OTHER_KIND = {
-    True: "topic {name} exists and is not mirrored: its offsets are its own; mirror into a topic of another name, or delete this one",
+    True: "topic {name} exists and is not mirrored: its offsets are its own; mirror into a topic of another "
+    "name, or delete this one",
     False: "topic {name} is mirrored: only its Kafka source writes to it; give it partitions: 0",
 }
 
@@ -71,10 +82,17 @@ class _Marker:
 
 
 class Sequencer:
-    """Appends to the intake log and folds it. Thread-safe. Without `checkpoints` the log is read from its beginning."""
+    """Appends to the intake log and folds it. Thread-safe. Without `checkpoints` the log is read from its
+    beginning.
+    """
 
     def __init__(
-        self, log: Log, ids: IdSource, clock: Clock, settings: SequencerSettings, checkpoints: CheckpointStore | None = None
+        self,
+        log: Log,
+        ids: IdSource,
+        clock: Clock,
+        settings: SequencerSettings,
+        checkpoints: CheckpointStore | None = None,
     ) -> None:
         self._log = log
         self._ids = ids
@@ -107,7 +125,9 @@ class Sequencer:
             return self._fold
 
     def backlog(self) -> Backlog:
-        """Read the log up to the tail it has now; returns the view of it that readers use, shelves included."""
+        """Read the log up to the tail it has now; returns the view of it that readers use, shelves
+        included.
+        """
         with self._lock:
             self._read.read_on()
             return self._read.backlog
@@ -132,7 +152,9 @@ class Sequencer:
         return self._read.checkpoint_index
 
     def learn(self, checkpoint: Checkpoint, looked_to: int) -> None:
-        """A checkpoint was made: keep no longer what it has shelved. Nothing is due any more below entry `looked_to`."""
+        """A checkpoint was made: keep no longer what it has shelved. Nothing is due any more below entry
+        `looked_to`.
+        """
         with self._lock:
             if checkpoint.index > self._fold.next_index:
                 self._read.read_on()
@@ -149,55 +171,73 @@ class Sequencer:
                 self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
         check_cluster(self._fold, cluster_id)
 
-    def declare_topic(self, name: str, partitions: int, *, again: bool = False, mirrored: bool = False) -> TopicState:
+    def declare_topic(
+        self, name: str, partitions: int, *, again: bool = False, mirrored: bool = False
+    ) -> TopicState:
         """The topic of that name, created if nobody has done so yet.
 
-        `mirrored`: with the offsets of an upstream; if it has fewer partitions than that, it grows. With 0 partitions it is one that its
-        source declares, and `RetryLater` is raised as long as none has.
+        `mirrored`: with the offsets of an upstream; if it has fewer partitions than that, it grows. With 0
+        partitions it is one that its source declares, and `RetryLater` is raised as long as none has.
 
-        A name whose topic was deleted is declared only if that is asked for (`again`): whoever has not heard of the deletion, a daemon
-        with the configuration of yesterday, must not undo it. Raises `InvalidInput` for a bad name or number of partitions,
-        `ConfigInvalid` if the topic exists with another number or was deleted.
+        A name whose topic was deleted is declared only if that is asked for (`again`): whoever has not heard
+        of the deletion, a daemon with the configuration of yesterday, must not undo it. Raises `InvalidInput`
+        for a bad name or number of partitions, `ConfigInvalid` if the topic exists with another number or was
+        deleted.
         """
         check_topic_name(name)
         if partitions == 0:
             return self._declared_elsewhere(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidInput(f"topic {name} cannot have {counted(partitions, 'partition')}; the number is between 1 and {PARTITIONS_MAX}")
+            raise InvalidInput(
+                f"topic {name} cannot have {counted(partitions, 'partition')}; the number is between 1 "
+                f"and {PARTITIONS_MAX}"
+            )
         with self._lock:
             self._read.read_on()
             if self._is_declarable(name, again=again):
                 failpoints.reach("topic.append.before")
                 topic_id = bytes.fromhex(new_topic_id(self._ids))
                 declared = pb.TopicDeclared(
-                    topic_id=topic_id, name=name, partitions=partitions, created_us=self._clock.now_us(), mirrored=mirrored
+                    topic_id=topic_id,
+                    name=name,
+                    partitions=partitions,
+                    created_us=self._clock.now_us(),
+                    mirrored=mirrored,
                 )
-                self._append(pb.IntakeEntry(topic=declared), wanted=lambda: self._is_declarable(name, again=again))
+                self._append(
+                    pb.IntakeEntry(topic=declared), wanted=lambda: self._is_declarable(name, again=again)
+                )
                 failpoints.reach("topic.append.after")
             if mirrored:
                 self._grow(name, partitions)
             topic = self._fold.topics_by_name.get(name)
             if topic is None:
                 raise ConfigInvalid(
-                    f"topic {name} was deleted, and nothing but `archiver topics create {name}` makes a new one of that name; "
+                    f"topic {name} was deleted, and nothing but `archiver topics create {name}` makes "
+                    "a new one of that name; "
                     "take it out of the configuration, or create it"
                 )
         if topic.mirrored != mirrored:
             raise ConfigInvalid(_OTHER_KIND[mirrored].format(name=name))
         if topic.partitions != partitions and not mirrored:
             raise ConfigInvalid(
-                f"topic {name} exists with {counted(topic.partitions, 'partition')}, the configuration says {partitions}; "
+                f"topic {name} exists with {counted(topic.partitions, 'partition')}, the configuration "
+                f"says {partitions}; "
                 f"set `partitions: {topic.partitions}` in the configuration and reload it"
             )
         return topic
 
     def _declared_elsewhere(self, name: str) -> TopicState:
-        """A mirrored topic, which only its source can declare: it knows how many partitions the upstream has."""
+        """A mirrored topic, which only its source can declare: it knows how many partitions the upstream
+        has.
+        """
         with self._lock:
             self._read.read_on()
         topic = self._fold.topics_by_name.get(name)
         if topic is None:
-            raise RetryLater(f"topic {name} is not mirrored yet; its Kafka source declares it when it has found it")
+            raise RetryLater(
+                f"topic {name} is not mirrored yet; its Kafka source declares it when it has found it"
+            )
         if not topic.mirrored:
             raise ConfigInvalid(_OTHER_KIND[True].format(name=name))
         return topic
@@ -211,15 +251,20 @@ class Sequencer:
 
         if is_smaller():
             topic_id = bytes.fromhex(self._fold.topics_by_name[name].topic_id)
-            self._append(pb.IntakeEntry(grown=pb.TopicGrown(topic_id=topic_id, partitions=partitions)), wanted=is_smaller)
+            self._append(
+                pb.IntakeEntry(grown=pb.TopicGrown(topic_id=topic_id, partitions=partitions)),
+                wanted=is_smaller,
+            )
 
     def _is_declarable(self, name: str, *, again: bool) -> bool:
         return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)
 
     def delete_topic(self, topic_id: TopicId) -> None:
-        """Delete a topic: from the entry on, nothing of its id counts. Nothing is appended if somebody else has deleted it.
+        """Delete a topic: from the entry on, nothing of its id counts. Nothing is appended if somebody else
+        has deleted it.
 
-        Raises `NotFound` if there never was such a topic, `OutcomeUnknown` if the entry may or may not be there: then call it again.
+        Raises `NotFound` if there never was such a topic, `OutcomeUnknown` if the entry may or may not be
+        there: then call it again.
         """
         deleted = pb.TopicDeleted(topic_id=bytes.fromhex(topic_id), time_us=self._clock.now_us())
         with self._lock:
@@ -228,14 +273,19 @@ class Sequencer:
                 raise NotFound(f"there is no topic with the id {topic_id}")
             if topic_id in self._fold.topics_by_id:
                 failpoints.reach("topic_deleted.append.before")
-                self._append(pb.IntakeEntry(deleted=deleted), wanted=lambda: topic_id in self._fold.topics_by_id)
+                self._append(
+                    pb.IntakeEntry(deleted=deleted), wanted=lambda: topic_id in self._fold.topics_by_id
+                )
                 failpoints.reach("topic_deleted.append.after")
 
-    def append_file(self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> tuple[Landed, ...]:
-        """Name an uploaded intake file in the log. Returns what became of its segments, in order: from here on the records of those that
-        landed exist, at the offsets that stand there.
+    def append_file(
+        self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]
+    ) -> tuple[Landed, ...]:
+        """Name an uploaded intake file in the log. Returns what became of its segments, in order: from here
+        on the records of those that landed exist, at the offsets that stand there.
 
-        Raises `OutcomeUnknown` if the entry may or may not be there; after any other error of ours it certainly is not.
+        Raises `OutcomeUnknown` if the entry may or may not be there; after any other error of ours it
+        certainly is not.
         """
         file = file_entry(key, size, footer_sha256, segments)
         with self._lock:
@@ -250,10 +300,12 @@ class Sequencer:
         segments: Sequence[PlacedSegment] = (),
         wanted: Callable[[], bool] = lambda: True,
     ) -> Refusal | None:
-        """Take in more of some items of a source: the entry that names the uploaded file moves their positions on. Without segments there
-        is no file. None, or why nothing of it counts. Given up without an error as soon as the state is such that it is not `wanted`.
+        """Take in more of some items of a source: the entry that names the uploaded file moves their
+        positions on. Without segments there is no file. None, or why nothing of it counts. Given up without
+        an error as soon as the state is such that it is not `wanted`.
 
-        Raises as `append_file`, and `InvalidInput` for what no reader of the log would take: that never gets in.
+        Raises as `append_file`, and `InvalidInput` for what no reader of the log would take: that never gets
+        in.
         """
         file = file_entry(key, size, footer_sha256, segments, moves)
 
@@ -266,7 +318,9 @@ class Sequencer:
             return self._append(pb.IntakeEntry(file=file), wanted=is_wanted).refusal
 
     def forget_items(self, source: str, items: Sequence[str], seen: int) -> None:
-        """Forget finished items that were found to be gone when `seen` entries of the log were known; see `intake.log.source_positions`."""
+        """Forget finished items that were found to be gone when `seen` entries of the log were known; see
+        `intake.log.source_positions`.
+        """
         forgotten = pb.SourceForgotten(source=source, items=items, seen=seen)
         with self._lock:
             self._append(pb.IntakeEntry(source_forgotten=forgotten))
@@ -274,11 +328,14 @@ class Sequencer:
     def open_producer(self, transactional_id: str, transaction_timeout_us: int) -> tuple[int, int]:
         """Open a producer; returns its id and its epoch.
 
-        With a transactional id (else ""), whoever had it before is fenced, and what that one left open is aborted. Raises
-        `OutcomeUnknown` if the entry may or may not be there: then open it again, an unused producer is forgotten in time.
+        With a transactional id (else ""), whoever had it before is fenced, and what that one left open is
+        aborted. Raises `OutcomeUnknown` if the entry may or may not be there: then open it again, an unused
+        producer is forgotten in time.
         """
         opened = pb.ProducerOpened(
-            transactional_id=transactional_id, transaction_timeout_us=transaction_timeout_us, time_us=self._clock.now_us()
+            transactional_id=transactional_id,
+            transaction_timeout_us=transaction_timeout_us,
+            time_us=self._clock.now_us(),
         )
         with self._lock:
             self._read.read_on()
@@ -289,18 +346,26 @@ class Sequencer:
     def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
         """Commit or abort the producer's open transaction; None, or why the marker touched nothing.
 
-        Raises `OutcomeUnknown` if the marker may or may not be there. The same call again then settles it: if that marker is in the log,
-        what it brought about is the answer, whatever happened to the producer since; else another one is appended.
+        Raises `OutcomeUnknown` if the marker may or may not be there. The same call again then settles it: if
+        that marker is in the log, what it brought about is the answer, whatever happened to the producer
+        since; else another one is appended.
         """
-        ended = pb.TransactionEnded(producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us())
+        ended = pb.TransactionEnded(
+            producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us()
+        )
         with self._lock:
             earlier = self._markers.get((producer_id, epoch))
             if earlier is not None:
                 self._settle_marker()
             self._read.read_on()
-            if earlier is not None and earlier.applied is None and self._is_there(earlier.index, earlier.data) is not False:
+            if (
+                earlier is not None
+                and earlier.applied is None
+                and self._is_there(earlier.index, earlier.data) is not False
+            ):
                 raise OutcomeUnknown(
-                    f"the log was trimmed before this process read what came of the end of the transaction; open producer {producer_id} "
+                    "the log was trimmed before this process read what came of the end of the "
+                    f"transaction; open producer {producer_id} "
                     "again and look at what is committed"
                 )
             self._markers.pop((producer_id, epoch), None)
@@ -323,7 +388,9 @@ class Sequencer:
         try:
             self._settle_earlier()
         except RetryLater as error:
-            raise OutcomeUnknown(f"the end of the transaction is still of unknown outcome: {error}") from error
+            raise OutcomeUnknown(
+                f"the end of the transaction is still of unknown outcome: {error}"
+            ) from error
 
     def end_overdue(self, now_us: int) -> list[OpenTransaction]:
         """Abort the transactions whose time is over, and fence their producers; returns those that were."""
@@ -335,34 +402,52 @@ class Sequencer:
         return overdue
 
     def _end_overdue(self, transaction: OpenTransaction, now_us: int) -> None:
-        """Nothing is appended if somebody else ended it meanwhile: the producer may have begun its next one."""
-        ended = pb.TransactionEnded(producer_id=transaction.producer_id, epoch=transaction.epoch, commit=False, fence=True, time_us=now_us)
+        """Nothing is appended if somebody else ended it meanwhile: the producer may have begun its next
+        one.
+        """
+        ended = pb.TransactionEnded(
+            producer_id=transaction.producer_id,
+            epoch=transaction.epoch,
+            commit=False,
+            fence=True,
+            time_us=now_us,
+        )
         self._append(
             pb.IntakeEntry(transaction=ended),
             wanted=lambda: any(
-                (one.producer_id, one.started_us) == (transaction.producer_id, transaction.started_us) for one in self._fold.transactions
+                (one.producer_id, one.started_us) == (transaction.producer_id, transaction.started_us)
+                for one in self._fold.transactions
             ),
         )
 
     def forget_producers(self, idle_since_us: int) -> int:
-        """Forget the producers last heard of before that; returns how many. Nothing is appended if there are none."""
+        """Forget the producers last heard of before that; returns how many. Nothing is appended if there are
+        none.
+        """
         with self._lock:
             self._read.read_on()
             before = len(self._fold.producers)
             busy = self._fold.transactions.busy
-            if any(one.last_used_us < idle_since_us and one.producer_id not in busy for one in self._fold.producers):
+            if any(
+                one.last_used_us < idle_since_us and one.producer_id not in busy
+                for one in self._fold.producers
+            ):
                 self._append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=idle_since_us)))
             return before - len(self._fold.producers)
 
     def raise_barrier(self, written_before_ms: int) -> None:
-        """Promise that no file written before that comes into the log any more; nothing is appended if a later barrier stands."""
+        """Promise that no file written before that comes into the log any more; nothing is appended if a
+        later barrier stands.
+        """
         with self._lock:
             self._read.read_on()
             if written_before_ms > self._fold.barrier_ms:
                 self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
     def tick(self, now_us: int) -> int:
-        """Promise that nothing later in the log has an ingest time before `now_us`; returns the newest tick, which may be later."""
+        """Promise that nothing later in the log has an ingest time before `now_us`; returns the newest tick,
+        which may be later.
+        """
         with self._lock:
             self._read.read_on()
             if now_us > self._fold.tick_us:
@@ -372,12 +457,17 @@ class Sequencer:
             return self._fold.tick_us
 
     def _append(self, entry: pb.IntakeEntry, wanted: Callable[[], bool] = lambda: True) -> Applied:
-        """Put the entry at the tail; what it brought about. Given up, without an error, as soon as the state says it is not `wanted`."""
+        """Put the entry at the tail; what it brought about. Given up, without an error, as soon as the state
+        says it is not `wanted`.
+        """
         entry.format = format_of(entry)
         entry.id = new_entry_id(self._ids)
         data = entry.SerializeToString(deterministic=True)
         if len(data) > self._settings.entry_bytes_max:
-            raise InvalidInput(f"an entry of {len(data)} bytes is larger than log.entry_bytes_max = {self._settings.entry_bytes_max}")
+            raise InvalidInput(
+                f"an entry of {len(data)} bytes is larger than log.entry_bytes_max = "
+                f"{self._settings.entry_bytes_max}"
+            )
         for race in range(self._settings.append_attempts_max * RACES_PER_ATTEMPT):
             self._settle_earlier()
             if race:
@@ -391,19 +481,23 @@ class Sequencer:
             except Trimmed as error:
                 self._read.reload()
                 raise RetryLater(
-                    f"the log went on without this process, so nothing was appended ({error}); its state is loaded anew"
+                    f"the log went on without this process, so nothing was appended ({error}); its "
+                    "state is loaded anew"
                 ) from error
             except OutcomeUnknown as error:
                 self._last_unknown = (index, data)
                 self._unsettled = (index, data)
                 if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
-                    raise RetryLater(f"nothing was appended: another entry stood at {index} before the log was trimmed") from error
+                    raise RetryLater(
+                        f"nothing was appended: another entry stood at {index} before the log was trimmed"
+                    ) from error
                 raise
             if outcome is Appended.OK:
                 return self._read.apply(index, data)
             self._read.read_on()
         raise RetryLater(
-            f"log {self._log.name}: others were faster {self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
+            f"log {self._log.name}: others were faster "
+            f"{self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
         )
 
     def _settle_earlier(self) -> None:
@@ -422,7 +516,10 @@ class Sequencer:
             if isinstance(error.__cause__, Trimmed):
                 self._settle_trimmed()
                 return
-            raise RetryLater(f"an earlier entry of the intake log is not settled yet, so nothing is appended after it ({error})") from error
+            raise RetryLater(
+                "an earlier entry of the intake log is not settled yet, so nothing is appended after "
+                f"it ({error})"
+            ) from error
         self._unsettled = None
         if outcome is Appended.OK:
             self._read.apply(index, data)
@@ -430,30 +527,51 @@ class Sequencer:
             self._read.read_on()
 
     def _proves_absence(self, error: OutcomeUnknown) -> bool:
-        """Settle the entry below the floor; True if it is certainly not there. Raises `error` if the state cannot be loaded."""
+        """Settle the entry below the floor; True if it is certainly not there. Raises `error` if the state
+        cannot be loaded.
+        """
         try:
             return self._settle_trimmed() is False
         except ArchiverError as loading:
             raise error from loading
 
     def _settle_trimmed(self) -> bool | None:
-        """The unsettled entry lies below the floor, where nothing can land any more: is it there? None if nobody remembers."""
+        """The unsettled entry lies below the floor, where nothing can land any more: is it there? None if
+        nobody remembers.
+        """
         assert self._unsettled is not None, "only an unsettled entry is looked for"
         index, data = self._unsettled
         self._read.reload()
         present = self._is_there(index, data)
         self._unsettled = None
-        found = "is not remembered, so its sender never learns" if present is None else "is there" if present else "is not there"
-        _log.warning("log %s was trimmed past entry %d, whose outcome was unknown: it %s", self._log.name, index, found)
+        found = (
+            "is not remembered, so its sender never learns"
+            if present is None
+            else "is there"
+            if present
+            else "is not there"
+        )
+        _log.warning(
+            "log %s was trimmed past entry %d, whose outcome was unknown: it %s", self._log.name, index, found
+        )
         return present
 
     def _is_there(self, index: int, data: bytes) -> bool | None:
-        """Whether the entry at `index`, which was read past, is this one; None if its id is not remembered."""
+        """Whether the entry at `index`, which was read past, is this one; None if its id is not
+        remembered.
+        """
         known = self._fold.entry_id(index)
         return None if known is None else known == parse_entry(index, data).id
 
     def _settle(self, index: int, data: bytes) -> Appended:
-        return append_settled(self._log, index, data, self._settings.append_attempts_max, self._settings.append_backoff, self._clock)
+        return append_settled(
+            self._log,
+            index,
+            data,
+            self._settings.append_attempts_max,
+            self._settings.append_backoff,
+            self._clock,
+        )
 
     def _jitter_s(self, race: int) -> float:
         """A random wait, so that two appenders do not keep step; grows a little while races are lost."""
@@ -465,7 +583,8 @@ def check_cluster(fold: IntakeFold, cluster_id: str) -> None:
     """Raise `ConfigInvalid` if the log belongs to another cluster's data folder."""
     if fold.cluster_id not in (None, cluster_id):
         raise ConfigInvalid(
-            f"the metadata store belongs to the data folder of cluster id {fold.cluster_id}, but data.uri has {cluster_id}; "
+            f"the metadata store belongs to the data folder of cluster id {fold.cluster_id}, but "
+            f"data.uri has {cluster_id}; "
             "correct metadata or data.uri: the two are only of use together"
         )
 
@@ -474,6 +593,7 @@ def check_topic_name(name: str) -> None:
     """Kafka's rule for topic names; raises `InvalidInput`."""
     if not _TOPIC_NAME.fullmatch(name) or len(name) > TOPIC_NAME_BYTES_MAX or name in (".", ".."):
         raise InvalidInput(
-            f"{name!r} is no topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, underscores or hyphens "
+            f"{name!r} is no topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, "
+            "underscores or hyphens "
             "and is neither '.' nor '..'"
         )

@@ -1,16 +1,19 @@
-"""How far sources were taken in: the part of the intake fold that makes "exactly once" of what is read again after a crash.
+"""How far sources were taken in: the part of the intake fold that makes "exactly once" of what is read again
+after a crash.
 
-A *source* is whoever has records that can be read again (`files:orders`), an *item* a part of it that is read in one order (a file, by its
-absolute path; a partition of an upstream topic, by its number). An entry that brings records of an item says from where to where they
-reach. It counts only if all of these hold, else nothing of it counts:
+A *source* is whoever has records that can be read again (`files:orders`), an *item* a part of it that is read
+in one order (a file, by its absolute path; a partition of an upstream topic, by its number). An entry that
+brings records of an item says from where to where they reach. It counts only if all of these hold, else
+nothing of it counts:
 
 - the item was taken in up to just there (0: nothing of it was), and is not finished;
 - its identity is that with which it was begun;
 - whoever read it had looked at the source after the newest entry that forgot finished items of it.
 
-Pure: the same entries give the same state. Positions only ever go on, in the entry that names the records, so whoever repeats an entry,
-slept before it, or works beside another on the same item changes nothing. A finished item is kept by its name, 4 bytes of its identity and
-the entry that finished it; nothing but `forget` ever takes it out, and nothing takes out an item that is not finished.
+Pure: the same entries give the same state. Positions only ever go on, in the entry that names the records, so
+whoever repeats an entry, slept before it, or works beside another on the same item changes nothing. A
+finished item is kept by its name, 4 bytes of its identity and the entry that finished it; nothing but
+`forget` ever takes it out, and nothing takes out an item that is not finished.
 """
 
 from __future__ import annotations
@@ -116,7 +119,9 @@ class Positions:
         for move in moves:
             known = self._sources.setdefault(move.source, SourceState(move.source))
             if move.done:
-                known.finished[move.item] = Finished(move.identity[:MARK_BYTES].ljust(MARK_BYTES, b"\0"), index)
+                known.finished[move.item] = Finished(
+                    move.identity[:MARK_BYTES].ljust(MARK_BYTES, b"\0"), index
+                )
                 known.begun.pop(move.item, None)
             else:
                 known.begun[move.item] = Begun(move.end, move.count, move.identity)
@@ -134,7 +139,9 @@ class Positions:
 
 
 def contradiction(file: pb.IntakeFile) -> str | None:
-    """What makes the positions of an entry impossible, whatever the state is; None if nothing does, or if it has none."""
+    """What makes the positions of an entry impossible, whatever the state is; None if nothing does, or if it
+    has none.
+    """
     moves = file.positions
     for move in moves:
         if not move.source or not move.item or move.end < move.base:

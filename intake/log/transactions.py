@@ -1,8 +1,9 @@
 """Open transactions: who has one, since when, and where its records are.
 
-Pure; part of the intake fold. A transaction begins with the first batch of a transactional producer after a marker and ends with the next
-marker of the producer's epoch, or when the producer is opened anew. Promises that the ranges it keeps for a partition are in order. Says
-when a transaction is overdue; ending it takes an entry of the log.
+Pure; part of the intake fold. A transaction begins with the first batch of a transactional producer after a
+marker and ends with the next marker of the producer's epoch, or when the producer is opened anew. Promises
+that the ranges it keeps for a partition are in order. Says when a transaction is overdue; ending it takes an
+entry of the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A bounded look at a partition's backlog: some segments, the gaps among them, and how far the look reaches.
 
-Reads, decides nothing. A backlog may have millions of segments; whoever goes through it does so window by window. Promises that windows
-which begin where the one before ended show every segment and every gap of the range, each once.
+Reads, decides nothing. A backlog may have millions of segments; whoever goes through it does so window by
+window. Promises that windows which begin where the one before ended show every segment and every gap of the
+range, each once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from intake.log.partition_state import Gap
 from intake.segments import Segments
 
 WINDOW_BYTES = 16 * 2**20
-"""Raw bytes of the records behind one window, where nothing else bounds it: some ten thousand segments, if they are small."""
+"""Raw bytes of the records behind one window, where nothing else bounds it: some ten thousand segments, if
+they are small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class Window:
     gaps: list[Gap]
     """Inside the window; ascending."""
     end: int
-    """Exclusive. Where the next segment begins, or the stop that was asked for: gaps behind the last segment are in the window."""
+    """Exclusive. Where the next segment begins, or the stop that was asked for: gaps behind the last segment
+    are in the window."""
 
 
 def look(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int) -> Window:
@@ -41,7 +44,9 @@ def look(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max:
     return Window(segments, backlog.gaps(tp, start, end), end)
 
 
-def windows(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int = WINDOW_BYTES) -> Iterator[Window]:
+def windows(
+    backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int = WINDOW_BYTES
+) -> Iterator[Window]:
     """[start, stop) in windows of about `bytes_max` raw bytes, each looked up when it is asked for."""
     at = start
     while at < stop:

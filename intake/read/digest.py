@@ -1,15 +1,17 @@
 """One SHA-256 over many records, the same however they are cut into batches.
 
-Pure. Covers what a reader gets back of a record, and nothing else: offset, key, value, headers, event timestamp, ingest timestamp and
-batch start. All of it follows from the intake log, and all of it can be read from an archive: an archive is checked by what it gives.
+Pure. Covers what a reader gets back of a record, and nothing else: offset, key, value, headers, event
+timestamp, ingest timestamp and batch start. All of it follows from the intake log, and all of it can be read
+from an archive: an archive is checked by what it gives.
 
-Frozen format. A *part* is one SHA-256 over the content of all records in offset order, without anything between them; integers are little
-endian. The digest is the SHA-256 of the 18 bytes `archiver.records.1` and of the 32 bytes of each part, in this order:
+Frozen format. A *part* is one SHA-256 over the content of all records in offset order, without anything
+between them; integers are little endian. The digest is the SHA-256 of the 18 bytes `archiver.records.1` and
+of the 32 bytes of each part, in this order:
 
 | number | part | per record |
 |---|---|---|
 | 1 | offset | int64 |
-| 2, 3, 4 | key: valid, length, bytes | 1 byte (1, or 0 for null); int64, 0 for null; the bytes, none for null |
+| 2, 3, 4 | key: valid, length, bytes | 1 byte (1; 0 for null); int64, 0 for null; the bytes, none for null |
 | 5, 6, 7 | value: valid, length, bytes | as key |
 | 8 | headers: count | int64 |
 | 9, 10 | header names: length, bytes | per header: int64; UTF-8 |
@@ -47,7 +49,8 @@ class RecordsDigest:
         self._parts = {part: hashlib.sha256() for part in _PARTS}
 
     def update(self, records: pa.RecordBatch) -> None:
-        """Add records, with the columns `offset`, `key`, `value`, `headers`, `event_timestamp`, `ingest_timestamp` and `batch_start`.
+        """Add records, with the columns `offset`, `key`, `value`, `headers`, `event_timestamp`,
+        `ingest_timestamp` and `batch_start`.
 
         Offset, ingest timestamp, headers and their names must not be null. Times are in microseconds.
         """

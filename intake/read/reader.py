@@ -1,8 +1,8 @@
 """Reads records back from intake files, and refuses a file that is not what the log says.
 
-Promises that what it yields is what the writer stored: the size and the digest of the footer stand in the log entry, every page carries a
-checksum, and a page header that was altered does not decode to as many rows as the footer says. Reads each row group once. Never yields a
-part of a row group it could not read whole.
+Promises that what it yields is what the writer stored: the size and the digest of the footer stand in the log
+entry, every page carries a checksum, and a page header that was altered does not decode to as many rows as
+the footer says. Reads each row group once. Never yields a part of a row group it could not read whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, InvalidInput, NotFound, passing
 from archiver.runtime.text import counted
 from intake.arrow_arrays import concat_batches
-from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, LOG_INDEX_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
+from intake.format import (
+    FOOTER_TAIL_BYTES,
+    FORMAT,
+    FORMAT_KEY,
+    LOG_INDEX_KEY,
+    READ_COLUMNS,
+    READ_SCHEMA,
+    footer_length,
+)
 from intake.parquet_pages import Pages, check_pages
 from intake.segments import FileRef, SegmentRef
 
@@ -29,7 +37,8 @@ _PLAIN_PATHS = frozenset({"key", "value", "headers.list.element.value"})
 """Columns that the writer never gives a dictionary."""
 _NAMES_PATH = "headers.list.element.key"
 _NAMES_BYTES = 64 * 2**20
-"""Header names of a row group that could take more than this are added up before they are put in their places."""
+"""Header names of a row group that could take more than this are added up before they are put in their
+places."""
 _NAMES_BYTES_MAX = 2**30
 """No file has more raw bytes: `intake.delay_max_bytes` ends there."""
 _FOOTER_GUESS_BYTES = 64 * 1024
@@ -42,13 +51,19 @@ class IntakeReader:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
-    def read(self, file: FileRef, segments: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, pa.RecordBatch]]:
+    def read(
+        self, file: FileRef, segments: Sequence[SegmentRef]
+    ) -> Iterator[tuple[SegmentRef, pa.RecordBatch]]:
         """The records of each of the segments, all of `file`; columns as `READ_SCHEMA`, in file order.
 
-        Raises `Corrupted` that names the file if it is missing, shorter, longer or altered; `Halt` if a newer version wrote it.
+        Raises `Corrupted` that names the file if it is missing, shorter, longer or altered; `Halt` if a newer
+        version wrote it.
         """
         wanted = sorted(segments, key=lambda segment: (segment.row_group, segment.first_row))
-        groups = {row_group: list(members) for row_group, members in groupby(wanted, key=lambda segment: segment.row_group)}
+        groups = {
+            row_group: list(members)
+            for row_group, members in groupby(wanted, key=lambda segment: segment.row_group)
+        }
         for row_group, rows in self.row_groups(file, list(groups)):
             for segment in groups[row_group]:
                 if segment.first_row + segment.rows > rows.num_rows:
@@ -56,30 +71,38 @@ class IntakeReader:
                 yield segment, rows.slice(segment.first_row, segment.rows)
 
     def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Whole row groups of the file, in the order in which they are wanted; columns as `READ_SCHEMA`. Raises what `read` raises."""
+        """Whole row groups of the file, in the order in which they are wanted; columns as `READ_SCHEMA`.
+        Raises what `read` raises.
+        """
         if not wanted:
             return
         try:
             source = self._objects.open_input(file.key)
         except NotFound as error:
             raise Corrupted(
-                f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; if it was archived and cleaned "
+                f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; "
+                "if it was archived and cleaned "
                 "meanwhile, read again, else restore it"
             ) from error
         with source:
             metadata = _checked_footer(file, source)
-            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
+            parquet = pq.ParquetFile(
+                source, metadata=metadata, page_checksum_verification=True, pre_buffer=False
+            )
             for row_group in wanted:
                 yield row_group, _row_group(file, source, parquet, row_group)
 
 
 def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
     """The error of a segment that reaches beyond its row group."""
-    return _corrupted(file, f"row group {row_group} has {counted(rows, 'row')}, the log has a segment beyond them")
+    return _corrupted(
+        file, f"row group {row_group} has {counted(rows, 'row')}, the log has a segment beyond them"
+    )
 
 
 def log_index_of(objects: ObjectStore, key: str) -> int | None:
-    """Up to which entry the writer of an intake file had read the log before it stored the file, which proves that the log was that long.
+    """Up to which entry the writer of an intake file had read the log before it stored the file, which proves
+    that the log was that long.
 
     None if the file does not say, is damaged or gone; raises `RetryLater` if it cannot be read now.
     """
@@ -113,12 +136,17 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
         raise _unreadable(file, str(error), error) from error
     found = (metadata.metadata or {}).get(FORMAT_KEY.encode(), b"").decode("utf-8", "replace")
     if found != FORMAT:
-        raise Halt(f"intake file {file.key} has the format {found!r}, this version knows {FORMAT!r}; upgrade before reading it")
+        raise Halt(
+            f"intake file {file.key} has the format {found!r}, this version knows {FORMAT!r}; upgrade "
+            "before reading it"
+        )
     return metadata
 
 
 def footer_only(footer: bytes) -> bytes:
-    """A file that consists of a magic and a footer: enough to parse the metadata without reading the object again."""
+    """A file that consists of a magic and a footer: enough to parse the metadata without reading the object
+    again.
+    """
     return _MAGIC + footer
 
 
@@ -127,15 +155,24 @@ def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:
     return bytes(source.read(end - start))
 
 
-def _row_group(file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, row_group: int) -> pa.RecordBatch:
+def _row_group(
+    file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, row_group: int
+) -> pa.RecordBatch:
     if row_group >= parquet.metadata.num_row_groups:
-        raise _corrupted(file, f"it has {parquet.metadata.num_row_groups} row groups, the log has a segment in row group {row_group}")
+        raise _corrupted(
+            file,
+            f"it has {parquet.metadata.num_row_groups} row groups, the log has a segment in row group "
+            f"{row_group}",
+        )
     try:
         pages = check_pages(source, parquet.metadata, row_group, READ_COLUMNS)
         _check_values(source, parquet.metadata, row_group, pages)
         table = parquet.read_row_group(row_group, columns=list(READ_COLUMNS), use_threads=False)
         if table.num_rows != parquet.metadata.row_group(row_group).num_rows:
-            raise _corrupted(file, f"row group {row_group} holds {counted(table.num_rows, 'row')}, its footer says otherwise")
+            raise _corrupted(
+                file,
+                f"row group {row_group} holds {counted(table.num_rows, 'row')}, its footer says otherwise",
+            )
         table = table.select(list(READ_COLUMNS)).cast(READ_SCHEMA)
         rows = concat_batches(table.to_batches())
         rows.validate(full=True)
@@ -146,25 +183,34 @@ def _row_group(file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, ro
     return rows
 
 
-def _check_values(source: pa.NativeFile, metadata: pq.FileMetaData, row_group: int, pages: Mapping[str, Pages]) -> None:
+def _check_values(
+    source: pa.NativeFile, metadata: pq.FileMetaData, row_group: int, pages: Mapping[str, Pages]
+) -> None:
     """Raise `InvalidInput` if a page of known size may stand for much more.
 
     That is by a dictionary where the writer uses none, or by long header names.
     """
     for path in _PLAIN_PATHS & pages.keys():
         if not pages[path].plain:
-            raise InvalidInput(f"row group {row_group}, column {path}: its values are encoded as they never are written")
+            raise InvalidInput(
+                f"row group {row_group}, column {path}: its values are encoded as they never are written"
+            )
     names = pages.get(_NAMES_PATH)
     if names is None or names.dictionary_bytes * names.indexed_values <= _NAMES_BYTES:
         return
     by_reference = pq.ParquetFile(source, metadata=metadata, read_dictionary=[_NAMES_PATH], pre_buffer=False)
-    column: Any = by_reference.read_row_group(row_group, columns=[_NAMES_PATH], use_threads=False).column("headers")
+    column: Any = by_reference.read_row_group(row_group, columns=[_NAMES_PATH], use_threads=False).column(
+        "headers"
+    )
     found = 0
     for chunk in column.chunks:
         name: Any = chunk.flatten().field("key")
         found += pc.sum(pc.take(pc.binary_length(name.dictionary), name.indices)).as_py() or 0
     if found > _NAMES_BYTES_MAX:
-        raise InvalidInput(f"row group {row_group}, column {_NAMES_PATH}: {found} bytes of header names, more than a file has")
+        raise InvalidInput(
+            f"row group {row_group}, column {_NAMES_PATH}: {found} bytes of header names, more than a "
+            "file has"
+        )
 
 
 def _unreadable(file: FileRef, why: str, error: Exception) -> ArchiverError:
@@ -173,6 +219,7 @@ def _unreadable(file: FileRef, why: str, error: Exception) -> ArchiverError:
 
 def _corrupted(file: FileRef, why: str) -> Corrupted:
     return Corrupted(
-        f"intake file {file.key} (entry {file.log_index} of the intake log) is damaged: {why}; restore it from a copy; until "
+        f"intake file {file.key} (entry {file.log_index} of the intake log) is damaged: {why}; restore "
+        "it from a copy; until "
         "then its records cannot be read"
     )

@@ -1,7 +1,8 @@
 """What the writer tells whoever sent a record.
 
-Promises: an outcome is given once and never changes; `ok` means that the record is in the intake log at that offset for good, `failed` that
-it is certainly not there, `unknown` that it may be. An offset is there only with `ok`; never a made-up number.
+Promises: an outcome is given once and never changes; `ok` means that the record is in the intake log at that
+offset for good, `failed` that it is certainly not there, `unknown` that it may be. An offset is there only
+with `ok`; never a made-up number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Acknowledgement:
     error: str | None = None
     """Why it is not `ok`, and what to do."""
     refusal: Refusal | None = None
-    """The rule of idempotent producers by which the log refused it, for programs; None if it was no such rule."""
+    """The rule of idempotent producers by which the log refused it, for programs; None if it was no such
+    rule."""
     refused: bool = False
     """The record itself is wrong, so sending it again cannot help."""
 
@@ -52,7 +54,9 @@ OK = Verdict("ok")
 
 
 class BatchAcknowledgement(Sequence[Acknowledgement]):
-    """What became of a batch: a sequence in input order, with the columns behind it for whoever has no need of objects."""
+    """What became of a batch: a sequence in input order, with the columns behind it for whoever has no need
+    of objects.
+    """
 
     def __init__(self, topic: str, partitions: npt.NDArray[np.int32]) -> None:
         self.topic = topic
@@ -85,9 +89,23 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         offset = int(self.offsets[row]) if verdict.outcome == "ok" else None
         row = range(len(self))[row]
         topic = self.elsewhere.get(row, self.topic)
-        return Acknowledgement(topic, int(self.partitions[row]), offset, verdict.outcome, verdict.error, verdict.refusal, verdict.refused)
+        return Acknowledgement(
+            topic,
+            int(self.partitions[row]),
+            offset,
+            verdict.outcome,
+            verdict.error,
+            verdict.refusal,
+            verdict.refused,
+        )
 
-    def settle(self, first_row: int, offsets: npt.NDArray[np.int64], verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
+    def settle(
+        self,
+        first_row: int,
+        offsets: npt.NDArray[np.int64],
+        verdict_of: npt.NDArray[np.int32],
+        verdicts: list[Verdict],
+    ) -> None:
         """Set the outcome of the rows from `first_row` on (the writer's part)."""
         rows = slice(first_row, first_row + len(offsets))
         self.offsets[rows] = offsets
@@ -100,7 +118,9 @@ class PendingRecord:
 
     __slots__ = ("_acknowledgement", "partition", "sequence", "settled", "told", "topic")
 
-    def __init__(self, topic: str, partition: int, settled: threading.Condition, told: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, topic: str, partition: int, settled: threading.Condition, told: Callable[[], None] | None = None
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.sequence: int | None = None
@@ -108,7 +128,8 @@ class PendingRecord:
         self.settled = settled
         """Whoever settles holds it and wakes those who wait."""
         self.told = told
-        """Called once, when the outcome is there, by the thread that settles: it must be quick and raise nothing."""
+        """Called once, when the outcome is there, by the thread that settles: it must be quick and raise
+        nothing."""
         self._acknowledgement: Acknowledgement | None = None
 
     def done(self) -> bool:
@@ -124,12 +145,20 @@ class PendingRecord:
         return self._acknowledgement
 
     def settle(self, offset: int, verdict: Verdict) -> bool:
-        """Set the outcome; False if it was set before and stays (the writer's part; it holds the lock and wakes who waits)."""
+        """Set the outcome; False if it was set before and stays (the writer's part; it holds the lock and
+        wakes who waits).
+        """
         if self._acknowledgement is not None:
             return False
         known = offset if verdict.outcome == "ok" else None
         self._acknowledgement = Acknowledgement(
-            self.topic, self.partition, known, verdict.outcome, verdict.error, verdict.refusal, verdict.refused
+            self.topic,
+            self.partition,
+            known,
+            verdict.outcome,
+            verdict.error,
+            verdict.refusal,
+            verdict.refused,
         )
         if self.told is not None:
             self.told()
@@ -143,8 +172,8 @@ class PendingBatch:
         self.topic = topic
         self.partitions = partitions
         self.sequences: npt.NDArray[np.int32] | None = None
-        """Per row its sequence number, -1 where the row found no room, was refused, or went into another topic; None if no idempotent
-        producer sent the batch."""
+        """Per row its sequence number, -1 where the row found no room, was refused, or went into another
+        topic; None if no idempotent producer sent the batch."""
         self.settled = settled
         """Whoever settles holds it and wakes those who wait."""
         self._acknowledgement = BatchAcknowledgement(topic, partitions)
@@ -156,7 +185,9 @@ class PendingBatch:
         return self._admitted and not self._waiting
 
     def result(self, timeout_s: float) -> BatchAcknowledgement:
-        """Wait for the outcome of every row; `RetryLater` if some are missing after `timeout_s` (ask again)."""
+        """Wait for the outcome of every row; `RetryLater` if some are missing after `timeout_s` (ask
+        again).
+        """
         with self.settled:
             done = self.settled.wait_for(self.done, timeout_s)
         if not done:
@@ -169,14 +200,22 @@ class PendingBatch:
         return self._acknowledgement
 
     def expect(self, first_row: int) -> None:
-        """A piece that begins at that row is on its way (the writer's part, as what follows; all under the lock)."""
+        """A piece that begins at that row is on its way (the writer's part, as what follows; all under the
+        lock).
+        """
         self._waiting.add(first_row)
 
     def admitted(self) -> None:
         """No more pieces will come."""
         self._admitted = True
 
-    def settle(self, first_row: int, offsets: npt.NDArray[np.int64], verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> bool:
+    def settle(
+        self,
+        first_row: int,
+        offsets: npt.NDArray[np.int64],
+        verdict_of: npt.NDArray[np.int32],
+        verdicts: list[Verdict],
+    ) -> bool:
         """Set the outcome of one piece; False if it was set before and stays."""
         if first_row not in self._waiting:
             return False

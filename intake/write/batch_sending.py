@@ -1,7 +1,7 @@
 """What a writer needs to number and cut a batch on its way into the queue.
 
-Owns the Protocol by which a writer sees an idempotent producer, and the rules of sequence numbers that a caller states. Promises that the
-rows of a piece are numbered in their order.
+Owns the Protocol by which a writer sees an idempotent producer, and the rules of sequence numbers that a
+caller states. Promises that the rows of a piece are numbered in their order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ NO_SEQUENCE = -1
 
 
 class Stamper(ItemSource, Protocol):
-    """An idempotent producer, as the writer sees it: numbers its records in the order of the queue. Called under the queue's lock."""
+    """An idempotent producer, as the writer sees it: numbers its records in the order of the queue. Called
+    under the queue's lock.
+    """
 
     @property
     def generation(self) -> int:
@@ -38,17 +40,25 @@ class Stamper(ItemSource, Protocol):
         """Empty: it has no transactions."""
 
     def stamp(self, tp: TopicPartition, stated: int | None) -> Stamp:
-        """Of the next record, or of the one with the sequence number that its sender states; raises if it must not be sent."""
+        """Of the next record, or of the one with the sequence number that its sender states; raises if it
+        must not be sent.
+        """
 
     def stamp_rows(
         self, topic_id: TopicId, partitions: npt.NDArray[np.int32], stated: npt.NDArray[np.int32] | None
     ) -> tuple[Stamp, npt.NDArray[np.int32]]:
         """Of the next rows: the stamp of the first, and the sequence number of each."""
 
-    def in_log(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Which rows the log, as far as it is known, has passed with their numbers: it stores none of them anew."""
+    def in_log(
+        self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.bool_]:
+        """Which rows the log, as far as it is known, has passed with their numbers: it stores none of them
+        anew.
+        """
 
-    def given_up(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> None:
+    def given_up(
+        self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]
+    ) -> None:
         """Rows with these numbers are certainly not in the log, and are not sent any more."""
 
     def queued(self, item: Item) -> None:
@@ -68,8 +78,17 @@ class BatchSending:
     stated: npt.NDArray[np.int32] | None
     """Per row of the call."""
 
-    def item(self, batch: NormalBatch, partitions: npt.NDArray[np.int32], piece: Piece, first_row: int, accept_us: int) -> BatchItem:
-        """The piece of one Arrow batch, which begins at `first_row` of the call; made under the queue's lock."""
+    def item(
+        self,
+        batch: NormalBatch,
+        partitions: npt.NDArray[np.int32],
+        piece: Piece,
+        first_row: int,
+        accept_us: int,
+    ) -> BatchItem:
+        """The piece of one Arrow batch, which begins at `first_row` of the call; made under the queue's
+        lock.
+        """
         rows = slice(piece.start, piece.end)
         row = first_row + piece.start
         stamp = sequences = None
@@ -101,16 +120,26 @@ class BatchSending:
         return item
 
 
-def stated_sequences(sequence: int | Sequence[int] | npt.NDArray[np.int32], partitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The sequence numbers that a caller states, per row, `NO_SEQUENCE` for a row that had none; raises `InvalidInput`."""
+def stated_sequences(
+    sequence: int | Sequence[int] | npt.NDArray[np.int32], partitions: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """The sequence numbers that a caller states, per row, `NO_SEQUENCE` for a row that had none; raises
+    `InvalidInput`.
+    """
     if isinstance(sequence, int):
         if len(np.unique(partitions)) > 1:
-            raise InvalidInput("the rows go to several partitions, and sequence numbers count per partition: state one for each row")
-        return ((check_sequence(sequence) + np.arange(len(partitions), dtype=np.int64)) % SEQUENCE_COUNT).astype(np.int32)
+            raise InvalidInput(
+                "the rows go to several partitions, and sequence numbers count per partition: state "
+                "one for each row"
+            )
+        return (
+            (check_sequence(sequence) + np.arange(len(partitions), dtype=np.int64)) % SEQUENCE_COUNT
+        ).astype(np.int32)
     numbers = np.asarray(sequence)
     if numbers.shape != partitions.shape or not np.issubdtype(numbers.dtype, np.integer):
         raise InvalidInput(
-            f"{len(numbers)} sequence numbers were stated for {counted(len(partitions), 'row')}; one whole number per row is needed"
+            f"{len(numbers)} sequence numbers were stated for {counted(len(partitions), 'row')}; one "
+            "whole number per row is needed"
         )
     numbered = numbers[numbers != NO_SEQUENCE]
     for number in (numbered.min(), numbered.max()) if len(numbered) else ():

@@ -1,13 +1,15 @@
 """From the items of a flush to sorted rows, and from there to intake files: no Python per row of a batch.
 
-Pure. Promises that the records of one partition keep the order in which they were accepted, and that every row of the flush is in exactly
-one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between segments. A row of a
-partition that its topic does not have is refused whole, never numbered into another topic.
+Pure. Promises that the records of one partition keep the order in which they were accepted, and that every
+row of the flush is in exactly one part. A *part* becomes one intake file and one log entry; a flush whose
+entry would be too large is divided between segments. A row of a partition that its topic does not have is
+refused whole, never numbered into another topic.
 
-The records of no idempotent producer are one segment per partition. Those of a producer are a segment for each run of sequence numbers,
-so what it sends one by one is joined; records whose numbers the caller stated are not joined with others, and are cut where the log's
-knowledge of the producer ends: what is there already and what is new must not share a batch. Records of a mirrored topic are a segment for
-each run of offsets that follow each other.
+The records of no idempotent producer are one segment per partition. Those of a producer are a segment for
+each run of sequence numbers, so what it sends one by one is joined; records whose numbers the caller stated
+are not joined with others, and are cut where the log's knowledge of the producer ends: what is there already
+and what is new must not share a batch. Records of a mirrored topic are a segment for each run of offsets that
+follow each other.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ import pyarrow.compute as pc
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.ids import TopicPartition
 from intake.arrow_arrays import ArrowArray, Int64Array, concat_batches, list_array
-from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, UNKNOWN_BATCH, IntakeFileBytes, SegmentRows, write_intake_file
+from intake.format import (
+    INTAKE_SCHEMA,
+    PRODUCER_COLUMNS,
+    UNKNOWN_BATCH,
+    IntakeFileBytes,
+    SegmentRows,
+    write_intake_file,
+)
 from intake.log.fold import TopicState
 from intake.producers import SEQUENCE_COUNT, Stamp
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
@@ -40,10 +49,12 @@ SEGMENT_BYTES = 56
 OFFSET_BYTES = 12
 """More than a stated offset adds to its segment: a 64-bit varint with its tag."""
 STAMP_BYTES = 28
-"""More than a producer's batch adds to its segment: a 64-bit and two 32-bit varints and a truth value, with tags, and their frame."""
+"""More than a producer's batch adds to its segment: a 64-bit and two 32-bit varints and a truth value, with
+tags, and their frame."""
 
 KnownEnd = Callable[[TopicPartition, Stamp], "int | None"]
-"""The sequence number that the log expects next of the stamp's producer in that partition; None if it knows none."""
+"""The sequence number that the log expects next of the stamp's producer in that partition; None if it knows
+none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +71,14 @@ class SortedFlush:
     """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
 
     def __init__(self, items: Sequence[Item], known_end: KnownEnd | None = None) -> None:
-        """`known_end` is asked about records whose sequence numbers were stated. Raises `InvalidInput` if a topic has not
-        the partition of a row: then its item is of before the topic grew.
+        """`known_end` is asked about records whose sequence numbers were stated. Raises `InvalidInput` if a
+        topic has not the partition of a row: then its item is of before the topic grew.
         """
         self._gathered = _gather(items)
         self.rows = len(self._gathered.row_bytes)
-        topics = sorted({topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name)
+        topics = sorted(
+            {topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name
+        )
         slots, begins = self._number_slots(topics)
         self.order: Int64Array = np.argsort(slots, kind="stable")
         sorted_slots = slots[self.order]
@@ -89,7 +102,9 @@ class SortedFlush:
         """Per segment."""
         self.segments: list[SegmentRows] = []
         counts = (self.ends - self.starts).tolist(), segment_bytes.tolist()
-        accept_max_us = self.accept_us[self.ends - 1].tolist()  # accept times never go back, so the last is the newest
+        accept_max_us = self.accept_us[
+            self.ends - 1
+        ].tolist()  # accept times never go back, so the last is the newest
         places = _places(topics, begins, sorted_slots[self.starts])
         batches = [None] * len(self.starts) if self._stamps is None else self._stamps.stamps(self.starts)
         firsts = [None] * len(self.starts) if self._offsets is None else self._offsets[self.starts].tolist()
@@ -97,7 +112,9 @@ class SortedFlush:
             places, *counts, accept_max_us, batches, firsts, strict=True
         ):
             self.topics.append(topic)
-            self.segments.append(SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp, offset))
+            self.segments.append(
+                SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp, offset)
+            )
 
     def _cut_at_known_ends(self, places: _Places, stamps: StampedRows, known_end: KnownEnd) -> None:
         ends = np.append(self.starts[1:], self.rows)
@@ -107,20 +124,34 @@ class SortedFlush:
             topic, partition = places[start]
             (stamp,) = stamps.stamps(self.starts[number : number + 1])
             expected = None if stamp is None else known_end((topic.topic_id, partition), stamp)
-            if stamp is not None and expected is not None and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows and behind:
+            if (
+                stamp is not None
+                and expected is not None
+                and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows
+                and behind
+            ):
                 cuts.append(start + behind)
         self.starts = np.union1d(self.starts, np.array(cuts, np.int64))
 
-    def _number_slots(self, topics: Sequence[TopicState]) -> tuple[npt.NDArray[np.uint16] | Int64Array, Int64Array]:
-        """A number per row that orders by topic name and partition; the number at which each topic begins, and the end."""
+    def _number_slots(
+        self, topics: Sequence[TopicState]
+    ) -> tuple[npt.NDArray[np.uint16] | Int64Array, Int64Array]:
+        """A number per row that orders by topic name and partition; the number at which each topic begins,
+        and the end.
+        """
         begins = np.concatenate(([0], np.cumsum([topic.partitions for topic in topics])))
         begin_of = {topic.name: int(begin) for topic, begin in zip(topics, begins[:-1], strict=True)}
         end_of = {topic.name: int(end) for topic, end in zip(topics, begins[1:], strict=True)}
         item_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
         item_ends = np.array([end_of[topic.name] for topic in self._gathered.topics], np.int64)
         slots = np.repeat(item_begins, self._gathered.item_rows) + self._gathered.partitions
-        if bool((self._gathered.partitions < 0).any()) or bool((slots >= np.repeat(item_ends, self._gathered.item_rows)).any()):
-            raise InvalidInput("records are of a partition that their topic did not have when they were read; read them again")
+        if bool((self._gathered.partitions < 0).any()) or bool(
+            (slots >= np.repeat(item_ends, self._gathered.item_rows)).any()
+        ):
+            raise InvalidInput(
+                "records are of a partition that their topic did not have when they were read; read "
+                "them again"
+            )
         # A stable sort of 16-bit numbers takes linear time.
         return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), begins
 
@@ -130,7 +161,11 @@ class SortedFlush:
         first, entry_bytes = 0, ENTRY_BYTES
         for number, segment in enumerate(self.segments):
             new_topic = number == first or segment.topic_id != self.segments[number - 1].topic_id
-            alone = SEGMENT_BYTES + (0 if segment.stamp is None else STAMP_BYTES) + (0 if segment.offset is None else OFFSET_BYTES)
+            alone = (
+                SEGMENT_BYTES
+                + (0 if segment.stamp is None else STAMP_BYTES)
+                + (0 if segment.offset is None else OFFSET_BYTES)
+            )
             added = alone + (TOPIC_BYTES if new_topic else 0)
             if number > first and entry_bytes + added > entry_bytes_max:
                 parts.append(self._part(first, number))
@@ -151,9 +186,13 @@ class SortedFlush:
         taken = _take(self._gathered.columns, order)
         accept_us = self.accept_us[part.first_row : part.end_row]
         names = sorted({topic.name for topic in self.topics[part.first_segment : part.end_segment]})
-        name_numbers = [names.index(topic.name) for topic in self.topics[part.first_segment : part.end_segment]]
+        name_numbers = [
+            names.index(topic.name) for topic in self.topics[part.first_segment : part.end_segment]
+        ]
         topic_column = pa.array(names, pa.string()).take(pa.array(np.repeat(name_numbers, segment_rows)))
-        partition_column = pa.array(np.repeat([segment.partition for segment in segments], segment_rows).astype(np.int32))
+        partition_column = pa.array(
+            np.repeat([segment.partition for segment in segments], segment_rows).astype(np.int32)
+        )
         accept_column = pa.array(accept_us).cast(TIMESTAMP)
         arrays = [
             topic_column,
@@ -166,7 +205,9 @@ class SortedFlush:
             pa.array(self._batch_numbers(part)),
             *self._producer_columns(part, rows),
         ]
-        return write_intake_file(pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes, log_index)
+        return write_intake_file(
+            pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes, log_index
+        )
 
     def _producer_columns(self, part: Part, rows: int) -> list[ArrowArray]:
         types = [INTAKE_SCHEMA.field(name).type for name in PRODUCER_COLUMNS]
@@ -175,7 +216,9 @@ class SortedFlush:
         return self._stamps.columns(part.first_row, part.end_row, types)
 
     def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
-        """Per row, how many rows of the same segment and the same producer's batch stand before it, where that is known."""
+        """Per row, how many rows of the same segment and the same producer's batch stand before it, where
+        that is known.
+        """
         if self._offsets is not None:
             return np.full(part.end_row - part.first_row, UNKNOWN_BATCH, np.int32)
         batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
@@ -203,10 +246,16 @@ class _Places(Sequence[tuple[TopicState, int]]):
         return self._topics[self._numbers[at]], int(self._partitions[at])
 
     def __iter__(self) -> Iterator[tuple[TopicState, int]]:
-        return zip((self._topics[number] for number in self._numbers.tolist()), self._partitions.tolist(), strict=True)
+        return zip(
+            (self._topics[number] for number in self._numbers.tolist()),
+            self._partitions.tolist(),
+            strict=True,
+        )
 
 
-def _places(topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array) -> _Places:
+def _places(
+    topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array
+) -> _Places:
     """From slots back to topics and partitions."""
     wide = slots.astype(np.int64)
     numbers = np.searchsorted(begins, wide, side="right") - 1

@@ -1,12 +1,15 @@
-"""Makes what was sent permanent: one flush after the other is sorted, stored in intake files, named in the intake log, and acknowledged.
+"""Makes what was sent permanent: one flush after the other is sorted, stored in intake files, named in the
+intake log, and acknowledged.
 
-Promises: a record is acknowledged `ok` only after its file is stored *and* its entry is in the log, at the offset that the fold of the log
-gave it; `failed` only if it is certainly not there; else `unknown`. Whoever states a sequence number may have tried before, so to them
-`failed` is said only where the log itself proves that the record is absent. A key is never used twice: an upload whose entry failed stays
-behind and is nobody's.
+Promises: a record is acknowledged `ok` only after its file is stored *and* its entry is in the log, at the
+offset that the fold of the log gave it; `failed` only if it is certainly not there; else `unknown`. Whoever
+states a sequence number may have tried before, so to them `failed` is said only where the log itself proves
+that the record is absent. A key is never used twice: an upload whose entry failed stays behind and is
+nobody's.
 
-Has no thread and waits for nothing but through the clock; one thread calls it. The order of writes is upload, then append; the footer of
-a file says how far its writer had read the log (`LOG_INDEX_KEY`), which proves later that the log once was that long.
+Has no thread and waits for nothing but through the clock; one thread calls it. The order of writes is upload,
+then append; the footer of a file says how far its writer had read the log (`LOG_INDEX_KEY`), which proves
+later that the log once was that long.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ from intake.write.queue import Item, RecordItem
 _log = logging.getLogger(__name__)
 
 _PROVES_ABSENCE: frozenset[Refusal] = frozenset({"out_of_order", "wrong_kind"})
-"""Refusals after which a record is not in the log, whatever was tried before. (Where an out-of-order batch is in the log in part, it is
-`unknown` to begin with.)"""
+"""Refusals after which a record is not in the log, whatever was tried before. (Where an out-of-order batch is
+in the log in part, it is `unknown` to begin with.)"""
 
 
 class PublishSettings(Protocol):
@@ -123,7 +126,8 @@ class FlushPublisher:
         Raises nothing that the store or the log raises: that becomes the items' outcome.
         """
         for _, run in groupby(items, key=lambda item: item.stated):
-            # What is sent again goes by itself: whatever becomes of it is known before anything else of its producer is tried.
+            # What is sent again goes by itself: whatever becomes of it is known before anything else of its
+            # producer is tried.
             self._publish_run(self._without_held_back(list(run)))
 
     def _publish_run(self, items: Sequence[Item]) -> None:
@@ -149,7 +153,9 @@ class FlushPublisher:
             self._settle(items, _Outcomes.all(sum(item.rows for item in items), verdict))
 
     def _without_held_back(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Items that must wait until an earlier one of their producer is settled are not written: they fail."""
+        """Items that must wait until an earlier one of their producer is settled are not written: they
+        fail.
+        """
         if all(item.source is None for item in items):
             return items
         let_through: list[Item] = []
@@ -160,7 +166,9 @@ class FlushPublisher:
                     let_through.append(item)
                 elif not self._settle([item], _Outcomes.all(item.rows, Verdict("failed", why))):
                     # It failed when the one before it did; here it is counted.
-                    self._counts = replace(self._counts, acknowledged_failed=self._counts.acknowledged_failed + item.rows)
+                    self._counts = replace(
+                        self._counts, acknowledged_failed=self._counts.acknowledged_failed + item.rows
+                    )
         return let_through
 
     def _known_end(self, tp: TopicPartition, stamp: Stamp) -> int | None:
@@ -178,9 +186,13 @@ class FlushPublisher:
         try:
             landed = self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)
         except OutcomeUnknown as error:
-            return _Outcomes.all(rows, _verdict("unknown", f"nobody knows whether {key} is in the intake log", error))
+            return _Outcomes.all(
+                rows, _verdict("unknown", f"nobody knows whether {key} is in the intake log", error)
+            )
         except ArchiverError as error:
-            return _Outcomes.all(rows, _verdict("failed", f"{key} could not be named in the intake log", error))
+            return _Outcomes.all(
+                rows, _verdict("failed", f"{key} could not be named in the intake log", error)
+            )
         finally:
             self._counts = replace(self._counts, append_s=self._clock.monotonic_s() - began_s)
         try:
@@ -190,17 +202,19 @@ class FlushPublisher:
         return self._outcomes(landed, file.segments)
 
     def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
-        """Store the items, which no idempotent producer sent, as one file, and take them in with the entry that moves positions of sources
-        on. None, or why nothing of it counts; the items themselves are told nothing.
+        """Store the items, which no idempotent producer sent, as one file, and take them in with the entry
+        that moves positions of sources on. None, or why nothing of it counts; the items themselves are told
+        nothing.
 
-        Raises what store and log raise: after `OutcomeUnknown` it may be there, after any other error of ours it certainly is not.
-        `InvalidInput` if the entry would be too large: send fewer partitions at a time.
+        Raises what store and log raise: after `OutcomeUnknown` it may be there, after any other error of ours
+        it certainly is not. `InvalidInput` if the entry would be too large: send fewer partitions at a time.
         """
         flush = SortedFlush(items)
         parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
         if len(parts) != 1:
             raise InvalidInput(
-                f"{counted(len(flush.segments), 'segment')} and {len(moves)} positions do not fit one entry of the intake log"
+                f"{counted(len(flush.segments), 'segment')} and {len(moves)} positions do not fit one "
+                "entry of the intake log"
             )
         key, file = self._stored(flush, parts[0])
         refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)
@@ -221,7 +235,8 @@ class FlushPublisher:
         """Store the file under a new key; the key."""
         failpoints.reach("writer.upload.before")
         fold = self._sequencer.fold
-        # Never older than a barrier that stands: a clock that was set back would write files that count for nothing.
+        # Never older than a barrier that stands: a clock that was set back would write files that count for
+        # nothing.
         written_us = max(self._accept_clock.written_us(fold.newest_us), fold.barrier_ms * 1000)
         key = intake_key(written_us, new_ulid(self._ids, written_us))
         began_s = self._clock.monotonic_s()
@@ -244,7 +259,9 @@ class FlushPublisher:
                 continue
             span = np.arange(firsts[number], firsts[number] + one.rows)
             if one.refusal is not None:
-                outcomes.put(span, _Outcomes.all(one.rows, self._refused(one.refusal, one, segments[number].stamp)))
+                outcomes.put(
+                    span, _Outcomes.all(one.rows, self._refused(one.refusal, one, segments[number].stamp))
+                )
             else:
                 offsets[span] = np.concatenate([np.arange(base, base + count) for base, count in one.runs])
         return outcomes
@@ -253,31 +270,65 @@ class FlushPublisher:
         """Which rule it was, and what to do."""
         if refusal == "deleted":
             gone = self._sequencer.fold.deleted_topics.get(landed.tp[0])
-            return Verdict("failed", f"topic {'' if gone is None else gone.name} was deleted; its records are not taken any more", refusal)
+            return Verdict(
+                "failed",
+                f"topic {'' if gone is None else gone.name} was deleted; its records are not taken any more",
+                refusal,
+            )
         if refusal == "barrier" or stamp is None:
-            return Verdict("failed", "the intake file was older than a barrier of the intake log when it was named; send again", refusal)
+            return Verdict(
+                "failed",
+                "the intake file was older than a barrier of the intake log when it was named; send again",
+                refusal,
+            )
         who = f"producer {stamp.producer_id}"
         batch = f"the batch of {landed.rows} from sequence {stamp.sequence} on"
         if refusal == "fenced":
-            return Verdict("failed", f"{who} with epoch {stamp.epoch} is fenced by a newer epoch; open the producer again", refusal)
+            return Verdict(
+                "failed",
+                f"{who} with epoch {stamp.epoch} is fenced by a newer epoch; open the producer again",
+                refusal,
+            )
         if refusal == "unknown_producer":
-            why = f"the log does not know {who} with epoch {stamp.epoch}: it was forgotten, or never opened; open a new one"
+            why = (
+                f"the log does not know {who} with epoch {stamp.epoch}: it was forgotten, or never opened; "
+                "open a new one"
+            )
             return Verdict("failed", why, refusal)
         if refusal == "wrong_kind":
-            return Verdict("failed", f"{who} must send transactional records if, and only if, it has a transactional id", refusal)
+            return Verdict(
+                "failed",
+                f"{who} must send transactional records if, and only if, it has a transactional id",
+                refusal,
+            )
         if refusal == "forgotten":
-            why = f"{batch} of {who} is in the log, but so far back that nobody remembers at which offsets; look for it by reading"
+            why = (
+                f"{batch} of {who} is in the log, but so far back that nobody remembers at which offsets; "
+                "look for it by reading"
+            )
             return Verdict("unknown", why, refusal)
         expected = self._known_end(landed.tp, stamp)
         behind = 1 if expected is None else (expected - stamp.sequence) % SEQUENCE_COUNT
         if 0 < behind <= SEQUENCE_COUNT // 2:
-            return Verdict("unknown", f"{batch} of {who} is in the log in part; send it again with the same sequence", refusal)
-        return Verdict("failed", f"{batch} of {who} does not follow: the log expects {expected}; send what comes before first", refusal)
+            return Verdict(
+                "unknown",
+                f"{batch} of {who} is in the log in part; send it again with the same sequence",
+                refusal,
+            )
+        return Verdict(
+            "failed",
+            f"{batch} of {who} does not follow: the log expects {expected}; send what comes before first",
+            refusal,
+        )
 
     def _settle(self, items: Sequence[Item], outcomes: _Outcomes) -> int:
         """Tell everybody; of how many records the outcome was not known before."""
         offsets, verdict_of, verdicts = outcomes.offsets, outcomes.verdict_of, outcomes.verdicts
-        doubtful = [_if_tried_before(verdict) for verdict in verdicts] if any(item.stated for item in items) else verdicts
+        doubtful = (
+            [_if_tried_before(verdict) for verdict in verdicts]
+            if any(item.stated for item in items)
+            else verdicts
+        )
         counts: Counter[Outcome] = Counter()
         with items[0].pending.settled:
             row = 0
@@ -310,7 +361,11 @@ def _if_tried_before(verdict: Verdict) -> Verdict:
     """What a failure means to whoever may have sent the record before: that attempt may be in the log."""
     if verdict.outcome != "failed" or verdict.refusal in _PROVES_ABSENCE:
         return verdict
-    return Verdict("unknown", f"{verdict.error}; an earlier attempt with that sequence number may be in the log", verdict.refusal)
+    return Verdict(
+        "unknown",
+        f"{verdict.error}; an earlier attempt with that sequence number may be in the log",
+        verdict.refusal,
+    )
 
 
 def _verdict(outcome: Outcome, what: str, error: Exception) -> Verdict:

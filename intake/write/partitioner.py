@@ -1,7 +1,8 @@
 """Which partition a record goes to, as Kafka's default partitioner decides.
 
-Pure. A record with a key goes where murmur2 of the key says, so that any Kafka producer and this writer agree. Records without a key
-stick to one partition for 16 KiB and then move to the next, so that a flush holds few segments.
+Pure. A record with a key goes where murmur2 of the key says, so that any Kafka producer and this writer
+agree. Records without a key stick to one partition for 16 KiB and then move to the next, so that a flush
+holds few segments.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def _mix(state: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]) -> npt.ND
     return mixed
 
 
-def _mix_tail(state: npt.NDArray[np.uint32], data: npt.NDArray[np.uint8], at: Int64Array, tail: int) -> npt.NDArray[np.uint32]:
+def _mix_tail(
+    state: npt.NDArray[np.uint32], data: npt.NDArray[np.uint8], at: Int64Array, tail: int
+) -> npt.NDArray[np.uint32]:
     for position in range(tail):
         state = state ^ (data[at + position].astype(np.uint32) << np.uint32(8 * position))
     return state * np.uint32(_M)
@@ -88,7 +91,8 @@ def _mix_tail(state: npt.NDArray[np.uint32], data: npt.NDArray[np.uint8], at: In
 class Unkeyed:
     """Where records without a key go: a running count of their bytes, cut into pieces of `STICKY_BYTES`.
 
-    `start` differs from writer to writer, so that many short-lived writers do not all fill partition 0. Not thread-safe.
+    `start` differs from writer to writer, so that many short-lived writers do not all fill partition 0. Not
+    thread-safe.
     """
 
     def __init__(self, start: int) -> None:
@@ -106,11 +110,15 @@ class Unkeyed:
         starts = np.concatenate(([self._bytes], ends[:-1]))
         if len(ends):
             self._bytes = int(ends[-1])
-        placed: npt.NDArray[np.int32] = (starts // STICKY_BYTES % partitions).astype(np.int32)[: len(raw_bytes)]
+        placed: npt.NDArray[np.int32] = (starts // STICKY_BYTES % partitions).astype(np.int32)[
+            : len(raw_bytes)
+        ]
         return placed
 
 
-def partition_rows(keys: ArrowArray, raw_bytes: Int64Array, partitions: int, unkeyed: Unkeyed) -> npt.NDArray[np.int32]:
+def partition_rows(
+    keys: ArrowArray, raw_bytes: Int64Array, partitions: int, unkeyed: Unkeyed
+) -> npt.NDArray[np.int32]:
     """The partition of every row: by key where there is one, else as `unkeyed` says."""
     valid = valid_rows(keys)
     if not valid.any():

@@ -1,7 +1,8 @@
-"""Which partition each record of a topic goes to: the one asked for, else the one its key decides, else the next without a key.
+"""Which partition each record of a topic goes to: the one asked for, else the one its key decides, else the
+next without a key.
 
-Owns how far the records without a key have got, per topic. Promises that a partition that does not exist is refused before anything is
-sent. Thread-safe.
+Owns how far the records without a key have got, per topic. Promises that a partition that does not exist is
+refused before anything is sent. Thread-safe.
 """
 
 from __future__ import annotations
@@ -39,14 +40,18 @@ class Placement:
             return self._unkeyed_of(topic).place(raw_bytes, topic.partitions)
 
     def of_rows(self, topic: TopicState, batch: NormalBatch, asked: int | None) -> npt.NDArray[np.int32]:
-        """The partition of every row; `NotFound` if one that is asked for, by the call or by the batch, does not exist."""
+        """The partition of every row; `NotFound` if one that is asked for, by the call or by the batch, does
+        not exist.
+        """
         if asked is not None:
             return np.full(len(batch.raw_bytes), _existing(topic, asked), np.int32)
         given = _given(topic, batch)
         if given is not None and not (given == _BY_KEY).any():
             return given.astype(np.int32)
         with self._lock:
-            placed = partition_rows(batch.columns.column("key"), batch.raw_bytes, topic.partitions, self._unkeyed_of(topic))
+            placed = partition_rows(
+                batch.columns.column("key"), batch.raw_bytes, topic.partitions, self._unkeyed_of(topic)
+            )
         return placed if given is None else np.where(given == _BY_KEY, placed, given).astype(np.int32)
 
     def _unkeyed_of(self, topic: TopicState) -> Unkeyed:
@@ -58,12 +63,16 @@ class Placement:
 
 def _existing(topic: TopicState, partition: int) -> int:
     if not 0 <= partition < topic.partitions:
-        raise NotFound(f"topic {topic.name} has no partition {partition}; it has {topic.partitions}, numbered from 0")
+        raise NotFound(
+            f"topic {topic.name} has no partition {partition}; it has {topic.partitions}, numbered from 0"
+        )
     return partition
 
 
 def _given(topic: TopicState, batch: NormalBatch) -> Int64Array | None:
-    """The partitions that the batch itself asks for, `_BY_KEY` where it asks for none; None if it has no such column."""
+    """The partitions that the batch itself asks for, `_BY_KEY` where it asks for none; None if it has no such
+    column.
+    """
     if batch.partitions is None:
         return None
     asked = batch.partitions.drop_null().to_numpy()

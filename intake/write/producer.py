@@ -1,8 +1,8 @@
 """An idempotent producer over an intake writer, with transactions if it has a transactional id.
 
-Owns the order of a transaction: its records are all acknowledged before its marker goes into the log. Promises that a commit is only
-asked for when every record of the transaction is certainly stored, and that a marker of unknown outcome is settled before anything else
-of the producer happens.
+Owns the order of a transaction: its records are all acknowledged before its marker goes into the log.
+Promises that a commit is only asked for when every record of the transaction is certainly stored, and that a
+marker of unknown outcome is settled before anything else of the producer happens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
+from archiver.runtime.errors import (
+    ArchiverError,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    ProducerFenced,
+    RetryLater,
+    TransactionFailed,
+)
 from archiver.runtime.ids import TopicPartition
 from archiver.runtime.redaction import excerpt
 from intake.producers import Refusal
@@ -34,7 +42,9 @@ ID_SHOWN_MAX = 40
 
 
 class Producer:
-    """Sends records that are in the log once, however often they are sent. Thread-safe, but a transaction is one thread's business."""
+    """Sends records that are in the log once, however often they are sent. Thread-safe, but a transaction is
+    one thread's business.
+    """
 
     def __init__(self, writer: IntakeWriter, producer_id: int, epoch: int, transactional_id: str) -> None:
         """For an id and epoch that are in the log; use `open` or `resume`."""
@@ -48,18 +58,22 @@ class Producer:
         """Of a marker whose outcome is unknown: was it a commit?"""
 
     @classmethod
-    def open(cls, writer: IntakeWriter, transactional_id: str | None = None, *, transaction_timeout_s: float = 60.0) -> Self:
-        """A new producer, or the known one of that transactional id with its next epoch: whoever had it before is fenced, and what that
-        one left open is aborted.
+    def open(
+        cls, writer: IntakeWriter, transactional_id: str | None = None, *, transaction_timeout_s: float = 60.0
+    ) -> Self:
+        """A new producer, or the known one of that transactional id with its next epoch: whoever had it
+        before is fenced, and what that one left open is aborted.
 
-        Raises `InvalidInput` for an unusable id or time-out, `RetryLater` and `OutcomeUnknown` (open it again) as the log does.
+        Raises `InvalidInput` for an unusable id or time-out, `RetryLater` and `OutcomeUnknown` (open it
+        again) as the log does.
         """
         if transactional_id is not None:
             _check_transactional_id(transactional_id)
         longest = writer.settings.transaction_timeout_max
         if not 0 < transaction_timeout_s <= longest:
             raise InvalidInput(
-                f"a transaction time-out of {transaction_timeout_s:g} s is not possible; it is more than 0 and at most "
+                f"a transaction time-out of {transaction_timeout_s:g} s is not possible; it is more "
+                "than 0 and at most "
                 f"intake.transaction_timeout_max = {longest:g} s"
             )
         opened = writer.sequencer.open_producer(transactional_id or "", round(transaction_timeout_s * 1e6))
@@ -67,21 +81,28 @@ class Producer:
 
     @classmethod
     def resume(cls, writer: IntakeWriter, producer_id: int, epoch: int) -> Self:
-        """The producer that an earlier process opened: it goes on behind the newest of its records in the log. Writes nothing.
+        """The producer that an earlier process opened: it goes on behind the newest of its records in the
+        log. Writes nothing.
 
-        What that process sent and never heard of must be sent again, with its sequence numbers, before anything else: if it did not get
-        into the log, new records would get its numbers. A transaction that it left open is open here: commit or abort it. That process
-        must not run any more. Raises `NotFound` for a producer that the log does not know (any more),
-        `ProducerFenced` if a newer epoch is there, `InvalidInput` for an epoch that never was.
+        What that process sent and never heard of must be sent again, with its sequence numbers, before
+        anything else: if it did not get into the log, new records would get its numbers. A transaction that
+        it left open is open here: commit or abort it. That process must not run any more. Raises `NotFound`
+        for a producer that the log does not know (any more), `ProducerFenced` if a newer epoch is there,
+        `InvalidInput` for an epoch that never was.
         """
         fold = writer.sequencer.refresh()
         known = fold.producers.get(producer_id)
         if known is None:
-            raise NotFound(f"the intake log knows no producer {producer_id}: it was never opened, or is forgotten; open a new one")
+            raise NotFound(
+                f"the intake log knows no producer {producer_id}: it was never opened, or is "
+                "forgotten; open a new one"
+            )
         if epoch < known.epoch:
             raise ProducerFenced(_fenced(producer_id, epoch))
         if epoch > known.epoch:
-            raise InvalidInput(f"producer {producer_id} has the epoch {known.epoch}; there is no epoch {epoch} to resume")
+            raise InvalidInput(
+                f"producer {producer_id} has the epoch {known.epoch}; there is no epoch {epoch} to resume"
+            )
         producer = cls(writer, producer_id, epoch, known.transactional_id)
         if fold.transactions.get(producer_id) is not None:
             producer._session.phase, producer._session.written = "open", True
@@ -102,17 +123,23 @@ class Producer:
         """None: it has no transactions."""
         return self._session.transactional_id or None
 
-    def send(self, topic: str, record: Record, partition: int | None = None, sequence: int | None = None) -> PendingRecord:
+    def send(
+        self, topic: str, record: Record, partition: int | None = None, sequence: int | None = None
+    ) -> PendingRecord:
         """Hand over one record, as `IntakeWriter.send`.
 
-        `sequence` is for a record that was sent before and whose outcome is unknown (`PendingRecord.sequence` of that time): it is stored
-        once in any case. One that failed is sent again without it. Raises also `ProducerFenced`, `TransactionFailed`, and `InvalidInput`
-        outside of a transaction or if nothing decides the partition of a record that is sent again.
+        `sequence` is for a record that was sent before and whose outcome is unknown (`PendingRecord.sequence`
+        of that time): it is stored once in any case. One that failed is sent again without it. Raises also
+        `ProducerFenced`, `TransactionFailed`, and `InvalidInput` outside of a transaction or if nothing
+        decides the partition of a record that is sent again.
         """
         if sequence is not None:
             check_sequence(sequence)
             if partition is None and record.key is None:
-                raise InvalidInput("a record that is sent again must go to the same partition; name it, for there is no key to decide")
+                raise InvalidInput(
+                    "a record that is sent again must go to the same partition; name it, for there is "
+                    "no key to decide"
+                )
         return self._writer.send(topic, record, partition, stamper=self._session, sequence=sequence)
 
     def send_batch(
@@ -124,33 +151,43 @@ class Producer:
     ) -> PendingBatch:
         """Hand over many records, as `IntakeWriter.send_batch`.
 
-        `sequence` as for `send`: one per row (`PendingBatch.sequences`; a row with -1 had none and is left out), or that of the first row
-        if all rows are of one partition and each of them had one.
+        `sequence` as for `send`: one per row (`PendingBatch.sequences`; a row with -1 had none and is left
+        out), or that of the first row if all rows are of one partition and each of them had one.
         """
         if sequence is not None and partition is None and _undecided(batch):
-            raise InvalidInput("rows that are sent again must go to the same partitions; name them, for there are rows without a key")
+            raise InvalidInput(
+                "rows that are sent again must go to the same partitions; name them, for there are "
+                "rows without a key"
+            )
         return self._writer.send_batch(topic, batch, partition, stamper=self._session, sequence=sequence)
 
     # transactions
 
     def begin(self) -> None:
-        """Begin a transaction. Raises `InvalidInput` if there is one or without a transactional id, `ProducerFenced`."""
+        """Begin a transaction. Raises `InvalidInput` if there is one or without a transactional id,
+        `ProducerFenced`.
+        """
         with self._writer.lock:
             session = self._session
             if not session.transactional_id:
-                raise InvalidInput("this producer has no transactional id, so it has no transactions; open one with an id")
+                raise InvalidInput(
+                    "this producer has no transactional id, so it has no transactions; open one with an id"
+                )
             if session.fenced is not None:
                 raise ProducerFenced(session.fenced)
             if session.phase != "none":
-                raise InvalidInput(f"the transaction of {session.transactional_id!r} is not ended; commit or abort it first")
+                raise InvalidInput(
+                    f"the transaction of {session.transactional_id!r} is not ended; commit or abort it first"
+                )
             session.phase = "open"
 
     def commit(self) -> None:
         """Make the records of the transaction visible, all at once; returns when they are.
 
-        Raises `TransactionFailed` if one of them is not certainly stored (then only `abort` is left), `ProducerFenced` if somebody else
-        has the transactional id now or the time was over (then it is aborted), `OutcomeUnknown` if the commit may or may not be in the
-        log, `RetryLater` if nothing was decided; after the last two, commit again.
+        Raises `TransactionFailed` if one of them is not certainly stored (then only `abort` is left),
+        `ProducerFenced` if somebody else has the transactional id now or the time was over (then it is
+        aborted), `OutcomeUnknown` if the commit may or may not be in the log, `RetryLater` if nothing was
+        decided; after the last two, commit again.
         """
         self._end(commit=True)
 
@@ -162,7 +199,8 @@ class Producer:
     def transaction(self) -> Iterator[Self]:
         """Begin; commit at the end of the block, abort if it raises.
 
-        If the commit itself is of unknown outcome, nothing is aborted: the error says so, and `commit` again settles it.
+        If the commit itself is of unknown outcome, nothing is aborted: the error says so, and `commit` again
+        settles it.
         """
         self.begin()
         try:
@@ -180,7 +218,11 @@ class Producer:
         try:
             self.abort()
         except ArchiverError as error:
-            _log.warning("the transaction of %r was not aborted here, its time-out will do it: %s", self.transactional_id, error)
+            _log.warning(
+                "the transaction of %r was not aborted here, its time-out will do it: %s",
+                self.transactional_id,
+                error,
+            )
 
     def _end(self, *, commit: bool) -> None:
         session = self._session
@@ -189,7 +231,9 @@ class Producer:
                 raise InvalidInput("there is no transaction to end; begin one first")
             if self._marker is not None and self._marker != commit:
                 wanted = "commit" if self._marker else "abort"
-                raise InvalidInput(f"the {wanted} of the transaction is of unknown outcome; {wanted} again to settle it")
+                raise InvalidInput(
+                    f"the {wanted} of the transaction is of unknown outcome; {wanted} again to settle it"
+                )
             session.phase = "ending"
         try:
             if self._marker is None:
@@ -203,17 +247,25 @@ class Producer:
             if refusal is not None:
                 session.fenced = _fenced(session.producer_id, session.epoch)
         if refusal is not None:
-            raise ProducerFenced(f"the transaction of {session.transactional_id!r} was aborted before: {session.fenced}")
+            raise ProducerFenced(
+                f"the transaction of {session.transactional_id!r} was aborted before: {session.fenced}"
+            )
 
     def _await_acknowledgements(self, *, commit: bool) -> None:
-        """Records that are still on their way would land behind the marker, and begin a transaction of their own."""
+        """Records that are still on their way would land behind the marker, and begin a transaction of their
+        own.
+        """
         session = self._session
         self._writer.flush()
         with self._writer.lock:
             if session.outstanding:
-                raise RetryLater(f"{session.outstanding} sendings of the transaction are not acknowledged yet; try again")
+                raise RetryLater(
+                    f"{session.outstanding} sendings of the transaction are not acknowledged yet; try again"
+                )
             if commit and session.fenced is not None:
-                raise ProducerFenced(f"the transaction of {session.transactional_id!r} is aborted: {session.fenced}")
+                raise ProducerFenced(
+                    f"the transaction of {session.transactional_id!r} is aborted: {session.fenced}"
+                )
             if commit and session.trouble is not None:
                 raise TransactionFailed(session.why())
 
@@ -223,13 +275,17 @@ class Producer:
         except OutcomeUnknown as error:
             self._marker = commit
             what = "commit" if commit else "abort"
-            raise OutcomeUnknown(f"the {what} may or may not be in the intake log; {what} again to settle it: {error}") from error
+            raise OutcomeUnknown(
+                f"the {what} may or may not be in the intake log; {what} again to settle it: {error}"
+            ) from error
         self._marker = None
         return refusal
 
 
 def _fenced(producer_id: int, epoch: int) -> str:
-    return f"producer {producer_id} with epoch {epoch} is fenced by a newer epoch, or forgotten; open it again"
+    return (
+        f"producer {producer_id} with epoch {epoch} is fenced by a newer epoch, or forgotten; open it again"
+    )
 
 
 def _check_transactional_id(found: object) -> None:
@@ -238,10 +294,14 @@ def _check_transactional_id(found: object) -> None:
     try:
         count = len(found.encode())
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"the transactional id {excerpt(found, ID_SHOWN_MAX)!r} cannot be written as UTF-8: {error.reason}") from error
+        raise InvalidInput(
+            f"the transactional id {excerpt(found, ID_SHOWN_MAX)!r} cannot be written as UTF-8: "
+            f"{error.reason}"
+        ) from error
     if not 0 < count <= TRANSACTIONAL_ID_BYTES_MAX:
         raise InvalidInput(
-            f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; {excerpt(found, ID_SHOWN_MAX)!r} has {count}"
+            f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; "
+            f"{excerpt(found, ID_SHOWN_MAX)!r} has {count}"
         )
 
 

@@ -1,6 +1,7 @@
 """Whose batch each row of a flush belongs to, as columns: no Python per row of a batch.
 
-Pure. Knows where one producer's batch ends and another begins, and fills the producer columns of an intake file.
+Pure. Knows where one producer's batch ends and another begins, and fills the producer columns of an intake
+file.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ class StampedRows:
     def take(self, order: Int64Array) -> StampedRows:
         """The rows in another order."""
         return StampedRows(
-            self.producer_ids[order], self.epochs[order], self.sequences[order], self.transactional[order], self.stated[order]
+            self.producer_ids[order],
+            self.epochs[order],
+            self.sequences[order],
+            self.transactional[order],
+            self.stated[order],
         )
 
     def breaks(self) -> npt.NDArray[np.bool_]:
@@ -77,14 +82,21 @@ class StampedRows:
         columns = (self.producer_ids, self.epochs, self.sequences, self.transactional)
         return [
             None if producer_id == _NOBODY else Stamp(producer_id, epoch, sequence, transactional)
-            for producer_id, epoch, sequence, transactional in zip(*(column[rows].tolist() for column in columns), strict=True)
+            for producer_id, epoch, sequence, transactional in zip(
+                *(column[rows].tolist() for column in columns), strict=True
+            )
         ]
 
     def columns(self, start: int, end: int, types: Sequence[pa.DataType]) -> list[ArrowArray]:
-        """The producer columns of an intake file for the rows [start, end), in the order of `PRODUCER_COLUMNS`."""
+        """The producer columns of an intake file for the rows [start, end), in the order of
+        `PRODUCER_COLUMNS`.
+        """
         none = ~self.stamped[start:end]
         values = (self.producer_ids, self.epochs, self.sequences, self.transactional)
-        return [pa.array(column[start:end], mask=none).cast(wanted) for column, wanted in zip(values, types, strict=True)]
+        return [
+            pa.array(column[start:end], mask=none).cast(wanted)
+            for column, wanted in zip(values, types, strict=True)
+        ]
 
 
 def _sequences(items: Sequence[Item], stamps: Sequence[Stamp], rows: Int64Array) -> Int64Array:

@@ -1,7 +1,8 @@
 """The writer's queue: bounded in bytes, cut into flushes by age and size.
 
-Owns when a flush is due and how much may wait. Promises that items leave in the order in which they came, and that the bytes held (waiting
-or being written) stay below the bound, but for a single item that is larger by itself. Knows nothing of files and logs.
+Owns when a flush is due and how much may wait. Promises that items leave in the order in which they came, and
+that the bytes held (waiting or being written) stay below the bound, but for a single item that is larger by
+itself. Knows nothing of files and logs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ ROW_COST_BYTES = 64
 
 
 class ItemSource(Protocol):
-    """An idempotent producer, as what writes its items sees it. Every method is called under the queue's lock."""
+    """An idempotent producer, as what writes its items sees it. Every method is called under the queue's
+    lock.
+    """
 
     def held_back(self, item: Item) -> str | None:
         """Why the item must not be written now; None if it may be."""
@@ -36,7 +39,9 @@ class ItemSource(Protocol):
     def record_settled(self, item: RecordItem, verdict: Verdict) -> None:
         """What became of one of its records."""
 
-    def batch_settled(self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
+    def batch_settled(
+        self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]
+    ) -> None:
         """What became of one of its pieces, per row."""
 
 
@@ -85,7 +90,8 @@ class BatchItem:
     stamp: Stamp | None = None
     """Whose rows they are; the sequence is that of the first row."""
     sequences: npt.NDArray[np.int32] | None = None
-    """Per row, with a stamp only: they count per partition. None: the rows follow the first (all are of one partition)."""
+    """Per row, with a stamp only: they count per partition. None: the rows follow the first (all are of one
+    partition)."""
     stated: bool = False
     """The caller stated the sequence numbers, so an earlier attempt may be in the log already."""
     source: ItemSource | None = None
@@ -150,7 +156,8 @@ class FlushQueue:
     def put(self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Item]) -> None:
         """Admit one item of that size and cost, made under the lock once there is room for it.
 
-        Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make` raises: then nothing was admitted.
+        Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make`
+        raises: then nothing was admitted.
         """
         with self.changed:
             self._await_room(cost, timeout_s)
@@ -167,9 +174,11 @@ class FlushQueue:
                 self.changed.notify_all()
 
     def try_put_all(self, raw_bytes: int, cost: int, make: Callable[[], Sequence[Item]]) -> bool:
-        """Admit items of that size and cost together, at once; False if there is no room for all of them, and then for none.
+        """Admit items of that size and cost together, at once; False if there is no room for all of them, and
+        then for none.
 
-        What waits is written at once if they found no room. Raises `Halt` after `close`, and what `make` raises.
+        What waits is written at once if they found no room. Raises `Halt` after `close`, and what `make`
+        raises.
         """
         with self.changed:
             if self._closed:
@@ -204,7 +213,8 @@ class FlushQueue:
             self._waited_s += self._clock.monotonic_s() - began_s
         if not roomy:
             raise RetryLater(
-                f"the intake queue is full ({self._held_cost} of {self._queue_bytes_max} bytes) and nothing was written for "
+                f"the intake queue is full ({self._held_cost} of {self._queue_bytes_max} bytes) and "
+                "nothing was written for "
                 f"{timeout_s:g} s; nothing was sent, try again"
             )
 
@@ -224,7 +234,9 @@ class FlushQueue:
                     break  # the delay is over
             taken: list[Item] = []
             taken_bytes = 0
-            while self._items and (not taken or taken_bytes + self._items[0][1].raw_bytes <= self._delay_max_bytes):
+            while self._items and (
+                not taken or taken_bytes + self._items[0][1].raw_bytes <= self._delay_max_bytes
+            ):
                 item = self._items.popleft()[1]
                 taken.append(item)
                 taken_bytes += item.raw_bytes
@@ -284,8 +296,15 @@ class Piece:
     cost: int
 
 
-def cut_rows(raw_bytes: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], delay_max_bytes: int, queue_bytes_max: int) -> list[Piece]:
-    """The pieces of a batch, each as large as a flush (by raw bytes) and the queue (by cost) allow, or a single row."""
+def cut_rows(
+    raw_bytes: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.int64],
+    delay_max_bytes: int,
+    queue_bytes_max: int,
+) -> list[Piece]:
+    """The pieces of a batch, each as large as a flush (by raw bytes) and the queue (by cost) allow, or a
+    single row.
+    """
     sums = np.concatenate(([0], np.cumsum(raw_bytes)))
     costs = np.concatenate(([0], np.cumsum(weights + ROW_COST_BYTES)))
     cuts: list[Piece] = []

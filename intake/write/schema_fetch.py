@@ -1,4 +1,6 @@
-"""From the settings of topics to what the edge of the intake asks of their records, and to the schemas it judges them by."""
+"""From the settings of topics to what the edge of the intake asks of their records, and to the schemas it
+judges them by.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def edge_rules(settings: Settings) -> Rules:
     for topic in settings.topics:
         sides: tuple[tuple[Side, SchemaSettings | None], ...] = (("key", topic.key), ("value", topic.value))
         rules[topic.name] = {
-            side: SideRules(group.validation, group.coerce, group.dlq, origin=_origin(group)) for side, group in sides if group is not None
+            side: SideRules(group.validation, group.coerce, group.dlq, origin=_origin(group))
+            for side, group in sides
+            if group is not None
         }
     return rules
 
@@ -32,7 +36,9 @@ def _origin(group: SchemaSettings) -> SchemaSettings:
 class EdgeFetch:
     """Fetches checks; the one that was made last is kept while its schema stays. For one thread."""
 
-    def __init__(self, fetch: Fetch, sequencer: Sequencer, leader: Leader, elements_max: int = ELEMENTS_MAX) -> None:
+    def __init__(
+        self, fetch: Fetch, sequencer: Sequencer, leader: Leader, elements_max: int = ELEMENTS_MAX
+    ) -> None:
         """`leader` belongs to this object and only reads. `elements_max`: see `EdgeCheck`."""
         self._fetch = fetch
         self._sequencer = sequencer

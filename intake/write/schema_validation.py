@@ -1,9 +1,11 @@
-"""Knows, at the edge of the intake, the newest schema of every topic whose records are looked at, and keeps it fresh.
+"""Knows, at the edge of the intake, the newest schema of every topic whose records are looked at, and keeps
+it fresh.
 
-Owns the thread that fetches. Promises that what was known goes on to be used while a schema cannot be fetched; that a schema id which the
-newest fetch does not know is asked about again for every record that came after that fetch had begun, before the record is refused; that
-neither senders nor a flood of such ids make it fetch more often than every `ASKED_AGAIN_S`; and that whoever asks waits no longer than they
-say. Must never judge by a schema of another origin than the settings say now.
+Owns the thread that fetches. Promises that what was known goes on to be used while a schema cannot be
+fetched; that a schema id which the newest fetch does not know is asked about again for every record that came
+after that fetch had begun, before the record is refused; that neither senders nor a flood of such ids make it
+fetch more often than every `ASKED_AGAIN_S`; and that whoever asks waits no longer than they say. Must never
+judge by a schema of another origin than the settings say now.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ class _SideState:
     fetched_s: float | None = None
     """When the fetch began that brought `check`."""
     returning: dict[bytes, tuple[float, bool]] = field(default_factory=dict)
-    """Payloads with unknown schema ids (their digest) that were told to come again, when they came, and whether that was once too late for
-    an answer: a fetch that began later tells. An id by itself is not remembered: it may be registered after anybody has asked for it."""
+    """Payloads with unknown schema ids (their digest) that were told to come again, when they came, and
+    whether that was once too late for an answer: a fetch that began later tells. An id by itself is not
+    remembered: it may be registered after anybody has asked for it."""
 
 
 class EdgeSchemas(Judge):
@@ -80,20 +83,25 @@ class EdgeSchemas(Judge):
         self._thread: threading.Thread | None = None
 
     def adopt(self, rules: Rules) -> None:
-        """Go on with these rules; every schema is fetched anew, and one of another origin is not known any more."""
+        """Go on with these rules; every schema is fetched anew, and one of another origin is not known any
+        more.
+        """
         with self._changed:
             before, self._sides = self._sides, {}
             for topic, sides in rules.items():
                 looked = {side: rule for side, rule in sides.items() if rule.looks}
                 if looked:
-                    self._sides[topic] = {side: _state(rule, before.get(topic, {}).get(side)) for side, rule in looked.items()}
+                    self._sides[topic] = {
+                        side: _state(rule, before.get(topic, {}).get(side)) for side, rule in looked.items()
+                    }
             self._asked = True
             self._changed.notify_all()
             self._start()
 
     def begin(self, everything: bool = True) -> None:
-        """Begin to fetch, if there is anything to fetch; waits for the first answers, but not long. Without `everything`, the schemas of a
-        topic are fetched from its first record on, and nothing is said of those of other topics.
+        """Begin to fetch, if there is anything to fetch; waits for the first answers, but not long. Without
+        `everything`, the schemas of a topic are fetched from its first record on, and nothing is said of
+        those of other topics.
         """
         with self._changed:
             self._begun = True
@@ -122,10 +130,14 @@ class EdgeSchemas(Judge):
 
     def elsewhere(self, topic: str) -> Sequence[str]:
         """See `Judge`."""
-        return sorted({state.rules.dlq for state in self._sides.get(topic, {}).values() if state.rules.dlq is not None})
+        return sorted(
+            {state.rules.dlq for state in self._sides.get(topic, {}).values() if state.rules.dlq is not None}
+        )
 
     def judge(self, topic: str, keys: ArrowArray, values: ArrowArray, wait_s: float) -> Judged | None:
-        """See `Judge`. What is wrong with the key is told before what is wrong with the value; a refusal before another topic."""
+        """See `Judge`. What is wrong with the key is told before what is wrong with the value; a refusal
+        before another topic.
+        """
         sides = self._sides.get(topic)
         if sides is None:
             return None
@@ -154,7 +166,9 @@ class EdgeSchemas(Judge):
             payloads = check.coerced(payloads, checked)
         if rules.validation == "none":
             return payloads, {}
-        return payloads, {row: Finding(side, why, checked.cause(row), rules.dlq) for row, why in checked.errors.items()}
+        return payloads, {
+            row: Finding(side, why, checked.cause(row), rules.dlq) for row, why in checked.errors.items()
+        }
 
     def _known(self, topic: str, side: Side, state: _SideState, wait_s: float) -> EdgeCheck:
         if state.check is None:
@@ -163,24 +177,46 @@ class EdgeSchemas(Judge):
                 self._sent_to.add(topic)
                 self._start()
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: state.check is not None or state.tried_s is not None or self._closing, wait_s)
+                self._changed.wait_for(
+                    lambda: state.check is not None or state.tried_s is not None or self._closing, wait_s
+                )
         if state.check is None:
             why = state.trouble or "it is being fetched"
             if state.wrong:
-                raise Halt(f"the schema of the {side} of topic {topic} cannot be had: {why}; nothing was sent, correct that first")
-            raise RetryLater(f"the schema of the {side} of topic {topic} is not known: {why}; nothing was sent, try again")
+                raise Halt(
+                    f"the schema of the {side} of topic {topic} cannot be had: {why}; nothing was "
+                    "sent, correct that first"
+                )
+            raise RetryLater(
+                f"the schema of the {side} of topic {topic} is not known: {why}; nothing was sent, try again"
+            )
         return state.check
 
     def _asked_again(
-        self, topic: str, side: Side, state: _SideState, payloads: ArrowArray, unknown_ids: Mapping[int, int], wait_s: float
+        self,
+        topic: str,
+        side: Side,
+        state: _SideState,
+        payloads: ArrowArray,
+        unknown_ids: Mapping[int, int],
+        wait_s: float,
     ) -> EdgeCheck:
-        """The check of a fetch that began after the payloads came: what it does not know either was not there when they came."""
+        """The check of a fetch that began after the payloads came: what it does not know either was not there
+        when they came.
+        """
         digest = _digest(payloads, unknown_ids)
         with self._changed:
             now_s = self._clock.monotonic_s()
             came_s, was_late = state.returning.pop(digest, (now_s, False))
-            if state.fetched_s is not None and came_s <= state.fetched_s < now_s - ANSWER_LASTS_S and not was_late:
-                came_s, was_late = now_s, True  # perhaps others that are alike; who always comes so late is told the next time
+            if (
+                state.fetched_s is not None
+                and came_s <= state.fetched_s < now_s - ANSWER_LASTS_S
+                and not was_late
+            ):
+                came_s, was_late = (
+                    now_s,
+                    True,
+                )  # perhaps others that are alike; who always comes so late is told the next time
 
             def told() -> bool:
                 return state.fetched_s is not None and state.fetched_s >= came_s
@@ -200,14 +236,17 @@ class EdgeSchemas(Judge):
             why = f": {state.trouble}" if state.trouble else ""
             shown = ", ".join(str(number) for number in sorted(set(unknown_ids.values()))[:5])
             raise RetryLater(
-                f"schema id {shown} is not known for the {side} of topic {topic}, and may be new{why}; nothing was sent, try again"
+                f"schema id {shown} is not known for the {side} of topic {topic}, and may be new{why}; "
+                "nothing was sent, try again"
             )
 
     # the thread
 
     def _work(self) -> list[tuple[str, Side, _SideState]]:
         """What is fetched."""
-        sides = {topic: sides for topic, sides in self._sides.items() if self._everything or topic in self._sent_to}
+        sides = {
+            topic: sides for topic, sides in self._sides.items() if self._everything or topic in self._sent_to
+        }
         return [(topic, side, state) for topic, of_topic in sides.items() for side, state in of_topic.items()]
 
     def _untried(self) -> list[tuple[str, Side, _SideState]]:
@@ -230,12 +269,16 @@ class EdgeSchemas(Judge):
                     self._refresh(topic, side, state)
 
     def _await_turn(self, began_s: float) -> None:
-        """Until the time is over, or until somebody asks and the last fetches are long enough ago; a first fetch waits for nothing."""
+        """Until the time is over, or until somebody asks and the last fetches are long enough ago; a first
+        fetch waits for nothing.
+        """
 
         def ready() -> bool:
             return self._closing or bool(self._untried())
 
-        self._changed.wait_for(lambda: self._asked or ready(), max(0.0, began_s + self._refresh_s - self._clock.monotonic_s()))
+        self._changed.wait_for(
+            lambda: self._asked or ready(), max(0.0, began_s + self._refresh_s - self._clock.monotonic_s())
+        )
         self._changed.wait_for(ready, max(0.0, began_s + ASKED_AGAIN_S - self._clock.monotonic_s()))
 
     def _refresh(self, topic: str, side: Side, state: _SideState) -> None:
@@ -249,12 +292,16 @@ class EdgeSchemas(Judge):
             trouble, wrong = str(error), isinstance(error, InvalidInput)
         except Exception as error:  # noqa: BLE001
             # The head of the loop: the thread must go on, and whoever waits is told.
-            _log.exception("fetching the schema of the %s of topic %s ended in an error nobody expected", side, topic)
+            _log.exception(
+                "fetching the schema of the %s of topic %s ended in an error nobody expected", side, topic
+            )
             trouble = f"{type(error).__name__}: {error}"
         with self._changed:
             if trouble is not None and trouble != state.trouble:
                 after = "records wait" if state.check is None else "the last known one goes on"
-                _log.warning("the schema of the %s of topic %s cannot be fetched, %s: %s", side, topic, after, trouble)
+                _log.warning(
+                    "the schema of the %s of topic %s cannot be fetched, %s: %s", side, topic, after, trouble
+                )
             if check is not None:
                 state.check, state.fetched_s = check, began_s
             state.trouble, state.wrong = trouble, wrong

@@ -1,16 +1,20 @@
-"""One idempotent producer on its way through a writer: which sequence number is next, what is in doubt, how its transaction stands.
+"""One idempotent producer on its way through a writer: which sequence number is next, what is in doubt, how
+its transaction stands.
 
-Pure; its caller holds the lock of the writer's queue, so numbers are given in the order in which records leave the queue. Promises that a
-number is never given to a record while another record with it may be, or may come to be, in the log:
+Pure; its caller holds the lock of the writer's queue, so numbers are given in the order in which records
+leave the queue. Promises that a number is never given to a record while another record with it may be, or may
+come to be, in the log:
 
-- After a certain failure the next number goes back to the lowest that failed. What was numbered before that and still stands in the queue
-  is of an older *generation*: it does not follow any more and fails at once, without being written. (If it were written, it could meet a
-  newer record with its number, and be taken for a repetition.) So no two records that are on their way have one number, and whoever goes
-  on after a crash can state the numbers of all that were.
-- After an unknown outcome nothing is guessed. Whoever sent the records sends them again and states their numbers; until all of them are
-  settled, nothing else of that producer is written to that partition.
+- After a certain failure the next number goes back to the lowest that failed. What was numbered before that
+  and still stands in the queue is of an older *generation*: it does not follow any more and fails at once,
+  without being written. (If it were written, it could meet a newer record with its number, and be taken for a
+  repetition.) So no two records that are on their way have one number, and whoever goes on after a crash can
+  state the numbers of all that were.
+- After an unknown outcome nothing is guessed. Whoever sent the records sends them again and states their
+  numbers; until all of them are settled, nothing else of that producer is written to that partition.
 
-What nobody can check is whether a record whose number is stated is the one that had it: a record that *failed* must be sent again without.
+What nobody can check is whether a record whose number is stated is the one that had it: a record that
+*failed* must be sent again without.
 """
 
 from __future__ import annotations
@@ -27,7 +31,10 @@ from intake.producers import SEQUENCE_COUNT, Stamp, after
 from intake.write.acknowledgements import NO_OFFSET, Verdict
 from intake.write.queue import BatchItem, Item, RecordItem
 
-_NOT_BEFORE = "an earlier record of the producer for that partition failed, and this one must not come before it; send both again"
+_NOT_BEFORE = (
+    "an earlier record of the producer for that partition failed, and this one must not come before it; "
+    "send both again"
+)
 
 Span = tuple[int, int]
 """The first sequence number and how many."""
@@ -38,7 +45,9 @@ NextSequence = Callable[[TopicPartition], "int | None"]
 class ProducerSession:
     """State of one producer id and epoch in this process."""
 
-    def __init__(self, producer_id: int, epoch: int, transactional_id: str, log_expects: NextSequence) -> None:
+    def __init__(
+        self, producer_id: int, epoch: int, transactional_id: str, log_expects: NextSequence
+    ) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.transactional_id = transactional_id
@@ -79,7 +88,9 @@ class ProducerSession:
     # as the writer sees it
 
     def stamp(self, tp: TopicPartition, stated: int | None) -> Stamp:
-        """Number one record. Raises `ProducerFenced`, `TransactionFailed`, or `InvalidInput` outside of a transaction."""
+        """Number one record. Raises `ProducerFenced`, `TransactionFailed`, or `InvalidInput` outside of a
+        transaction.
+        """
         self._check_open()
         sequence = self._next_of(tp) if stated is None else stated
         self._given(tp, after(sequence, 1))
@@ -108,8 +119,12 @@ class ProducerSession:
         self._count(1, stated is not None)
         return Stamp(self.producer_id, self.epoch, int(sequences[0]), bool(self.transactional_id)), sequences
 
-    def in_log(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Which rows the log has passed with their numbers: it stores none of them anew. So it is with all rows of a fenced producer."""
+    def in_log(
+        self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.bool_]:
+        """Which rows the log has passed with their numbers: it stores none of them anew. So it is with all
+        rows of a fenced producer.
+        """
         passed = np.ones(len(partitions), bool)
         for partition in np.unique(partitions).tolist():
             expected = self._log_expects((topic_id, partition))
@@ -119,8 +134,12 @@ class ProducerSession:
                 passed[rows] = (behind > 0) & (behind <= SEQUENCE_COUNT // 2)
         return passed
 
-    def given_up(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> None:
-        """Rows with these numbers are certainly not in the log, and are not sent any more: nothing waits for them."""
+    def given_up(
+        self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]
+    ) -> None:
+        """Rows with these numbers are certainly not in the log, and are not sent any more: nothing waits for
+        them.
+        """
         for partition, sequence in zip(partitions.tolist(), sequences.tolist(), strict=True):
             tp = (topic_id, partition)
             left = _without(self._unknown.pop(tp, []), (sequence, 1))
@@ -149,7 +168,8 @@ class ProducerSession:
                 return _NOT_BEFORE
             if tp in self._unknown:
                 return (
-                    f"earlier records {where} are of unknown outcome; send those again with their sequence numbers, then this one without"
+                    f"earlier records {where} are of unknown outcome; send those again with their sequence "
+                    "numbers, then this one without"
                 )
         return None
 
@@ -160,7 +180,9 @@ class ProducerSession:
         self._settled(item, item.pending.partition, (item.stamp.sequence, 1), verdict)
         self._fail_what_follows()
 
-    def batch_settled(self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
+    def batch_settled(
+        self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]
+    ) -> None:
         """What became of a piece of a batch."""
         self._count(-1, item.stated)
         assert item.sequences is not None, "it came from here"
@@ -175,7 +197,9 @@ class ProducerSession:
         self._fail_what_follows()
 
     def _fail_what_follows(self) -> None:
-        """Let what waits behind a failure fail as well; a batch fails as a whole, and so do others behind its other partitions."""
+        """Let what waits behind a failure fail as well; a batch fails as a whole, and so do others behind its
+        other partitions.
+        """
         if self._failing:
             return  # it is called by itself; the outer call goes on with what was found meanwhile
         self._failing = True
@@ -189,7 +213,9 @@ class ProducerSession:
                     self.record_settled(item, verdict)
                 else:
                     none = np.zeros(item.rows, np.int32)
-                    item.pending.settle(item.first_row, np.full(item.rows, NO_OFFSET, np.int64), none, [verdict])
+                    item.pending.settle(
+                        item.first_row, np.full(item.rows, NO_OFFSET, np.int64), none, [verdict]
+                    )
                     self.batch_settled(item, none, [verdict])
         self._failing = False
 
@@ -203,9 +229,13 @@ class ProducerSession:
         if not self.transactional_id:
             return
         if self.phase == "none":
-            raise InvalidInput(f"producer {self.transactional_id!r} sends in transactions only; begin one first")
+            raise InvalidInput(
+                f"producer {self.transactional_id!r} sends in transactions only; begin one first"
+            )
         if self.phase == "ending":
-            raise InvalidInput(f"the transaction of {self.transactional_id!r} is being ended; begin another one after that")
+            raise InvalidInput(
+                f"the transaction of {self.transactional_id!r} is being ended; begin another one after that"
+            )
         if self.trouble is not None:
             raise TransactionFailed(self.why())
 
@@ -244,9 +274,12 @@ class ProducerSession:
             self._go_back(tp, span[0], verdict)
 
     def _go_back(self, tp: TopicPartition, free: int, verdict: Verdict) -> None:
-        """The records from number `free` on are certainly not in the log, and those behind them in the queue will not be either."""
+        """The records from number `free` on are certainly not in the log, and those behind them in the queue
+        will not be either.
+        """
         if verdict.refusal == "out_of_order" and tp not in self._unknown and not self._stated_outstanding:
-            # Numbers before it were given away for nothing: stated ones that came to nothing. The log says where to go on.
+            # Numbers before it were given away for nothing: stated ones that came to nothing. The log says
+            # where to go on.
             free = self._log_expects(tp) or 0
         self._next[tp] = free
         self.generation += 1
@@ -265,12 +298,16 @@ def _is_ahead(sequence: int, other: int) -> bool:
 
 def _partitions(item: Item) -> Sequence[TopicPartition]:
     """Where its records go."""
-    partitions = [item.pending.partition] if isinstance(item, RecordItem) else np.unique(item.partitions).tolist()
+    partitions = (
+        [item.pending.partition] if isinstance(item, RecordItem) else np.unique(item.partitions).tolist()
+    )
     return [(item.topic.topic_id, partition) for partition in partitions]
 
 
 def _grouped(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[int], list[int], list[int]]:
-    """An order in which equal keys stand together and keep theirs; each key, where it begins in that order, and how often it is there."""
+    """An order in which equal keys stand together and keep theirs; each key, where it begins in that order,
+    and how often it is there.
+    """
     order = np.argsort(keys, kind="stable")
     found, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
     return order, found.tolist(), starts.tolist(), counts.tolist()
@@ -297,7 +334,9 @@ def _without(spans: Sequence[Span], taken: Span) -> list[Span]:
     """The spans without the numbers of another."""
     left: list[Span] = []
     for first, count in spans:
-        begin = (taken[0] - first + SEQUENCE_COUNT // 2) % SEQUENCE_COUNT - SEQUENCE_COUNT // 2  # relative to `first`, maybe before it
+        begin = (
+            taken[0] - first + SEQUENCE_COUNT // 2
+        ) % SEQUENCE_COUNT - SEQUENCE_COUNT // 2  # relative to `first`, maybe before it
         end = begin + taken[1]
         if begin >= count or end <= 0:
             left.append((first, count))

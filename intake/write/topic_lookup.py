@@ -1,7 +1,7 @@
 """Whether a topic has come meanwhile: asked by anybody, answered by the log at most once in a while.
 
-Promises that whoever asks for topics that do not exist cannot make this process read the log as often as they ask, nor wait for a log that
-does not answer: one of them waits, and the others are told to come back.
+Promises that whoever asks for topics that do not exist cannot make this process read the log as often as they
+ask, nor wait for a log that does not answer: one of them waits, and the others are told to come back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class TopicLookup:
         Raises `RetryLater` if it could not be read, or if another thread is at it.
         """
         if not self._asking.acquire(blocking=False):
-            raise RetryLater("the intake log is being asked for new topics, and has not answered yet; ask again")
+            raise RetryLater(
+                "the intake log is being asked for new topics, and has not answered yet; ask again"
+            )
         try:
             if self._clock.monotonic_s() >= self._fresh_until_s:
                 self._read()

@@ -1,4 +1,5 @@
-"""The acknowledgement of a batch whose rows go different ways: into their topic, into another one, or nowhere.
+"""The acknowledgement of a batch whose rows go different ways: into their topic, into another one, or
+nowhere.
 
 Promises one answer per row in the order of the input, given once all rows have theirs.
 """
@@ -18,9 +19,13 @@ from intake.write.validation import Finding, refusal
 
 
 class PendingParts(PendingBatch):
-    """A `PendingBatch` of several. The writer's part is `refuse`, `fail`, `leave_out` and `add`, before anybody else has it."""
+    """A `PendingBatch` of several. The writer's part is `refuse`, `fail`, `leave_out` and `add`, before
+    anybody else has it.
+    """
 
-    def __init__(self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition, *, numbered: bool) -> None:
+    def __init__(
+        self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition, *, numbered: bool
+    ) -> None:
         """`numbered`: an idempotent producer sends the batch."""
         super().__init__(topic, partitions.copy(), settled)
         if numbered:
@@ -33,20 +38,30 @@ class PendingParts(PendingBatch):
     def refuse(self, refused: Mapping[int, Finding]) -> None:
         """These rows are not stored."""
         for row, finding in refused.items():
-            self._set(np.array([row]), Verdict("failed", f"row {row}: {refusal(self.topic, finding)}", refused=True))
+            self._set(
+                np.array([row]), Verdict("failed", f"row {row}: {refusal(self.topic, finding)}", refused=True)
+            )
 
     def fail(self, rows: Int64Array, why: str) -> None:
         """These rows could not be handed over."""
         self._set(rows, Verdict("failed", why))
 
     def leave_out(self, rows: Int64Array, *, perhaps_elsewhere: bool) -> None:
-        """These rows are sent again and had no number, so they are not sent. `perhaps_elsewhere`: some may have gone into another topic."""
+        """These rows are sent again and had no number, so they are not sent. `perhaps_elsewhere`: some may
+        have gone into another topic.
+        """
         why = "the row had no sequence number when it was sent before, so it was left out now"
         if perhaps_elsewhere:
-            error = f"{why}; it may have gone into another topic then, of which only the acknowledgement of that time tells"
+            error = (
+                f"{why}; it may have gone into another topic then, of which only the acknowledgement of "
+                "that time tells"
+            )
             self._set(rows, Verdict("unknown", error))
         else:
-            error = f"{why}: it was refused then, or found no room, and is not stored; to send it anew, state no number"
+            error = (
+                f"{why}: it was refused then, or found no room, and is not stored; to send it anew, state "
+                "no number"
+            )
             self._set(rows, Verdict("failed", error))
 
     def add(self, rows: Int64Array, part: PendingBatch) -> None:

@@ -1,9 +1,10 @@
-"""What becomes of a record at the edge of the intake, before anything of it is written: taken as it is, taken with an envelope, refused, or
-taken in to another topic.
+"""What becomes of a record at the edge of the intake, before anything of it is written: taken as it is, taken
+with an envelope, refused, or taken in to another topic.
 
-Owns the words of enforcement, the headers of a record that goes elsewhere, and the division of records by what was found. Promises that a
-null key or value passes, that no byte of a key or value changes but for the envelope that `coerce` puts before it, and that records keep
-their order. Pure but for the judge that it asks. Must never let a record in because nobody could tell whether it decodes.
+Owns the words of enforcement, the headers of a record that goes elsewhere, and the division of records by
+what was found. Promises that a null key or value passes, that no byte of a key or value changes but for the
+envelope that `coerce` puts before it, and that records keep their order. Pure but for the judge that it asks.
+Must never let a record in because nobody could tell whether it decodes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import pyarrow as pa
 
 from archiver.runtime.errors import RecordRefused
 from archiver.runtime.text import counted
-from intake.arrow_arrays import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array, list_lengths
+from intake.arrow_arrays import (
+    ArrowArray,
+    Int64Array,
+    binary_lengths,
+    header_lengths,
+    list_array,
+    list_lengths,
+)
 from intake.records import HEADER_COST_BYTES, HEADERS, RECORD_SCHEMA, NormalBatch, Record
 
 Side = Literal["key", "value"]
@@ -80,7 +88,8 @@ class Judge(Protocol):
         """Whether anything is asked of the topic's records."""
 
     def judge(self, topic: str, keys: ArrowArray, values: ArrowArray, wait_s: float) -> Judged | None:
-        """What the topic's schemas say of binary columns of one length; None if nothing of the topic is looked at.
+        """What the topic's schemas say of binary columns of one length; None if nothing of the topic is
+        looked at.
 
         Waits up to `wait_s` for a schema that is not known yet. Raises `RetryLater` if it cannot be told.
         """
@@ -117,23 +126,36 @@ def admit(
     values = pa.array([record.value for record in records], pa.binary())
     judged = judge.judge(topic, keys, values, wait_s)
     if judged is None:
-        return [Admitted(topic, partition, record) for record, partition in zip(records, partitions, strict=True)]
+        return [
+            Admitted(topic, partition, record) for record, partition in zip(records, partitions, strict=True)
+        ]
     if judged.keys is not keys or judged.values is not values:
         payloads = zip(judged.keys.to_pylist(), judged.values.to_pylist(), strict=True)
-        records = [replace(record, key=key, value=value) for record, (key, value) in zip(records, payloads, strict=True)]
+        records = [
+            replace(record, key=key, value=value)
+            for record, (key, value) in zip(records, payloads, strict=True)
+        ]
     admitted: list[Admitted] = []
     for row, (record, partition) in enumerate(zip(records, partitions, strict=True)):
         finding = judged.findings.get(row)
         if finding is None or finding.dlq is None:
-            admitted.append(Admitted(topic, partition, record, None if finding is None else refusal(topic, finding)))
+            admitted.append(
+                Admitted(topic, partition, record, None if finding is None else refusal(topic, finding))
+            )
             continue
         headers = (*record.headers, *dlq_headers(topic, partition, finding))
-        admitted.append(Admitted(finding.dlq, partition % partitions_of(finding.dlq), replace(record, headers=headers)))
+        admitted.append(
+            Admitted(finding.dlq, partition % partitions_of(finding.dlq), replace(record, headers=headers))
+        )
     return admitted
 
 
-def admit_all(judge: Judge, records: Sequence[Admitted], wait_s: float, partitions_of: PartitionsOf) -> list[Admitted]:
-    """What becomes of records of any topics, none of which was judged before, in their order; raises as `admit`."""
+def admit_all(
+    judge: Judge, records: Sequence[Admitted], wait_s: float, partitions_of: PartitionsOf
+) -> list[Admitted]:
+    """What becomes of records of any topics, none of which was judged before, in their order; raises as
+    `admit`.
+    """
     admitted = list(records)
     for topic in sorted({one.topic for one in records}):
         if judge.looks_at(topic):
@@ -214,7 +236,9 @@ def divide(
     partitions_of: PartitionsOf,
     again: SentAgain | None = None,
 ) -> Divided | None:
-    """Divide a batch; None if all of it goes in as it is. Without a judge nothing is looked at. Raises as `admit`."""
+    """Divide a batch; None if all of it goes in as it is. Without a judge nothing is looked at. Raises as
+    `admit`.
+    """
     here: list[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]] = []
     elsewhere: dict[str, list[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]]] = {}
     refused: dict[int, Finding] = {}
@@ -224,7 +248,9 @@ def divide(
         rows = np.arange(first, first + len(partitions), dtype=np.int64)
         first += len(partitions)
         keys, values = batch.columns.column("key"), batch.columns.column("value")
-        judged = (None if judge is None else judge.judge(topic, keys, values, wait_s)) or Judged(keys, values, {})
+        judged = (None if judge is None else judge.judge(topic, keys, values, wait_s)) or Judged(
+            keys, values, {}
+        )
         findings, going_out = judged.findings, np.zeros(len(rows), bool)
         if again is not None:
             findings = {row: finding for row, finding in findings.items() if not again.in_log[rows[row]]}
@@ -237,14 +263,20 @@ def divide(
         good[list(findings)] = False
         here.append(_chosen(going, rows, partitions, good))
         refused |= {int(rows[row]): finding for row, finding in findings.items() if finding.dlq is None}
-        moving = {row: finding for row, finding in sorted(findings.items()) if finding.dlq is not None and not going_out[row]}
+        moving = {
+            row: finding
+            for row, finding in sorted(findings.items())
+            if finding.dlq is not None and not going_out[row]
+        }
         for name in sorted({finding.dlq for finding in moving.values() if finding.dlq is not None}):
             found = {row: finding for row, finding in moving.items() if finding.dlq == name}
             chosen = np.zeros(len(partitions), bool)
             chosen[list(found)] = True
             theirs, moved, numbers = _chosen(going, rows, partitions, chosen)
             headers = [dlq_headers(topic, int(partitions[row]), finding) for row, finding in found.items()]
-            elsewhere.setdefault(name, []).append((theirs, _with_headers(moved, headers), numbers % partitions_of(name)))
+            elsewhere.setdefault(name, []).append(
+                (theirs, _with_headers(moved, headers), numbers % partitions_of(name))
+            )
     if as_it_is:
         return None
     left_out = left_out[~np.isin(left_out, list(refused))]
@@ -256,13 +288,19 @@ def refuse_whole(topic: str, refused: Mapping[int, Finding]) -> None:
     if refused:
         row = min(refused)
         more = "" if len(refused) == 1 else f" ({counted(len(refused), 'row')} of the batch are so)"
-        raise RecordRefused(f"row {row}: {refused[row]}; topic {topic} takes no such record{more}, and nothing of the batch was sent")
+        raise RecordRefused(
+            f"row {row}: {refused[row]}; topic {topic} takes no such record{more}, and nothing of the "
+            "batch was sent"
+        )
 
 
 def _with_headers(batch: NormalBatch, added: Sequence[Sequence[tuple[str, bytes]]]) -> NormalBatch:
     """The batch with further headers in each row."""
     before: list[list[dict[str, object]]] = batch.columns.column("headers").to_pylist()  # type: ignore[assignment]
-    lists = [own + [{"key": name, "value": value} for name, value in more] for own, more in zip(before, added, strict=True)]
+    lists = [
+        own + [{"key": name, "value": value} for name, value in more]
+        for own, more in zip(before, added, strict=True)
+    ]
     offsets = np.concatenate(([0], np.cumsum([len(one) for one in lists]))).astype(np.int32)
     entries = pa.array([pair for one in lists for pair in one], HEADERS.value_type)
     columns = [batch.columns.column(name) for name in RECORD_SCHEMA.names]
@@ -274,7 +312,9 @@ def _measured(columns: Sequence[ArrowArray]) -> NormalBatch:
     key, value, headers, _ = columns
     raw_bytes = binary_lengths(key) + binary_lengths(value) + header_lengths(headers)
     weights = raw_bytes + HEADER_COST_BYTES * list_lengths(headers)
-    return NormalBatch(pa.RecordBatch.from_arrays(list(columns), schema=RECORD_SCHEMA), raw_bytes, weights, None)
+    return NormalBatch(
+        pa.RecordBatch.from_arrays(list(columns), schema=RECORD_SCHEMA), raw_bytes, weights, None
+    )
 
 
 def _chosen(
@@ -283,7 +323,11 @@ def _chosen(
     if mask.all():
         return rows, batch, partitions
     columns = batch.columns.filter(pa.array(mask))
-    return rows[mask], NormalBatch(columns, batch.raw_bytes[mask], batch.weights[mask], None), partitions[mask]
+    return (
+        rows[mask],
+        NormalBatch(columns, batch.raw_bytes[mask], batch.weights[mask], None),
+        partitions[mask],
+    )
 
 
 def _rows(parts: Sequence[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]]) -> Rows:

@@ -1,8 +1,10 @@
-"""The intake writer: a queue that takes records from any number of threads, and one thread that publishes them.
+"""The intake writer: a queue that takes records from any number of threads, and one thread that publishes
+them.
 
-Promises: every record that was handed over is acknowledged, with what `intake.write.flush` says became of it. Records of one partition that
-one thread sends get offsets in the order of sending. Because one thread writes, a flush of unknown outcome is settled (by the sequencer)
-before a later one is appended. Memory is bounded by `queue_bytes_max`: a sender that finds no room waits.
+Promises: every record that was handed over is acknowledged, with what `intake.write.flush` says became of it.
+Records of one partition that one thread sends get offsets in the order of sending. Because one thread writes,
+a flush of unknown outcome is settled (by the sequencer) before a later one is appended. Memory is bounded by
+`queue_bytes_max`: a sender that finds no room waits.
 """
 
 from __future__ import annotations
@@ -33,7 +35,17 @@ from intake.write.placement import Placement
 from intake.write.queue import ROW_COST_BYTES, BatchItem, FlushQueue, Item, Piece, RecordItem, cut_rows
 from intake.write.topic_lookup import TopicLookup
 from intake.write.validated_batch import PendingParts
-from intake.write.validation import Admitted, Divided, Judge, Rows, SentAgain, admit, admit_all, divide, refuse_whole
+from intake.write.validation import (
+    Admitted,
+    Divided,
+    Judge,
+    Rows,
+    SentAgain,
+    admit,
+    admit_all,
+    divide,
+    refuse_whole,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +63,9 @@ class WriterSettings(Protocol):
 
     @property
     def queue_bytes_max(self) -> int:
-        """What may wait or be on its way, counted as weights and `ROW_COST_BYTES` per record; a sender that would exceed it waits."""
+        """What may wait or be on its way, counted as weights and `ROW_COST_BYTES` per record; a sender that
+        would exceed it waits.
+        """
 
     @property
     def record_bytes_max(self) -> int:
@@ -80,7 +94,9 @@ class WriterSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriterMetrics:
-    """What a writer has done since it was opened, and what it holds now. `archiver.runtime.logging.METRICS` says what each number means."""
+    """What a writer has done since it was opened, and what it holds now. `archiver.runtime.logging.METRICS`
+    says what each number means.
+    """
 
     queue_bytes: int
     queue_bytes_max: int
@@ -116,7 +132,9 @@ class IntakeWriter:
         self._settings = settings
         sequencer.refresh()
         self._accept_clock = AcceptClock(clock, settings.clock_skew_max, settings.clock_settle)
-        self._queue = FlushQueue(clock, settings.delay_max, settings.delay_max_bytes, settings.queue_bytes_max)
+        self._queue = FlushQueue(
+            clock, settings.delay_max, settings.delay_max_bytes, settings.queue_bytes_max
+        )
         self._placement = Placement(ids)
         self._publisher = FlushPublisher(objects, sequencer, settings, clock, ids, self._accept_clock)
         self._in_work: Sequence[Item] = ()
@@ -130,14 +148,20 @@ class IntakeWriter:
         self.close()
 
     def send(
-        self, topic: str, record: Record, partition: int | None = None, *, stamper: Stamper | None = None, sequence: int | None = None
+        self,
+        topic: str,
+        record: Record,
+        partition: int | None = None,
+        *,
+        stamper: Stamper | None = None,
+        sequence: int | None = None,
     ) -> PendingRecord:
         """Hand over one record; returns at once if there is room.
 
-        `stamper` is the idempotent producer that sends it, `sequence` its number if it is sent again. Raises `NotFound` (topic or
-        partition), `RecordRefused`, or `RetryLater` (no room within `close_timeout`, a clock that runs ahead, or a schema that is not
-        known): then nothing was sent. A record that goes into another topic because it does not decode is of no idempotent producer,
-        unless it is in a transaction.
+        `stamper` is the idempotent producer that sends it, `sequence` its number if it is sent again. Raises
+        `NotFound` (topic or partition), `RecordRefused`, or `RetryLater` (no room within `close_timeout`, a
+        clock that runs ahead, or a schema that is not known): then nothing was sent. A record that goes into
+        another topic because it does not decode is of no idempotent producer, unless it is in a transaction.
         """
         state = self._topic(topic)
         raw_bytes = validate(record, self._settings.record_bytes_max)
@@ -145,7 +169,10 @@ class IntakeWriter:
         if self._judge is not None and self._judge.looks_at(topic):
             admitted = self._admitted(self._judge, state, record, place, stamper, sequence)
             if admitted.topic != topic:
-                state, sequence = self._topic(admitted.topic), None  # the number is one of the topic it was sent to
+                state, sequence = (
+                    self._topic(admitted.topic),
+                    None,
+                )  # the number is one of the topic it was sent to
                 stamper = stamper if stamper is not None and stamper.transactional_id else None
             record, place = admitted.record, admitted.partition
             raw_bytes = raw_bytes_of(record)
@@ -158,7 +185,18 @@ class IntakeWriter:
                 return RecordItem(state, record, raw_bytes, cost, accept_us, pending)
             stamp = stamper.stamp((state.topic_id, pending.partition), sequence)
             pending.sequence = stamp.sequence
-            item = RecordItem(state, record, raw_bytes, cost, accept_us, pending, stamp, sequence is not None, stamper, stamper.generation)
+            item = RecordItem(
+                state,
+                record,
+                raw_bytes,
+                cost,
+                accept_us,
+                pending,
+                stamp,
+                sequence is not None,
+                stamper,
+                stamper.generation,
+            )
             stamper.queued(item)
             return item
 
@@ -166,11 +204,13 @@ class IntakeWriter:
         return pending
 
     def try_send(self, inputs: Sequence[Input], told: Callable[[], None]) -> list[PendingRecord] | None:
-        """Hand over several records, all of them or none, without waiting; None if there is no room for all of them now.
+        """Hand over several records, all of them or none, without waiting; None if there is no room for all
+        of them now.
 
-        `told` is called once per record when its outcome is there, under the writer's lock. A record that does not decode, and is refused
-        for that, fails by itself; the others go in. Raises `NotFound` or `RecordRefused` that names the place in the input, `InvalidInput`
-        if they could never find room, `RetryLater` (a clock that runs ahead, a schema that is not known), `Halt` (closed); in each case
+        `told` is called once per record when its outcome is there, under the writer's lock. A record that
+        does not decode, and is refused for that, fails by itself; the others go in. Raises `NotFound` or
+        `RecordRefused` that names the place in the input, `InvalidInput` if they could never find room,
+        `RetryLater` (a clock that runs ahead, a schema that is not known), `Halt` (closed); in each case
         nothing was sent.
         """
         admitted: list[Admitted] = []
@@ -205,7 +245,10 @@ class IntakeWriter:
 
         def make() -> list[RecordItem]:
             accept_us = self._accept_us()
-            return [RecordItem(state, record, raw, cost, accept_us, pending) for state, record, raw, cost, pending in sized]
+            return [
+                RecordItem(state, record, raw, cost, accept_us, pending)
+                for state, record, raw, cost, pending in sized
+            ]
 
         if sized and not self._queue.try_put_all(sum(one[2] for one in sized), cost, make):
             return None
@@ -225,11 +268,13 @@ class IntakeWriter:
     ) -> PendingBatch:
         """Hand over many records at once; see `RECORD_SCHEMA` for the columns.
 
-        `partition` holds for every row; else the batch's own column `partition`, else the key decides. Rows of one partition become one
-        producer's batch. `sequence` is that of the first row, if all rows are of one partition and none is found that does not decode
-        (else `InvalidInput`, for such rows have no number), or one per row: -1 for a row that had none, which is left out.
-        Raises as `send`; then nothing was sent. If the room ends halfway, the rows that found none are acknowledged as failed. A row that
-        does not decode, and is refused for that, fails by itself and the others go in; in a transaction the whole batch is refused.
+        `partition` holds for every row; else the batch's own column `partition`, else the key decides. Rows
+        of one partition become one producer's batch. `sequence` is that of the first row, if all rows are of
+        one partition and none is found that does not decode (else `InvalidInput`, for such rows have no
+        number), or one per row: -1 for a row that had none, which is left out. Raises as `send`; then nothing
+        was sent. If the room ends halfway, the rows that found none are acknowledged as failed. A row that
+        does not decode, and is refused for that, fails by itself and the others go in; in a transaction the
+        whole batch is refused.
         """
         state = self._topic(topic)
         batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
@@ -244,20 +289,33 @@ class IntakeWriter:
         return self._send_rows(state, partitions, everything, stamper, stated)
 
     def _divided(
-        self, state: TopicState, rows: Rows, stamper: Stamper | None, stated: npt.NDArray[np.int32] | None, *, counted: bool
+        self,
+        state: TopicState,
+        rows: Rows,
+        stamper: Stamper | None,
+        stated: npt.NDArray[np.int32] | None,
+        *,
+        counted: bool,
     ) -> Divided | None:
         """The rows of a call by what was found, None if all go in as they are; raises as `send_batch`.
 
         `counted`: only the number of the first row was stated.
         """
         judge = self._judge if self._judge is not None and self._judge.looks_at(state.name) else None
-        parts = state.name, rows.batches, rows.placed, self._settings.close_timeout, self._partitions_elsewhere
+        parts = (
+            state.name,
+            rows.batches,
+            rows.placed,
+            self._settings.close_timeout,
+            self._partitions_elsewhere,
+        )
         if stated is None or stamper is None:
             return None if judge is None else divide(judge, *parts)
         partitions, unnumbered = rows.partitions, stated == NO_SEQUENCE
         if stamper.transactional_id and unnumbered.any():
             raise InvalidInput(
-                f"row {int(unnumbered.argmax())} has no sequence number, and no row of a transaction may be left out; nothing was sent. "
+                f"row {int(unnumbered.argmax())} has no sequence number, and no row of a transaction "
+                "may be left out; nothing was sent. "
                 "Send the rows that have numbers, or abort and send all of them in another transaction"
             )
         in_log = np.zeros(len(partitions), bool)
@@ -269,7 +327,8 @@ class IntakeWriter:
         found = divided.found[~unnumbered[divided.found]]
         if counted and len(found):
             raise InvalidInput(
-                f"row {found.min()} does not decode, so it may have had no sequence number, and the rows behind it others than they would "
+                f"row {found.min()} does not decode, so it may have had no sequence number, and the "
+                "rows behind it others than they would "
                 "get now; nothing was sent. State one per row, as PendingBatch.sequences has them"
             )
         with self._queue.changed:
@@ -287,7 +346,8 @@ class IntakeWriter:
         """Which rows the log has passed, once nothing is in doubt; `RetryLater` if that cannot be told."""
         in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
         if not (in_log | unnumbered).all():
-            # An entry of unknown outcome may have brought the others in: what is there must not be called refused.
+            # An entry of unknown outcome may have brought the others in: what is there must not be called
+            # refused.
             self._sequencer.settle()
             in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
         return in_log
@@ -338,7 +398,9 @@ class IntakeWriter:
             whole.add(here.rows, self._send_rows(state, here.partitions, here, stamper, numbers))
         for topic, rows in divided.elsewhere.items():
             try:
-                part = self._send_rows(self._topic(topic), rows.partitions, rows, stamper if in_transaction else None, None)
+                part = self._send_rows(
+                    self._topic(topic), rows.partitions, rows, stamper if in_transaction else None, None
+                )
             except ArchiverError as error:
                 if not whole.parts:
                     raise
@@ -351,7 +413,8 @@ class IntakeWriter:
         return whole
 
     def check_topic(self, name: str) -> None:
-        """Raises `NotFound` if records of that topic would not be taken, `RetryLater` if that cannot be told now.
+        """Raises `NotFound` if records of that topic would not be taken, `RetryLater` if that cannot be told
+        now.
 
         May read the log, but not for every call, and never waits for another thread that does.
         """
@@ -360,9 +423,14 @@ class IntakeWriter:
         self._known_topic(name)
 
     def flush(self) -> None:
-        """Write what was sent up to now and wait for its outcome; `RetryLater` if that takes longer than `close_timeout`."""
+        """Write what was sent up to now and wait for its outcome; `RetryLater` if that takes longer than
+        `close_timeout`.
+        """
         if not self._queue.flush(self._settings.close_timeout):
-            raise RetryLater(f"the writer has not finished within intake.close_timeout = {self._settings.close_timeout:g} s; flush again")
+            raise RetryLater(
+                "the writer has not finished within intake.close_timeout = "
+                f"{self._settings.close_timeout:g} s; flush again"
+            )
 
     def metrics(self) -> WriterMetrics:
         """The numbers to watch, as of now."""
@@ -386,8 +454,8 @@ class IntakeWriter:
     def close(self) -> None:
         """Write what was sent, then stop; closing twice is no error.
 
-        What nobody has begun to write after `close_timeout` is acknowledged as failed, what is being written as unknown; then
-        `RetryLater` is raised.
+        What nobody has begun to write after `close_timeout` is acknowledged as failed, what is being written
+        as unknown; then `RetryLater` is raised.
         """
         self._queue.close()
         self._thread.join(self._settings.close_timeout)
@@ -424,7 +492,9 @@ class IntakeWriter:
     def _known_topic(self, name: str) -> TopicState:
         state = self._sequencer.fold.topics_by_name.get(name)
         if state is None and self._sequencer.fold.deleted_named(name) is not None:
-            raise NotFound(f"topic {name} was deleted; `archiver topics create {name}` makes a new one of that name")
+            raise NotFound(
+                f"topic {name} was deleted; `archiver topics create {name}` makes a new one of that name"
+            )
         if state is None:
             raise no_topic(name, self._sequencer.fold.topics_by_name)
         if state.mirrored:
@@ -432,15 +502,33 @@ class IntakeWriter:
         return state
 
     def _admitted(
-        self, judge: Judge, state: TopicState, record: Record, partition: int, stamper: Stamper | None, sequence: int | None
+        self,
+        judge: Judge,
+        state: TopicState,
+        record: Record,
+        partition: int,
+        stamper: Stamper | None,
+        sequence: int | None,
     ) -> Admitted:
         """One record as judged; raises `RecordRefused`, or `RetryLater` if it cannot be told."""
-        again = None if sequence is None or stamper is None else (np.array([partition], np.int32), np.array([sequence], np.int32))
-        if again is not None and stamper is not None and self._in_log(state, *again, np.zeros(1, bool), stamper).all():
+        again = (
+            None
+            if sequence is None or stamper is None
+            else (np.array([partition], np.int32), np.array([sequence], np.int32))
+        )
+        if (
+            again is not None
+            and stamper is not None
+            and self._in_log(state, *again, np.zeros(1, bool), stamper).all()
+        ):
             return Admitted(state.name, partition, record)
         wait_s = self._settings.close_timeout
         (admitted,) = admit(judge, state.name, [record], [partition], wait_s, self._partitions_elsewhere)
-        if again is not None and stamper is not None and (admitted.refused is not None or admitted.topic != state.name):
+        if (
+            again is not None
+            and stamper is not None
+            and (admitted.refused is not None or admitted.topic != state.name)
+        ):
             with self._queue.changed:
                 stamper.given_up(state.topic_id, *again)
         if admitted.refused is not None:
@@ -448,19 +536,29 @@ class IntakeWriter:
         return admitted
 
     def _partitions_elsewhere(self, topic: str) -> int:
-        """Of a topic for records that do not decode; `RetryLater` if it is not there, for they must not be lost."""
+        """Of a topic for records that do not decode; `RetryLater` if it is not there, for they must not be
+        lost.
+        """
         try:
             return self._topic(topic).partitions
         except NotFound as error:
-            raise RetryLater(f"there is a record that does not decode, and no place for it: {error}; nothing was sent") from error
+            raise RetryLater(
+                f"there is a record that does not decode, and no place for it: {error}; nothing was sent"
+            ) from error
 
     def _accept_us(self) -> int:
         return self._accept_clock.accept_us(self._sequencer.fold.newest_us)
 
-    def _send_pieces(self, sending: BatchSending, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int) -> bool:
-        """Queue one Arrow batch in pieces of a flush; False if it did not all go in (the rest is settled as failed)."""
+    def _send_pieces(
+        self, sending: BatchSending, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int
+    ) -> bool:
+        """Queue one Arrow batch in pieces of a flush; False if it did not all go in (the rest is settled as
+        failed).
+        """
         settings = self._settings
-        for piece in cut_rows(batch.raw_bytes, batch.weights, settings.delay_max_bytes, settings.queue_bytes_max):
+        for piece in cut_rows(
+            batch.raw_bytes, batch.weights, settings.delay_max_bytes, settings.queue_bytes_max
+        ):
 
             def make(piece: Piece = piece) -> BatchItem:
                 return sending.item(batch, partitions, piece, first_row, self._accept_us())
@@ -480,7 +578,12 @@ class IntakeWriter:
             pending = sending.pending
             rows = len(pending.partitions) - row
             pending.expect(row)
-            pending.settle(row, np.full(rows, NO_OFFSET, np.int64), np.zeros(rows, np.int32), [Verdict("failed", str(error))])
+            pending.settle(
+                row,
+                np.full(rows, NO_OFFSET, np.int64),
+                np.zeros(rows, np.int32),
+                [Verdict("failed", str(error))],
+            )
             if sending.stamper is not None:
                 sending.stamper.left_out()
 
@@ -491,7 +594,8 @@ class IntakeWriter:
             try:
                 self._publisher.publish(items)
             except Exception as error:  # noqa: BLE001
-                # The head of the loop: whatever it was, its records are settled (as unknown, which is always true) and the writer goes on.
+                # The head of the loop: whatever it was, its records are settled (as unknown, which is always
+                # true) and the writer goes on.
                 _log.exception("a flush of %d items ended in an error nobody expected", len(items))
                 self._publisher.settle_all(items, Verdict("unknown", f"{type(error).__name__}: {error}"))
             self._in_work = ()

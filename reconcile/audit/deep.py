@@ -1,10 +1,11 @@
 """The deep audit: every row of a topic's files.
 
-Archives of ours are read one by one: seal and footer first, then all rows with page checksums compared. The records are rebuilt by the
-function that `consume` uses, and compared by digest with the footer and, where all its intake files still exist, with intake. Files of
-other writers are read together: first their coordinates, then every column, row by row with the rows of our archives at the same
-offsets (`compare.py`). A file that went while it was read, or was not seen for another reason, is `unknown` and never `invalid`. The
-driver holds runs of offsets and never rows.
+Archives of ours are read one by one: seal and footer first, then all rows with page checksums compared. The
+records are rebuilt by the function that `consume` uses, and compared by digest with the footer and, where all
+its intake files still exist, with intake. Files of other writers are read together: first their coordinates,
+then every column, row by row with the rows of our archives at the same offsets (`compare.py`). A file that
+went while it was read, or was not seen for another reason, is `unknown` and never `invalid`. The driver holds
+runs of offsets and never rows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from reconcile.snapshot.topic_views import FileView, RewrittenRows, RowFault, Ta
 
 FOOTERS_AT_A_TIME = 8
 SECOND_LOOKS_MAX = 20
-"""So many files that came back short are read once more, to say why; of the others it is only said that they did."""
+"""So many files that came back short are read once more, to say why; of the others it is only said that they
+did."""
 
 _SECOND_LOOK_ROWS = 16_384
 """Rows that are read at a time where only the reading counts."""
@@ -69,14 +71,18 @@ class _Read:
 class RowProof:
     """Looks at the rows of one topic after the other."""
 
-    def __init__(self, objects: ObjectStore, cluster_id: str, reader: RowReader, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, objects: ObjectStore, cluster_id: str, reader: RowReader, progress: Callable[[str], None]
+    ) -> None:
         self._objects = objects
         self._cluster_id = cluster_id
         self._reader = reader
         self._progress = progress
 
     def proven(self, view: TopicView, ledger: TopicLedger, intake: Backlog) -> TopicView:
-        """The view with what its files' rows show. Never raises an `ArchiverError`: what cannot be read is said."""
+        """The view with what its files' rows show. Never raises an `ArchiverError`: what cannot be read is
+        said.
+        """
         view = replace(view, by_rows=True)
         table = view.table
         if table is None or view.topic_id is None or view.unreadable is not None:
@@ -86,13 +92,19 @@ class RowProof:
         except ArchiverError as error:
             return replace(view, unreadable=f"the rows could not be read: {error}")
 
-    def _table(self, view: TopicView, topic_id: TopicId, table: TableState, ledger: TopicLedger, intake: Backlog) -> TableState:
+    def _table(
+        self, view: TopicView, topic_id: TopicId, table: TableState, ledger: TopicLedger, intake: Backlog
+    ) -> TableState:
         wanted = [place.partition for place in view.partitions]
         read = _Read()
         hidden = self._hidden(table)
-        self._sort(table, wanted if len(wanted) < (view.count or 0) else None, hidden, read, _coordinates(ledger))
+        self._sort(
+            table, wanted if len(wanted) < (view.count or 0) else None, hidden, read, _coordinates(ledger)
+        )
         rows = sum(work.sealed.rows for work in read.works)
-        self._progress(f"{view.topic}: reading {counted(rows, 'row')} of {counted(len(read.works), 'archive')}")
+        self._progress(
+            f"{view.topic}: reading {counted(rows, 'row')} of {counted(len(read.works), 'archive')}"
+        )
         self._read_archives(ledger, read)
         self._read_intake(topic_id, read.works, intake)
         if read.foreign:
@@ -112,7 +124,10 @@ class RowProof:
             table,
             files=tuple(files),
             has_deletes=table.has_deletes or bool(unread),
-            spans={partition: tuple((one.low, one.high) for one in stretches) for partition, stretches in read.found.stretches.items()},
+            spans={
+                partition: tuple((one.low, one.high) for one in stretches)
+                for partition, stretches in read.found.stretches.items()
+            },
             removed={partition: tuple(runs) for partition, runs in read.found.removed.items()},
             removed_by=tuple(sorted({one.snapshot_id for one in table.hidden if one.readable})),
             faults=tuple(between_files(own, read.found, wanted)),
@@ -120,9 +135,13 @@ class RowProof:
         )
 
     def _hidden(self, table: TableState) -> dict[str, tuple[Range, ...]]:
-        """Positions that delete files hide, by the data file's key. One hides nothing of a data file that is newer than itself."""
+        """Positions that delete files hide, by the data file's key. One hides nothing of a data file that is
+        newer than itself.
+        """
         numbers = {key_of(self._objects, one.path) or one.path: one.sequence_number for one in table.files}
-        files = [RowFile(one.path, one.size, origin=one.sequence_number) for one in table.hidden if one.readable]
+        files = [
+            RowFile(one.path, one.size, origin=one.sequence_number) for one in table.hidden if one.readable
+        ]
         hidden: dict[str, tuple[Range, ...]] = {}
         for (path, sequence_number), runs in self._reader.positions(files).items():
             key = key_of(self._objects, path) or path
@@ -146,7 +165,12 @@ class RowProof:
                 read.others.append(view)
             elif view.key is None:
                 # Read by its path in the store, which is what the object is known by there.
-                one = RowFile(self._objects.uri(key), view.object_size, hidden=hidden.get(key, ()), coordinates=coordinates)
+                one = RowFile(
+                    self._objects.uri(key),
+                    view.object_size,
+                    hidden=hidden.get(key, ()),
+                    coordinates=coordinates,
+                )
                 read.foreign.append((view, one))
             elif wanted is None or view.key.partition in wanted:
                 mine.append((view, key))
@@ -169,7 +193,12 @@ class RowProof:
             footer = check_footer(found, metadata, self._cluster_id)
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, NotFound | RetryLater | OSError | MemoryError):
-                return _with_fault(view, RowFault(parsed.partition, f"{key} could not be read: {error}; audit again", unclear=True))
+                return _with_fault(
+                    view,
+                    RowFault(
+                        parsed.partition, f"{key} could not be read: {error}; audit again", unclear=True
+                    ),
+                )
             return _with_fault(view, RowFault(parsed.partition, str(error)))
         groups = range(metadata.num_row_groups)
         memory = sum(metadata.row_group(number).total_byte_size for number in groups)
@@ -193,25 +222,45 @@ class RowProof:
             entry = ledger.schemas.get(version)
             if entry is None:
                 fault = RowFault(
-                    None, f"the ledger has no schema version {version}, so archives with its columns cannot be read", unclear=True
+                    None,
+                    f"the ledger has no schema version {version}, so archives with its columns cannot "
+                    "be read",
+                    unclear=True,
                 )
                 read.others += [_with_fault(work.view, fault) for work in works]
                 read.works = [work for work in read.works if work.file.schema_version != version]
                 continue
-            ordered = sorted(works, key=lambda work: (work.file.key.partition, work.file.key.base) if work.file.key else (0, 0))
-            found = {one.uri: one for one in self._reader.archives([work.file for work in ordered], TopicSchema.from_entry(entry))}
+            ordered = sorted(
+                works,
+                key=lambda work: (work.file.key.partition, work.file.key.base) if work.file.key else (0, 0),
+            )
+            found = {
+                one.uri: one
+                for one in self._reader.archives(
+                    [work.file for work in ordered], TopicSchema.from_entry(entry)
+                )
+            }
             for work in works:
-                work.rows = found.get(work.file.uri, FileRows(work.file.uri) if not work.sealed.rows else None)
+                work.rows = found.get(
+                    work.file.uri, FileRows(work.file.uri) if not work.sealed.rows else None
+                )
 
     def _read_intake(self, topic_id: TopicId, works: Sequence[_Work], intake: Backlog) -> None:
         """Digests of the same offsets in intake, of archives whose intake files are all still there."""
         there = {info.key: info.size for info in self._objects.list(paths.INTAKE_PREFIX)}
-        ranges = [one for work in works if work.rows is not None for one in self._range(topic_id, work, intake, there)]
+        ranges = [
+            one
+            for work in works
+            if work.rows is not None
+            for one in self._range(topic_id, work, intake, there)
+        ]
         digests = self._reader.intake_digests(ranges) if ranges else {}
         for work in works:
             work.intake = digests.get(work.file.uri)
 
-    def _range(self, topic_id: TopicId, work: _Work, intake: Backlog, there: dict[str, int]) -> Iterator[IntakeRange]:
+    def _range(
+        self, topic_id: TopicId, work: _Work, intake: Backlog, there: dict[str, int]
+    ) -> Iterator[IntakeRange]:
         key = work.view.key
         assert key is not None, "an archive of ours"
         try:
@@ -220,7 +269,9 @@ class RowProof:
             return  # the shelf went with the intake files
         segments = tuple(dict.fromkeys(segment for look in looks for segment in look.segments))
         if segments and all(there.get(segment.file.key) == segment.file.size for segment in segments):
-            yield IntakeRange(work.file.uri, key.base, key.end, segments, merge(gap for look in looks for gap in look.gaps))
+            yield IntakeRange(
+                work.file.uri, key.base, key.end, segments, merge(gap for look in looks for gap in look.gaps)
+            )
 
     def _compared(
         self,
@@ -232,7 +283,9 @@ class RowProof:
         read: _Read,
         wanted: Sequence[int],
     ) -> dict[int, tuple[RewrittenRows, ...]]:
-        """What became of the rows in other writers' files, by partition. What keeps us from comparing is said of the rows, never raised."""
+        """What became of the rows in other writers' files, by partition. What keeps us from comparing is said
+        of the rows, never raised.
+        """
         starts = {place.partition: place.start for place in view.partitions}
         rows = comparable(read.found, {partition: starts.get(partition, 0) for partition in wanted})
         if not rows or read.found.trouble is not None:
@@ -240,7 +293,8 @@ class RowProof:
         try:
             references, lacking = self._references(topic_id, ledger, intake, read, rows)
             self._progress(
-                f"{view.topic}: comparing {counted(len(read.foreign), 'file')} of another writer with {counted(len(references), 'archive')}"
+                f"{view.topic}: comparing {counted(len(read.foreign), 'file')} of another writer with "
+                f"{counted(len(references), 'archive')}"
             )
             versions = [TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items())]
             return compared(self._reader, table, read.foreign, references, rows, versions, lacking)
@@ -249,20 +303,35 @@ class RowProof:
             return {partition: (RewrittenRows(ranges, 0, why),) for partition, ranges in rows.items()}
 
     def _references(
-        self, topic_id: TopicId, ledger: TopicLedger, intake: Backlog, read: _Read, rows: Mapping[int, Sequence[Range]]
+        self,
+        topic_id: TopicId,
+        ledger: TopicLedger,
+        intake: Backlog,
+        read: _Read,
+        rows: Mapping[int, Sequence[Range]],
     ) -> tuple[list[RowFile], dict[int, list[tuple[Range, str]]]]:
-        """The archives that rows are compared with, each proved by its digest first; ranges of those that cannot be, with the reason.
+        """The archives that rows are compared with, each proved by its digest first; ranges of those that
+        cannot be, with the reason.
 
         An archive counts whether or not the table still names it: its records are a function of the log.
         """
         known = {work.key: work for work in read.works}
-        seen = {*known, *(key for one in read.others if one.key is not None and (key := key_of(self._objects, one.path)))}
+        seen = {
+            *known,
+            *(key for one in read.others if one.key is not None and (key := key_of(self._objects, one.path))),
+        }
         others = _Read()
-        listed = [found for found in list_archives(self._objects, topic_id) if needed(rows, found.partition, found.base, found.end)]
+        listed = [
+            found
+            for found in list_archives(self._objects, topic_id)
+            if needed(rows, found.partition, found.base, found.end)
+        ]
         for found in listed:
             if found.key not in seen:
                 parsed = paths.parse_archive_key(found.key)
-                one = self._footer(FileView(self._objects.uri(found.key), 0, found.size, found.size, parsed), found.key, ())
+                one = self._footer(
+                    FileView(self._objects.uri(found.key), 0, found.size, found.size, parsed), found.key, ()
+                )
                 others.works.append(one) if isinstance(one, _Work) else others.others.append(one)
         self._read_archives(ledger, others)
         self._read_intake(topic_id, others.works, intake)
@@ -272,7 +341,9 @@ class RowProof:
         lacking: dict[int, list[tuple[Range, str]]] = {}
         for view in (*views, *read.others, *others.others):
             if view.key is not None and view.faults:
-                lacking.setdefault(view.key.partition, []).append(((view.key.base, view.key.end), view.faults[0].why))
+                lacking.setdefault(view.key.partition, []).append(
+                    ((view.key.base, view.key.end), view.faults[0].why)
+                )
         return reference_files(files, rows), lacking
 
     def _told(self, work: _Work, *, look_again: bool) -> FileView:
@@ -281,8 +352,14 @@ class RowProof:
         if rows is not None and rows.rows == work.sealed.rows:
             return proven(work.view, work.sealed, rows, work.intake)
         got = 0 if rows is None else rows.rows
-        why = f"{got} of its {counted(work.sealed.rows, 'row')} could be read" if rows is None or rows.trouble is None else rows.trouble
-        fault = self._second_look(work, why) if look_again else RowFault(None, f"{work.key}: {why}", unclear=True)
+        why = (
+            f"{got} of its {counted(work.sealed.rows, 'row')} could be read"
+            if rows is None or rows.trouble is None
+            else rows.trouble
+        )
+        fault = (
+            self._second_look(work, why) if look_again else RowFault(None, f"{work.key}: {why}", unclear=True)
+        )
         view = _with_fault(work.view, fault)
         # Rows that were only not seen prove nothing.
         return view if rows is None or not got or fault.unclear else proven(view, work.sealed, rows, None)
@@ -293,13 +370,20 @@ class RowProof:
         if self._objects.info(work.key) is None:
             return RowFault(partition, f"{work.key} went while it was read; audit again", unclear=True)
         try:
-            with self._objects.open_input(work.key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+            with (
+                self._objects.open_input(work.key) as source,
+                pq.ParquetFile(source, page_checksum_verification=True) as file,
+            ):
                 for _ in checked_batches(source, file, _SECOND_LOOK_ROWS, range(file.num_row_groups)):
                     pass
         except (pa.ArrowException, OSError, ValueError, ArchiverError) as error:
             if isinstance(error, RetryLater | NotFound) or passing(error, work.key) is not None:
-                return RowFault(partition, f"{work.key} could not be read ({error}; {why}); audit again", unclear=True)
-            return RowFault(partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it")
+                return RowFault(
+                    partition, f"{work.key} could not be read ({error}; {why}); audit again", unclear=True
+                )
+            return RowFault(
+                partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it"
+            )
         return RowFault(partition, f"{work.key}: {why}, though it can be read otherwise", unclear=True)
 
 
@@ -318,7 +402,9 @@ def _with_fault(view: FileView, fault: RowFault) -> FileView:
 
 
 def _told_foreign(view: FileView, file: RowFile, found: ForeignRows) -> FileView:
-    """The judge's view of a file of somebody else: its number of rows; which they are stands in the table's spans."""
+    """The judge's view of a file of somebody else: its number of rows; which they are stands in the table's
+    spans.
+    """
     if found.trouble is not None:
         # Its bounds are its writer's word, so rows of any partition may be in it.
         return replace(view, unread=found.trouble, partition_min=None, partition_max=None)

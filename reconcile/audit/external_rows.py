@@ -1,8 +1,10 @@
-"""Rows in files of other writers, compared with our archives: what is compared with what, and what the result means.
+"""Rows in files of other writers, compared with our archives: what is compared with what, and what the result
+means.
 
-Another writer may move rows between files, and may not change them. Each row is compared with the rows of our archives at the same
-partition and offset. It is *altered* if an archive has the offset and no archive has such a row. Where no archive is left, or none that its
-own digest proves, nothing can be said, and the reason is given. Which rows are compared is bounded by runs of offsets, never listed.
+Another writer may move rows between files, and may not change them. Each row is compared with the rows of our
+archives at the same partition and offset. It is *altered* if an archive has the offset and no archive has
+such a row. Where no archive is left, or none that its own digest proves, nothing can be said, and the reason
+is given. Which rows are compared is bounded by runs of offsets, never listed.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from reconcile.snapshot.offset_coverage import Range, intersect, merge, subtract
 from reconcile.snapshot.topic_views import FileView, RewrittenRows, TableState
 
 RANGES_MAX = 64
-"""Ranges by which the rows to read of a file are narrowed; of more than that, the whole stretch between the first and the last is read."""
+"""Ranges by which the rows to read of a file are narrowed; of more than that, the whole stretch between the
+first and the last is read."""
 
 NO_ARCHIVE = "no archive is left to compare them with"
 _HIDDEN = "they are not as they were archived, but delete files that are not understood here may hide them"
 _DECODED = (
-    "they give the records that were archived, in columns that are not those of the archives: another schema version decoded them, or they "
+    "they give the records that were archived, in columns that are not those of the archives: another "
+    "schema version decoded them, or they "
     "were altered"
 )
 
@@ -35,7 +39,10 @@ Lacking = Mapping[int, Sequence[tuple[Range, str]]]
 def comparable(found: ForeignRows, starts: Mapping[int, int]) -> Rows:
     """The offsets of the rows that are to be compared: in the partitions of `starts`, from there on."""
     ranges = {
-        partition: subtract(merge((one.low, one.high) for one in stretches), ((0, starts[partition]),) if starts[partition] else ())
+        partition: subtract(
+            merge((one.low, one.high) for one in stretches),
+            ((0, starts[partition]),) if starts[partition] else (),
+        )
         for partition, stretches in found.stretches.items()
         if partition in starts
     }
@@ -68,17 +75,25 @@ def compared(
     versions: Sequence[TopicSchema],
     lacking: Lacking,
 ) -> dict[int, tuple[RewrittenRows, ...]]:
-    """What is to be said of `rows`, by partition; nothing of rows that are as they were archived. Raises as the reader does."""
+    """What is to be said of `rows`, by partition; nothing of rows that are as they were archived. Raises as
+    the reader does.
+    """
     if not versions or not references:
         return _not_compared(rows, lacking, files)
-    origins: list[tuple[int, bool]] = sorted({(view.snapshot_id, _is_certain(view, table)) for view, _ in files})
+    origins: list[tuple[int, bool]] = sorted(
+        {(view.snapshot_id, _is_certain(view, table)) for view, _ in files}
+    )
     numbered = [
-        replace(file, origin=origins.index((view.snapshot_id, _is_certain(view, table))), extent=_extent(view)) for view, file in files
+        replace(
+            file, origin=origins.index((view.snapshot_id, _is_certain(view, table))), extent=_extent(view)
+        )
+        for view, file in files
     ]
     first = reader.comparison(numbered, references, versions, records=False)
     if first.trouble is not None:
         return {
-            partition: (RewrittenRows(ranges, 0, f"they could not be compared: {first.trouble}"),) for partition, ranges in rows.items()
+            partition: (RewrittenRows(ranges, 0, f"they could not be compared: {first.trouble}"),)
+            for partition, ranges in rows.items()
         }
     altered: Mapping[tuple[int, int], Sequence[Range]] = first.altered
     decoded: Mapping[tuple[int, int], Sequence[Range]] = {}
@@ -89,7 +104,9 @@ def compared(
         for (origin, partition), runs in sorted(places.items()):
             snapshot_id, certain = origins[origin]
             if ranges := intersect(rows.get(partition, ()), merge(runs)):
-                found.setdefault(partition, []).append(RewrittenRows(ranges, snapshot_id, why if certain else why or _HIDDEN))
+                found.setdefault(partition, []).append(
+                    RewrittenRows(ranges, snapshot_id, why if certain else why or _HIDDEN)
+                )
     for (origin, partition), runs in sorted(first.alone.items()):
         ranges = intersect(rows.get(partition, ()), merge(runs))
         found.setdefault(partition, []).extend(_alone(ranges, origins[origin][0], lacking.get(partition, ())))
@@ -97,9 +114,15 @@ def compared(
 
 
 def _by_records(
-    reader: RowReader, files: Sequence[RowFile], references: Sequence[RowFile], versions: Sequence[TopicSchema], first: Compared
+    reader: RowReader,
+    files: Sequence[RowFile],
+    references: Sequence[RowFile],
+    versions: Sequence[TopicSchema],
+    first: Compared,
 ) -> tuple[dict[tuple[int, int], tuple[Range, ...]], dict[tuple[int, int], tuple[Range, ...]]]:
-    """The altered rows, and those that only another schema version decoded: an archive may have been made again since by a replay."""
+    """The altered rows, and those that only another schema version decoded: an archive may have been made
+    again since by a replay.
+    """
     odd = {
         partition: merge(run for (_, of), runs in first.altered.items() if of == partition for run in runs)
         for _, partition in first.altered
@@ -114,18 +137,28 @@ def _by_records(
     )
     if again.trouble is not None:
         return {}, {place: merge(runs) for place, runs in first.altered.items()}
-    altered = {place: intersect(merge(runs), merge(again.altered.get(place, ()))) for place, runs in first.altered.items()}
+    altered = {
+        place: intersect(merge(runs), merge(again.altered.get(place, ())))
+        for place, runs in first.altered.items()
+    }
     return altered, {place: subtract(merge(runs), altered[place]) for place, runs in first.altered.items()}
 
 
-def _not_compared(rows: Rows, lacking: Lacking, files: Sequence[tuple[FileView, RowFile]]) -> dict[int, tuple[RewrittenRows, ...]]:
+def _not_compared(
+    rows: Rows, lacking: Lacking, files: Sequence[tuple[FileView, RowFile]]
+) -> dict[int, tuple[RewrittenRows, ...]]:
     """There is nothing to compare any row with."""
     ids = {view.snapshot_id for view, _ in files}
     snapshot_id = ids.pop() if len(ids) == 1 else 0
-    return {partition: tuple(_alone(ranges, snapshot_id, lacking.get(partition, ()))) for partition, ranges in rows.items()}
+    return {
+        partition: tuple(_alone(ranges, snapshot_id, lacking.get(partition, ())))
+        for partition, ranges in rows.items()
+    }
 
 
-def _alone(ranges: Sequence[Range], snapshot_id: int, lacking: Sequence[tuple[Range, str]]) -> list[RewrittenRows]:
+def _alone(
+    ranges: Sequence[Range], snapshot_id: int, lacking: Sequence[tuple[Range, str]]
+) -> list[RewrittenRows]:
     """Rows of which no archive was compared, by the reason."""
     found: list[RewrittenRows] = []
     for held, why in lacking:

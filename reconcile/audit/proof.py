@@ -1,8 +1,9 @@
-"""What rows prove of the files they stand in: pure, from what workers read to file views that the judge takes.
+"""What rows prove of the files they stand in: pure, from what workers read to file views that the judge
+takes.
 
-Promises a fault that names the file, and an offset or a digest, for everything that no list of offsets can say: wrong order, an ingest time
-that goes back, a row on the wrong day, records whose digest is not the footer's or not that of intake. Must never call a file wrong that
-was only not read.
+Promises a fault that names the file, and an offset or a digest, for everything that no list of offsets can
+say: wrong order, an ingest time that goes back, a row on the wrong day, records whose digest is not the
+footer's or not that of intake. Must never call a file wrong that was only not read.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
     assert key is not None, "only archives of ours are read one by one"
     faults = [*_order_faults(file, found)]
     expected = subtract(merge([(key.base, key.end)]), merge(sealed.footer.gaps))
-    ranges = {partition: [(one.low, one.high) for one in stretches] for partition, stretches in found.stretches.items()}
+    ranges = {
+        partition: [(one.low, one.high) for one in stretches]
+        for partition, stretches in found.stretches.items()
+    }
     held = merge([*ranges.get(key.partition, ()), *found.removed.get(key.partition, ())])
     if found.rows != sealed.rows:
-        faults.append(RowFault(key.partition, f"{file.path} gave {found.rows} rows, its footer says {sealed.rows}"))
+        faults.append(
+            RowFault(key.partition, f"{file.path} gave {found.rows} rows, its footer says {sealed.rows}")
+        )
     if held != expected:
         lacking, more = subtract(expected, held), subtract(held, expected)
         texts = [f"lacks offsets {shown(lacking)}"] if lacking else []
@@ -47,7 +53,10 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
         faults += _digest_faults(file, sealed, found, intake_digest)
     part = file.part
     if part is not None:
-        ranges = {partition: [piece for one in runs for piece in intersect([one], [part])] for partition, runs in ranges.items()}
+        ranges = {
+            partition: [piece for one in runs for piece in intersect([one], [part])]
+            for partition, runs in ranges.items()
+        }
         counted = sum(high - low for runs in ranges.values() for low, high in runs)
         file = replace(file, record_count=counted)
     return replace(
@@ -62,36 +71,52 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
 
 def _order_faults(file: FileView, found: FileRows) -> Iterable[RowFault]:
     if found.disorder is not None:
-        yield RowFault(None, f"{file.path}: offset {found.disorder[0]} stands behind offset {found.disorder[1]}")
+        yield RowFault(
+            None, f"{file.path}: offset {found.disorder[0]} stands behind offset {found.disorder[1]}"
+        )
     if found.backwards is not None:
         yield RowFault(None, f"{file.path}: {_back(*found.backwards)}")
     if found.misplaced is not None:
-        yield RowFault(None, f"{file.path}: offset {found.misplaced} was ingested at another time than the file's path and partition say")
+        yield RowFault(
+            None,
+            f"{file.path}: offset {found.misplaced} was ingested at another time than the file's path "
+            "and partition say",
+        )
     if found.trouble is not None:
         yield RowFault(None, f"{file.path}: {found.trouble}")
 
 
-def _digest_faults(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes | None) -> Iterable[RowFault]:
+def _digest_faults(
+    file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes | None
+) -> Iterable[RowFault]:
     assert file.key is not None
     there = f"some record of offsets {file.key.base} to {file.key.end - 1}"
-    if found.digest is None or found.disorder is not None:  # told already; in another order it is another digest
+    if (
+        found.digest is None or found.disorder is not None
+    ):  # told already; in another order it is another digest
         return
     if found.digest != sealed.footer.records_digest:
         yield RowFault(
             None,
-            f"{file.path}: the digest of its records is {found.digest.hex()}, its footer says {sealed.footer.records_digest.hex()}: "
+            f"{file.path}: the digest of its records is {found.digest.hex()}, its footer says "
+            f"{sealed.footer.records_digest.hex()}: "
             f"{there} was altered; restore the object",
         )
     if intake_digest is not None and found.digest != intake_digest:
         yield RowFault(
             None,
-            f"{file.path}: the digest of its records is {found.digest.hex()}, that of the same offsets in intake is {intake_digest.hex()}: "
+            f"{file.path}: the digest of its records is {found.digest.hex()}, that of the same offsets "
+            f"in intake is {intake_digest.hex()}: "
             f"{there} is not what was sent",
         )
 
 
-def between_files(own: Iterable[tuple[str, FileRows]], foreign: ForeignRows, wanted: Sequence[int]) -> list[RowFault]:
-    """Ingest times that go back from one file to the next, or inside the files of somebody else; the first of each partition."""
+def between_files(
+    own: Iterable[tuple[str, FileRows]], foreign: ForeignRows, wanted: Sequence[int]
+) -> list[RowFault]:
+    """Ingest times that go back from one file to the next, or inside the files of somebody else; the first of
+    each partition.
+    """
     places: dict[int, list[tuple[Stretch, str]]] = {}
     for path, found in own:
         for partition, stretches in found.stretches.items():
@@ -110,11 +135,21 @@ def between_files(own: Iterable[tuple[str, FileRows]], foreign: ForeignRows, wan
 
 
 def _first_back(places: list[tuple[Stretch, str]]) -> str | None:
-    """Overlaps are passed over: that offsets are there twice is told elsewhere, and either row may be the wrong one."""
+    """Overlaps are passed over: that offsets are there twice is told elsewhere, and either row may be the
+    wrong one.
+    """
     before: tuple[Stretch, str] | None = None
     for one, path in sorted(places, key=lambda place: (place[0].low, place[0].high)):
-        if before is not None and path != before[1] and one.low >= before[0].high and one.low_us < before[0].high_us:
-            return f"{path}: {_back(one.low, one.low_us, before[0].high_us)} at offset {before[0].high - 1} in {before[1]}"
+        if (
+            before is not None
+            and path != before[1]
+            and one.low >= before[0].high
+            and one.low_us < before[0].high_us
+        ):
+            return (
+                f"{path}: {_back(one.low, one.low_us, before[0].high_us)} at offset {before[0].high - 1} "
+                f"in {before[1]}"
+            )
         if before is None or one.high > before[0].high:
             before = (one, path)
     return None
@@ -126,6 +161,10 @@ def _back(offset: int, time_us: int, before_us: int) -> str:
 
 def _moment(time_us: int) -> str:
     try:
-        return (_START + timedelta(microseconds=time_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return (
+            (_START + timedelta(microseconds=time_us))
+            .isoformat(timespec="microseconds")
+            .replace("+00:00", "Z")
+        )
     except OverflowError:
         return f"{time_us} µs"

@@ -4,29 +4,33 @@ Owns the audit document (`archiver audit --output json`), frozen by this version
 
     {"verdict": "valid" | "invalid" | "unknown",
      "partitions": [{"topic", "topic_id", "partition", "start", "watermark", "stable", "next", "rows",
-                     "gaps": [[from, to], …], "missing": […], "doubled": […], "removed": […], "altered": […], "pending": […],
-                     "proof": "bounds" | "rows", "verdict", "why"}, …],
+                     "gaps": [[from, to], …], "missing": […], "doubled": […], "removed": […], "altered": […],
+                     "pending": […], "proof": "bounds" | "rows", "verdict", "why"}, …],
      "checked_at": "2026-01-02T03:04:05.678901Z", "snapshot_ids": {topic: snapshot id or null}}
 
-Every range is `[from, to]` with `to` exclusive. `gaps` are the offsets below `next` that hold no record because their transaction was
-aborted, archived or not. `altered` are offsets whose rows another writer changed; only the deep audit reports them. `why` is null or text.
-Partitions stand in the order of topic names and numbers.
+Every range is `[from, to]` with `to` exclusive. `gaps` are the offsets below `next` that hold no record
+because their transaction was aborted, archived or not. `altered` are offsets whose rows another writer
+changed; only the deep audit reports them. `why` is null or text. Partitions stand in the order of topic names
+and numbers.
 
-The fast audit goes by manifests; the deep one (`reconcile.audit.deep`) then looks at every row of the files that were seen. Both judge
-alike.
+The fast audit goes by manifests; the deep one (`reconcile.audit.deep`) then looks at every row of the files
+that were seen. Both judge alike.
 
-Order of looking: ledger, tables, data folder, intake log, intake files. Each may have moved on while the one before was looked at, and only
-in this order is a newer state never taken for a fault: tables may be ahead of the ledger, the intake log may be ahead of all.
+Order of looking: ledger, tables, data folder, intake log, intake files. Each may have moved on while the one
+before was looked at, and only in this order is a newer state never taken for a fault: tables may be ahead of
+the ledger, the intake log may be ahead of all.
 
-A log that was lost or put back from an old copy knows nothing of what it lost, so the audit does not start from the log alone. What only
-the data folder or a catalog tells of has entries of its own, `unknown`, with zero offsets and the reason: one per configured partition of a
-topic that the log does not know and that has rows, archives or intake files (its `topic_id` as the table or the folder says, or null); one
-per partition of a folder below `archive/` whose topic id or partition the log does not know (its name from `topic.json`, else `(unknown)`);
-one `(unknown)` if nothing is configured and objects stand beside an empty log. A configured topic of which there is no trace is new, and
-has no entry.
+A log that was lost or put back from an old copy knows nothing of what it lost, so the audit does not start
+from the log alone. What only the data folder or a catalog tells of has entries of its own, `unknown`, with
+zero offsets and the reason: one per configured partition of a topic that the log does not know and that has
+rows, archives or intake files (its `topic_id` as the table or the folder says, or null); one per partition of
+a folder below `archive/` whose topic id or partition the log does not know (its name from `topic.json`, else
+`(unknown)`); one `(unknown)` if nothing is configured and objects stand beside an empty log. A configured
+topic of which there is no trace is new, and has no entry.
 
-A topic that was deleted has no entry either, though its archives and its table may stand for ever: nobody promises anything of it any more.
-Nor is what it left behind taken for the trace of a lost topic, neither its folder nor its table, nor intake files that wait for the vacuum.
+A topic that was deleted has no entry either, though its archives and its table may stand for ever: nobody
+promises anything of it any more. Nor is what it left behind taken for the trace of a lost topic, neither its
+folder nor its table, nor intake files that wait for the vacuum.
 """
 
 from __future__ import annotations
@@ -76,8 +80,8 @@ _REPAIR = "the metadata store is empty, an old copy, or another deployment's: pu
 
 LOOKS_MAX = 5
 LOOK_PAUSE_S = 1.0
-"""An archiver that works meanwhile may commit to a table after the ledger was read and before the table was: then it is looked again, so
-often, after so long. What is still so at the last look is told."""
+"""An archiver that works meanwhile may commit to a table after the ledger was read and before the table was:
+then it is looked again, so often, after so long. What is still so at the last look is told."""
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -107,11 +111,14 @@ class Audit:
         self._settings = {topic.name: topic for topic in topics}
         self._clock = clock
 
-    def run(self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None = None) -> dict[str, object]:
+    def run(
+        self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None = None
+    ) -> dict[str, object]:
         """The audit document of every topic, or of `scope`.
 
-        `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what neither the intake log nor the
-        configuration has; what cannot be looked at (a catalog that is down) is `unknown` in the document, never an error.
+        `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what
+        neither the intake log nor the configuration has; what cannot be looked at (a catalog that is down) is
+        `unknown` in the document, never an error.
         """
         if self._rows is not None:
             metadata_cache.SHARED.clear()  # it proves what is stored, not what was read a few minutes ago
@@ -125,24 +132,37 @@ class Audit:
     def _by_rows(self, look: _Look) -> Sequence[TopicView]:
         if self._rows is None:
             return look.views
-        return [self._rows.proven(view, look.ledger.topic(view.topic_id or TopicId("")), look.intake) for view in look.views]
+        return [
+            self._rows.proven(view, look.ledger.topic(view.topic_id or TopicId("")), look.intake)
+            for view in look.views
+        ]
 
-    def _look(self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None) -> _Look:
-        """Everything as of now. The ledger first: what it says of a table must be in the table that is loaded after it."""
+    def _look(
+        self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None
+    ) -> _Look:
+        """Everything as of now. The ledger first: what it says of a table must be in the table that is loaded
+        after it.
+        """
         known = ledger()
         before = intake()
         unlogged = self._unlogged(before, scope)
         topics = _chosen(before, scope, unlogged)
         seen = {
             topic.topic_id: self._observer.table(
-                topic, self._settings.get(topic.name), known.topic(topic.topic_id), _gaps_of(before, topic.topic_id)
+                topic,
+                self._settings.get(topic.name),
+                known.topic(topic.topic_id),
+                _gaps_of(before, topic.topic_id),
             )
             for topic in topics
         }
         tables = {settings.name: self._observer.unlogged(settings) for settings in unlogged}
         folder, unlisted = self._folder()
         # Files with records of a deleted topic of that name go with the vacuum; until then they say nothing.
-        unnamed = self._unnamed(before, {settings.name for settings in unlogged if before.fold.deleted_named(settings.name) is None})
+        unnamed = self._unnamed(
+            before,
+            {settings.name for settings in unlogged if before.fold.deleted_named(settings.name) is None},
+        )
         records = intake()
         wanted = None if scope is None else scope[1]
         # A topic may have been deleted while the tables were looked at.
@@ -155,7 +175,9 @@ class Audit:
         merged: set[TopicId | None] = set()
         for settings in unlogged:
             table = tables[settings.name]
-            folders = [stray for stray in strays if stray.topic == settings.name or stray.topic_id == table.topic_id]
+            folders = [
+                stray for stray in strays if stray.topic == settings.name or stray.topic_id == table.topic_id
+            ]
             proofs = _proofs(table, folders, unnamed.topics.get(settings.name), [unlisted, unnamed.unread])
             if records.next_index == 0:
                 proofs += self._anything(folder)
@@ -166,18 +188,36 @@ class Audit:
         if not views and scope is None and records.next_index == 0 and (proofs := self._anything(folder)):
             why = f"{proofs[0]}; {_REPAIR}"
             views.append(TopicView(UNKNOWN_NAME, None, "none", _zeros([0]), unreadable=why, stray=True))
-        return _Look(sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")), known, records)
+        return _Look(
+            sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")), known, records
+        )
 
     def _unlogged(self, intake: Backlog, scope: Scope | None) -> list[TopicSettings]:
         """The configured topics that the log does not know, as far as they are asked for."""
         wanted = self._settings.values() if scope is None else filter(None, [self._settings.get(scope[0])])
         return [settings for settings in wanted if settings.name not in intake.topics_by_name]
 
-    def _view(self, topic: TopicState, seen: SeenTable, known: LedgerFold, records: Backlog, wanted: frozenset[int] | None) -> TopicView:
+    def _view(
+        self,
+        topic: TopicState,
+        seen: SeenTable,
+        known: LedgerFold,
+        records: Backlog,
+        wanted: frozenset[int] | None,
+    ) -> TopicView:
         settings = self._settings.get(topic.name)
         partitions = partition_views(topic, known.topic(topic.topic_id), records, wanted)
         kind = "none" if settings is None else settings.archive.kind
-        return TopicView(topic.name, topic.topic_id, kind, partitions, seen.table, seen.absent, seen.unreadable, topic.partitions)
+        return TopicView(
+            topic.name,
+            topic.topic_id,
+            kind,
+            partitions,
+            seen.table,
+            seen.absent,
+            seen.unreadable,
+            topic.partitions,
+        )
 
     def _folder(self) -> tuple[ArchiveFolders, str | None]:
         """What is below `archive/`, or why that cannot be told."""
@@ -187,7 +227,9 @@ class Audit:
             return ArchiveFolders(), f"{paths.ARCHIVE_PREFIX} could not be listed: {error}"
 
     def _unnamed(self, intake: Backlog, wanted: set[str]) -> UnnamedIntake:
-        """Traces of the wanted topics in intake files that the log does not name. Without any log there is no need to look into them."""
+        """Traces of the wanted topics in intake files that the log does not name. Without any log there is no
+        need to look into them.
+        """
         if not wanted or intake.next_index == 0:
             return UnnamedIntake()
         try:
@@ -195,11 +237,15 @@ class Audit:
                 segment.file.key
                 for topic in intake.topics_by_id.values()
                 for partition in range(topic.partitions)
-                for segment in _segments(intake, (topic.topic_id, partition), 0, intake.next_offset((topic.topic_id, partition)))
+                for segment in _segments(
+                    intake, (topic.topic_id, partition), 0, intake.next_offset((topic.topic_id, partition))
+                )
             }
             return unnamed_intake(self._objects, named, wanted)
         except ArchiverError as error:
-            return UnnamedIntake(unread=f"{paths.INTAKE_PREFIX} could not be compared with the intake log: {error}")
+            return UnnamedIntake(
+                unread=f"{paths.INTAKE_PREFIX} could not be compared with the intake log: {error}"
+            )
 
     def _anything(self, folder: ArchiveFolders) -> list[str]:
         """Beside a log without entries nothing can stand in the data folder."""
@@ -209,7 +255,9 @@ class Audit:
             return [f"{paths.INTAKE_PREFIX} could not be listed: {error}"]
         return [] if key is None else [f"the log is empty and the data folder holds {key}"]
 
-    def _with_intake(self, views: Sequence[TopicView], known: LedgerFold, records: Backlog) -> list[TopicView]:
+    def _with_intake(
+        self, views: Sequence[TopicView], known: LedgerFold, records: Backlog
+    ) -> list[TopicView]:
         """The views with the offsets that were lost with their intake files."""
 
         def backlog(view: TopicView, place: PartitionView) -> Iterator[SegmentRef]:
@@ -218,18 +266,28 @@ class Audit:
 
         def with_lost(view: TopicView, place: PartitionView) -> PartitionView:
             ledger = known.topic(view.topic_id or TopicId(""))
-            lost = lost_offsets(self._objects, ledger, place.partition, backlog(view, place), place.stable, harmed)
+            lost = lost_offsets(
+                self._objects, ledger, place.partition, backlog(view, place), place.stable, harmed
+            )
             return replace(place, lost=lost)
 
         try:
             places = [(view, place) for view in views for place in view.partitions]
-            harmed = harmed_intake(self._objects, (segment.file for view, place in places for segment in backlog(view, place)))
+            harmed = harmed_intake(
+                self._objects, (segment.file for view, place in places for segment in backlog(view, place))
+            )
             if not harmed:
                 return list(views)
-            return [replace(view, partitions=tuple(with_lost(view, place) for place in view.partitions)) for view in views]
+            return [
+                replace(view, partitions=tuple(with_lost(view, place) for place in view.partitions))
+                for view in views
+            ]
         except ArchiverError as error:
             why = f"intake files could not be looked at: {error}"
-            return [_doubted(view, lambda place: why if place.watermark < place.stable else None) for view in views]
+            return [
+                _doubted(view, lambda place: why if place.watermark < place.stable else None)
+                for view in views
+            ]
 
     def _strays(self, folder: ArchiveFolders, records: Backlog) -> list[TopicView]:
         """Topics and partitions that only the folder below `archive/` knows."""
@@ -241,22 +299,36 @@ class Audit:
             unknown = [number for number in sorted(reaches) if topic is None or number >= topic.partitions]
             if topic is None:
                 name, unknown = topic_name(self._objects, topic_id) or UNKNOWN_NAME, unknown or [0]
-                why = f"{paths.ARCHIVE_PREFIX}{topic_id}/ holds objects of a topic id that the intake log does not know; {_REPAIR}"
+                why = (
+                    f"{paths.ARCHIVE_PREFIX}{topic_id}/ holds objects of a topic id that the intake log "
+                    f"does not know; {_REPAIR}"
+                )
             else:
                 name = topic.name
-                why = f"{paths.ARCHIVE_PREFIX}{topic_id}/ holds archives of a partition that the intake log does not know; {_REPAIR}"
+                why = (
+                    f"{paths.ARCHIVE_PREFIX}{topic_id}/ holds archives of a partition that the intake log "
+                    f"does not know; {_REPAIR}"
+                )
             if unknown:
                 strays.append(TopicView(name, topic_id, "none", _zeros(unknown), unreadable=why, stray=True))
         return strays
 
     def _document(self, views: Sequence[TopicView]) -> dict[str, object]:
         judged = [(view, finding) for view in views for finding in judge_topic(view)]
-        checked = (_START + timedelta(microseconds=self._clock.now_us())).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        checked = (
+            (_START + timedelta(microseconds=self._clock.now_us()))
+            .isoformat(timespec="microseconds")
+            .replace("+00:00", "Z")
+        )
         return {
             "verdict": overall([finding.verdict for _, finding in judged]),
             "partitions": [partition_document(view, finding) for view, finding in judged],
             "checked_at": checked,
-            "snapshot_ids": {view.topic: None if view.table is None else view.table.snapshot_id for view in views if not view.stray},
+            "snapshot_ids": {
+                view.topic: None if view.table is None else view.table.snapshot_id
+                for view in views
+                if not view.stray
+            },
         }
 
 
@@ -269,7 +341,8 @@ def _is_overtaken(view: TopicView) -> bool:
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
     """The worst of them: invalid if anything is, else unknown if anything is, else valid.
 
-    Of none at all it is valid: `Audit` makes an entry for whatever there is to judge, so nothing was ever sent.
+    Of none at all it is valid: `Audit` makes an entry for whatever there is to judge, so nothing was ever
+    sent.
     """
     return "invalid" if "invalid" in verdicts else "unknown" if "unknown" in verdicts else "valid"
 
@@ -303,7 +376,9 @@ def _lists(ranges: Sequence[Range]) -> list[list[int]]:
 
 
 def _gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:
-    """The gaps of one topic that the log knew before the tables were looked at; none where it cannot be asked."""
+    """The gaps of one topic that the log knew before the tables were looked at; none where it cannot be
+    asked.
+    """
 
     def gaps(partition: int, start: int, end: int) -> Sequence[Range]:
         try:
@@ -321,7 +396,9 @@ def _segments(intake: Backlog, tp: TopicPartition, start: int, stop: int) -> Ite
 
 
 def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettings]) -> list[TopicState]:
-    """The topics of the log to look at, by name; raises `NotFound` for a scope that neither they nor the `unlogged` ones meet."""
+    """The topics of the log to look at, by name; raises `NotFound` for a scope that neither they nor the
+    `unlogged` ones meet.
+    """
     if scope is None:
         return [intake.topics_by_name[name] for name in sorted(intake.topics_by_name)]
     name, wanted = scope
@@ -338,24 +415,36 @@ def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettin
 
 
 def _with_folder(view: TopicView, folder: ArchiveFolders, unlisted: str | None) -> TopicView:
-    """The view with doubts where archives reach beyond the log. They were listed before the log was read, so the log cannot be behind."""
+    """The view with doubts where archives reach beyond the log. They were listed before the log was read, so
+    the log cannot be behind.
+    """
     reaches = folder.topics.get(TopicId(view.topic_id or ""), {})
 
     def doubt(place: PartitionView) -> str | None:
         reach = reaches.get(place.partition)
         if reach is None or reach.end <= place.stable:
             return unlisted
-        return f"archive {reach.key} reaches offset {reach.end}, the intake log ends at {place.stable}; {_REPAIR}"
+        return (
+            f"archive {reach.key} reaches offset {reach.end}, the intake log ends at {place.stable}; "
+            f"{_REPAIR}"
+        )
 
     return _doubted(view, doubt)
 
 
 def _doubted(view: TopicView, doubt: Callable[[PartitionView], str | None]) -> TopicView:
     places = ((place, doubt(place)) for place in view.partitions)
-    return replace(view, partitions=tuple(place if why is None else replace(place, doubts=(*place.doubts, why)) for place, why in places))
+    return replace(
+        view,
+        partitions=tuple(
+            place if why is None else replace(place, doubts=(*place.doubts, why)) for place, why in places
+        ),
+    )
 
 
-def _proofs(table: UnloggedTable, folders: Sequence[TopicView], intake_key: str | None, unlooked: Sequence[str | None]) -> list[str]:
+def _proofs(
+    table: UnloggedTable, folders: Sequence[TopicView], intake_key: str | None, unlooked: Sequence[str | None]
+) -> list[str]:
     """Everything that says that a topic without an entry in the log is not new, or keeps us from telling."""
     proofs = [] if table.proof is None else [table.proof]
     proofs += [f"{paths.ARCHIVE_PREFIX}{folder.topic_id}/ holds objects of it" for folder in folders]
@@ -366,16 +455,32 @@ def _proofs(table: UnloggedTable, folders: Sequence[TopicView], intake_key: str 
 
 def _undeleted(table: UnloggedTable, records: Backlog) -> UnloggedTable:
     """What a table says, unless it is the table of a topic that was deleted: then nothing is lost."""
-    return UnloggedTable(snapshot_id=table.snapshot_id) if table.topic_id in records.fold.deleted_topics else table
+    return (
+        UnloggedTable(snapshot_id=table.snapshot_id)
+        if table.topic_id in records.fold.deleted_topics
+        else table
+    )
 
 
 def _lost_topic(
-    settings: TopicSettings, table: UnloggedTable, folders: Sequence[TopicView], proofs: Sequence[str], wanted: frozenset[int] | None
+    settings: TopicSettings,
+    table: UnloggedTable,
+    folders: Sequence[TopicView],
+    proofs: Sequence[str],
+    wanted: frozenset[int] | None,
 ) -> TopicView:
-    """A configured topic that the log has lost. Folders of its name go into it, with partitions that the configuration lacks."""
-    numbers = {*range(settings.partitions), *(place.partition for folder in folders for place in folder.partitions)}
+    """A configured topic that the log has lost. Folders of its name go into it, with partitions that the
+    configuration lacks.
+    """
+    numbers = {
+        *range(settings.partitions),
+        *(place.partition for folder in folders for place in folder.partitions),
+    }
     topic_id = table.topic_id or (folders[0].topic_id if folders else None)
-    why = f"the configured topic {settings.name} is not in the intake log, but {' and '.join(proofs)}; {_REPAIR}"
+    why = (
+        f"the configured topic {settings.name} is not in the intake log, but {' and '.join(proofs)}; "
+        f"{_REPAIR}"
+    )
     state = TableState(settings.archive.table or "", table.snapshot_id, None)
     places = _zeros([number for number in sorted(numbers) if wanted is None or number in wanted])
     return TopicView(settings.name, topic_id, settings.archive.kind, places, state, unreadable=why)

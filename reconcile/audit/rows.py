@@ -1,7 +1,8 @@
-"""What the deep audit asks of whoever reads rows, and what it is told: plain values that travel to workers and back.
+"""What the deep audit asks of whoever reads rows, and what it is told: plain values that travel to workers
+and back.
 
-Owns no judgement and no effect. Promises that what comes back grows with the number of runs of offsets, never with the number of rows.
-Ranges are [low, high); times are microseconds since 1970.
+Owns no judgement and no effect. Promises that what comes back grows with the number of runs of offsets, never
+with the number of rows. Ranges are [low, high); times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class RowFile:
     size: int
     """Bytes."""
     key: ArchiveKey | None = None
-    """What the path of an archive of ours says; None for a file of somebody else, of which only the coordinates are read."""
+    """What the path of an archive of ours says; None for a file of somebody else, of which only the
+    coordinates are read."""
     rows: int = 0
     """By its own footer."""
     row_bytes: int = 0
@@ -57,11 +59,14 @@ class RowFile:
     offsets: tuple[Range, ...] | None = None
     """Only rows with these offsets are compared; None: all."""
     origin: int = 0
-    """A number by which the results of a comparison say which file, or which of several alike, a row came from."""
+    """A number by which the results of a comparison say which file, or which of several alike, a row came
+    from."""
     extent: tuple[int, int, int, int] | None = None
-    """The lowest and highest partition and offset that the table's metadata promises, all inclusive; None if it says nothing."""
+    """The lowest and highest partition and offset that the table's metadata promises, all inclusive; None if
+    it says nothing."""
     coordinates: Coordinates | None = None
-    """Of a file of another writer: the columns that must be its coordinates; None: no schema is recorded to compare it with."""
+    """Of a file of another writer: the columns that must be its coordinates; None: no schema is recorded to
+    compare it with."""
 
 
 @dataclass(slots=True)
@@ -89,7 +94,9 @@ class FileRows:
 
 @dataclass(slots=True)
 class ForeignRows:
-    """What the rows of all files of somebody else are, together: nobody says in which order they stand in which file."""
+    """What the rows of all files of somebody else are, together: nobody says in which order they stand in
+    which file.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     """Rows per file, by uri."""
@@ -103,7 +110,9 @@ class ForeignRows:
 
 @dataclass(slots=True)
 class Compared:
-    """How the rows of other writers' files compare with the rows of our archives. Offsets by `RowFile.origin` and partition."""
+    """How the rows of other writers' files compare with the rows of our archives. Offsets by `RowFile.origin`
+    and partition.
+    """
 
     altered: dict[tuple[int, int], list[Range]] = field(default_factory=dict)
     """An archive has the offset, and none of the archives that have it has such a row."""
@@ -127,27 +136,39 @@ class IntakeRange:
 
 
 class RowReader(Protocol):
-    """Reads rows, many files at a time. What cannot be read is told in the results; `RetryLater` if nothing can be read at all."""
+    """Reads rows, many files at a time. What cannot be read is told in the results; `RetryLater` if nothing
+    can be read at all.
+    """
 
     def positions(self, files: Sequence[RowFile]) -> Mapping[tuple[str, int], tuple[Range, ...]]:
-        """Which positions these position-delete files name, by the path of the data file as they spell it and by `RowFile.origin`. Raises
-        `RetryLater` if one of them cannot be read.
+        """Which positions these position-delete files name, by the path of the data file as they spell it and
+        by `RowFile.origin`. Raises `RetryLater` if one of them cannot be read.
         """
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
-        """Of archives of one topic and schema version. A file that is not in the answer could not be read at all."""
+        """Of archives of one topic and schema version. A file that is not in the answer could not be read at
+        all.
+        """
 
     def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
         """Of files of somebody else."""
 
     def comparison(
-        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+        self,
+        files: Sequence[RowFile],
+        archives: Sequence[RowFile],
+        versions: Sequence[TopicSchema],
+        *,
+        records: bool,
     ) -> Compared:
-        """Every visible row of `files`, which other writers made, compared with the rows of `archives` at the same offsets.
+        """Every visible row of `files`, which other writers made, compared with the rows of `archives` at the
+        same offsets.
 
-        `versions` are the recorded schemas, the oldest first. Rows are the same if all columns of the newest schema are; with `records`, if
-        the columns give the same record under one of the versions.
+        `versions` are the recorded schemas, the oldest first. Rows are the same if all columns of the newest
+        schema are; with `records`, if the columns give the same record under one of the versions.
         """
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
-        """The digests of the records that stand in intake, by the archive's uri; of what cannot be read, none."""
+        """The digests of the records that stand in intake, by the archive's uri; of what cannot be read,
+        none.
+        """

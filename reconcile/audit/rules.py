@@ -1,13 +1,15 @@
 """The audit's verdict on one topic: pure, from views to findings per partition.
 
-*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was removed by a snapshot that says so;
-and every later one is in an intake file that is there. Which offsets are gaps is said by the intake log as far as it is stable, and else by
-the footers of archives and the ledger. *invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be
-told from what could be seen. Promises never to say valid of something it has not seen, and never invalid without an offset, a file or a
+*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was
+removed by a snapshot that says so; and every later one is in an intake file that is there. Which offsets are
+gaps is said by the intake log as far as it is stable, and else by the footers of archives and the ledger.
+*invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be told from what could be seen.
+Promises never to say valid of something it has not seen, and never invalid without an offset, a file or a
 contradiction to point to.
 
-Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name once, so its name, its bounds and
-its number of rows prove its content. Any other file proves by rows. Where every row was looked at (`reconcile.audit.deep`), all do.
+Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name
+once, so its name, its bounds and its number of rows prove its content. Any other file proves by rows. Where
+every row was looked at (`reconcile.audit.deep`), all do.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class PartitionFinding:
 
 
 def judge_topic(view: TopicView) -> list[PartitionFinding]:
-    """A finding per partition, in order; behind them one for each partition of the table's rows that the topic does not have."""
+    """A finding per partition, in order; behind them one for each partition of the table's rows that the
+    topic does not have.
+    """
     if view.unreadable is not None:
         findings = [_untold(partition, view.unreadable) for partition in view.partitions]
     elif view.table is None:
@@ -67,7 +71,11 @@ def judge_topic(view: TopicView) -> list[PartitionFinding]:
     else:
         findings = _judge_table(view, view.table)
     for found in findings:
-        told = None if view.table is None or view.table.watermarks is None else view.table.watermarks.get(found.view.partition)
+        told = (
+            None
+            if view.table is None or view.table.watermarks is None
+            else view.table.watermarks.get(found.view.partition)
+        )
         _judge_lost(found, max(found.view.watermark, told or 0))
         found.unclear += found.view.doubts
         found.proof = "rows" if view.by_rows else found.proof
@@ -80,18 +88,24 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     partitions = list(view.partitions)
     whole = len(partitions) == count  # nobody asked for some of them only
     if whole:
-        partitions += [PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count]
+        partitions += [
+            PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count
+        ]
     findings = [_with_table(table, partition, contents) for partition in partitions]
     strange = contents.unplaced() + sum(total(found.outside) + total(found.doubled) for found in findings)
     explained = _explain_removals(table, findings, min(strange, table.additions), whole=whole)
     for found in findings:
-        seen_all = explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
+        seen_all = (
+            explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
+        )
         _judge_missing(found, seen_all=seen_all)
     return findings
 
 
 def _untold(partition: PartitionView, why: str) -> PartitionFinding:
-    return PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending), unclear=[why])
+    return PartitionFinding(
+        partition, gaps=_gaps(partition, ()), pending=merge(partition.pending), unclear=[why]
+    )
 
 
 def _without_table(view: TopicView, partition: PartitionView) -> PartitionFinding:
@@ -99,15 +113,18 @@ def _without_table(view: TopicView, partition: PartitionView) -> PartitionFindin
     found = PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending))
     found.missing = subtract(merge([(partition.start, partition.watermark)]), found.gaps)
     if found.missing:
-        found.wrong.append(view.absent or f"offsets {_shown(found.missing)} are archived by the ledger, and there is no table")
+        found.wrong.append(
+            view.absent
+            or f"offsets {_shown(found.missing)} are archived by the ledger, and there is no table"
+        )
     elif view.absent is not None:
         found.unclear.append(view.absent)
     return found
 
 
 def held(table: TableState, partitions: int) -> Mapping[int, tuple[Range, ...]] | None:
-    """The offsets of the table's rows per partition, an offset that is there twice in two ranges; None if a file cannot be told, or is not
-    as the table says.
+    """The offsets of the table's rows per partition, an offset that is there twice in two ranges; None if a
+    file cannot be told, or is not as the table says.
     """
     contents = _Contents(table, range(partitions))
     if contents.wrong or contents.unclear:
@@ -143,14 +160,23 @@ class _Contents:
 
     def unplaced(self) -> int:
         """How many rows of the files that could be told have no partition and offset."""
-        placed = sum(high - low for found in (self.spans, self.removed) for ranges in found.values() for low, high in ranges)
+        placed = sum(
+            high - low
+            for found in (self.spans, self.removed)
+            for ranges in found.values()
+            for low, high in ranges
+        )
         return max(0, self._counted - placed)
 
     def _add(self, file: FileView) -> None:
         concerned = self._concerned(file)
         fault = _object_fault(file)
         for one in file.faults:
-            self._say(self.unclear if one.unclear else self.wrong, concerned if one.partition is None else [one.partition], one.why)
+            self._say(
+                self.unclear if one.unclear else self.wrong,
+                concerned if one.partition is None else [one.partition],
+                one.why,
+            )
         if fault is not None:
             self._say(self.wrong, concerned, fault)
         if file.rows is not None:
@@ -162,14 +188,19 @@ class _Contents:
             self._say(
                 self.unclear,
                 concerned,
-                f"{file.path} was written by somebody else, and its rows were not read: {file.unread or 'not tried'}",
+                f"{file.path} was written by somebody else, and its rows were not read: "
+                f"{file.unread or 'not tried'}",
             )
         else:
             self._add_bounds(file)
 
     def _add_rows(self, file: FileView, rows: Mapping[int, tuple[Range, ...]]) -> None:
         if file.rows_in_file is not None and file.rows_in_file != file.record_count:
-            self._say(self.wrong, self._concerned(file), f"{file.path} holds {file.rows_in_file} rows, the table says {file.record_count}")
+            self._say(
+                self.wrong,
+                self._concerned(file),
+                f"{file.path} holds {file.rows_in_file} rows, the table says {file.record_count}",
+            )
         counted = 0
         for partition, ranges in rows.items():
             self.spans.setdefault(partition, []).extend(ranges)
@@ -183,9 +214,15 @@ class _Contents:
         if file.key is not None:
             self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
             if counted != file.record_count and file.rows_in_file in (None, file.record_count):
-                self._say(self.wrong, self._concerned(file), f"{file.path} holds {counted} rows, the table says {file.record_count}")
+                self._say(
+                    self.wrong,
+                    self._concerned(file),
+                    f"{file.path} holds {counted} rows, the table says {file.record_count}",
+                )
             if set(rows) - {file.key.partition}:
-                self._say(self.wrong, [file.key.partition], f"{file.path} holds rows of partitions {sorted(rows)}")
+                self._say(
+                    self.wrong, [file.key.partition], f"{file.path} holds rows of partitions {sorted(rows)}"
+                )
 
     def _add_bounds(self, file: FileView) -> None:
         key = file.key
@@ -206,7 +243,11 @@ class _Contents:
         if file.rows:
             return sorted(file.rows)
         low, high = file.partition_min, file.partition_max
-        within = [partition for partition in self._partitions if (low is None or partition >= low) and (high is None or partition <= high)]
+        within = [
+            partition
+            for partition in self._partitions
+            if (low is None or partition >= low) and (high is None or partition <= high)
+        ]
         # Bounds that no partition of the topic is within: it has to be said somewhere.
         return within or [number for number in (low, high) if number is not None][:1]
 
@@ -234,14 +275,18 @@ def _without(whole: Range, gaps: Sequence[Range]) -> tuple[Range, ...]:
 
 
 def _bounds_fault(file: FileView) -> str | None:
-    """What in a file of ours contradicts its name; None if its bounds and its number of rows prove its content."""
+    """What in a file of ours contradicts its name; None if its bounds and its number of rows prove its
+    content.
+    """
     key = file.key
     assert key is not None
     held = _without((key.base, key.end), file.gaps)
     if file.record_count != total(held):
         return f"{file.path} has {file.record_count} rows by the table, its name means {total(held)}"
     if (file.partition_min, file.partition_max) not in ((None, None), (key.partition, key.partition)):
-        return f"{file.path} has partitions {file.partition_min} to {file.partition_max} by the table's bounds"
+        return (
+            f"{file.path} has partitions {file.partition_min} to {file.partition_max} by the table's bounds"
+        )
     bounds = (file.offset_min, file.offset_max)
     if held and bounds not in ((None, None), (held[0][0], held[-1][1] - 1)):
         return f"{file.path} has offsets {file.offset_min} to {file.offset_max} by the table's bounds"
@@ -264,8 +309,11 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     found.pending = subtract(merge(view.pending), merge([(0, end)]))
     _judge_claims(found, contents.gaps.get(number, ()))
     if table.has_deletes:
-        # Whatever is there too often may be what they hide: an engine that updates rows so leaves both versions in data files.
-        found.unclear.append("the table has delete files of somebody else: which rows they remove is not told by its manifests")
+        # Whatever is there too often may be what they hide: an engine that updates rows so leaves both
+        # versions in data files.
+        found.unclear.append(
+            "the table has delete files of somebody else: which rows they remove is not told by its manifests"
+        )
     else:
         _judge_doubled(found, coverage.doubled)
         _judge_outside(found, coverage.outside, merge(spans), end)
@@ -275,10 +323,11 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
 
 
 def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Collection[int]) -> None:
-    """The content of rows in other writers' files; `uncompared` are the snapshots of files of which only offsets were read.
+    """The content of rows in other writers' files; `uncompared` are the snapshots of files of which only
+    offsets were read.
 
-    The fast audit has only ever proved offsets, of our own files too. So such files leave its verdict as it is, and it says what it did not
-    compare (decision 0067).
+    The fast audit has only ever proved offsets, of our own files too. So such files leave its verdict as it
+    is, and it says what it did not compare (decision 0067).
     """
     expected = subtract(merge([(found.view.start, found.view.watermark)]), found.gaps)
     runs_of: dict[tuple[int, str], list[Range]] = {}
@@ -291,12 +340,18 @@ def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Col
         by = f"snapshot {snapshot_id}" if snapshot_id else "another writer"
         if ranges and not why:
             found.altered = merge([*found.altered, *ranges])
-            found.wrong.append(f"offsets {_shown(ranges)} were altered by {by}: the table's rows are not the ones that were archived")
+            found.wrong.append(
+                f"offsets {_shown(ranges)} were altered by {by}: the table's rows are not the ones "
+                "that were archived"
+            )
         elif ranges:
             found.unclear.append(f"offsets {_shown(ranges)} were written again by {by}: {why}")
     if uncompared:
         by = _snapshots(sorted(uncompared, reverse=True)[:SHOWN_MAX])
-        found.notes.append(f"rows were written again by {by}; their offsets were read, `archiver audit --deep` compares their content")
+        found.notes.append(
+            f"rows were written again by {by}; their offsets were read, `archiver audit --deep` "
+            "compares their content"
+        )
 
 
 def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:
@@ -327,7 +382,9 @@ def _expired(table: TableState) -> list[int]:
 
 
 def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
-    """The offsets that should hold no record. Below the stable offset the log has the last word: all is decided there."""
+    """The offsets that should hold no record. Below the stable offset the log has the last word: all is
+    decided there.
+    """
     others = merge([*footers, *view.passed])
     if view.gaps is None:
         return others
@@ -338,17 +395,24 @@ def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
     """What is missing because archives, or the ledger, take it for a gap; and what could not be compared."""
     claimed = intersect(found.missing, merge([*footers, *found.view.passed]))
     if claimed:
-        found.wrong.append(f"offsets {_shown(claimed)} were archived as gaps, and the intake log has records there")
+        found.wrong.append(
+            f"offsets {_shown(claimed)} were archived as gaps, and the intake log has records there"
+        )
     if found.view.gaps is None and found.missing:
         found.unclear.append("the intake log could not tell which offsets are gaps")
 
 
-def _judge_outside(found: PartitionFinding, outside: Sequence[Range], held: Sequence[Range], end: int) -> None:
+def _judge_outside(
+    found: PartitionFinding, outside: Sequence[Range], held: Sequence[Range], end: int
+) -> None:
     """Rows where none should be: at offsets that are not stable, in gaps, and beyond the watermark."""
     view = found.view
     unstable = subtract(held, merge([(0, view.stable)]))
     if unstable:
-        found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
+        found.wrong.append(
+            f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are "
+            "stable in the intake log"
+        )
     found.outside = subtract(outside, merge([(0, view.start)]))
     outside = subtract(outside, unstable)
     in_gaps = intersect(outside, merge([(view.start, end)]))
@@ -357,35 +421,58 @@ def _judge_outside(found: PartitionFinding, outside: Sequence[Range], held: Sequ
     beyond = subtract(outside, merge([(0, end)]))
     unwritten = subtract(beyond, merge(view.pending))
     if unwritten:
-        found.wrong.append(f"the table holds offsets {_shown(unwritten)}, beyond its watermark {end} and unknown to the ledger")
+        found.wrong.append(
+            f"the table holds offsets {_shown(unwritten)}, beyond its watermark {end} and unknown to "
+            "the ledger"
+        )
     elif beyond:
-        found.unclear.append(f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger has still to settle")
+        found.unclear.append(
+            f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger "
+            "has still to settle"
+        )
 
 
 def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | None) -> None:
     """The ledger's watermark against the table's own evidence and against the log."""
     view = found.view
     if table.doubt is not None or table.watermarks is None:
-        found.unclear.append(f"table {table.name}: {table.doubt or 'it does not tell how far it is complete'}")
+        found.unclear.append(
+            f"table {table.name}: {table.doubt or 'it does not tell how far it is complete'}"
+        )
     if told is not None and told < view.watermark:
-        reason = f"the table is complete up to offset {told} by its own evidence, the ledger says {view.watermark}"
+        reason = (
+            f"the table is complete up to offset {told} by its own evidence, the ledger says {view.watermark}"
+        )
         (found.wrong if found.missing else found.unclear).append(f"{reason}: it was rolled back or replaced")
     if told is not None and told > view.watermark:
         unknown = subtract(((view.watermark, told),), merge(view.pending))
         if unknown:
-            found.unclear.append(f"the table holds commits up to offset {told} that the ledger does not know (it ends at {view.watermark})")
+            found.unclear.append(
+                f"the table holds commits up to offset {told} that the ledger does not know (it ends "
+                f"at {view.watermark})"
+            )
         else:
-            found.notes.append(f"the newest commit (up to offset {told}) is not in the ledger yet; the next archiving run records it")
+            found.notes.append(
+                f"the newest commit (up to offset {told}) is not in the ledger yet; the next archiving "
+                "run records it"
+            )
     if view.watermark > view.stable and not found.wrong and not found.missing:
-        found.unclear.append(f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of them is an old copy")
+        found.unclear.append(
+            f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of "
+            "them is an old copy"
+        )
 
 
-def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], still_there: int, *, whole: bool) -> bool:
-    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, less those that others had added
-    and that are not there any more (`still_there` are); False if that cannot be told: not all partitions were looked at (`whole`), and no
-    snapshot says from which it took them, or it is not known what expired ones did.
+def _explain_removals(
+    table: TableState, findings: Sequence[PartitionFinding], still_there: int, *, whole: bool
+) -> bool:
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows,
+    less those that others had added and that are not there any more (`still_there` are); False if that cannot
+    be told: not all partitions were looked at (`whole`), and no snapshot says from which it took them, or it
+    is not known what expired ones did.
 
-    Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says nothing of it.
+    Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says
+    nothing of it.
     """
     if table.untold is not None:
         for found in findings:
@@ -401,7 +488,8 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], s
         for found in findings:
             if found.missing:
                 found.unclear.append(
-                    f"somebody else's {by} removed {removed} rows of the table; audit the whole topic to tell whether these"
+                    f"somebody else's {by} removed {removed} rows of the table; audit the whole topic "
+                    "to tell whether these"
                 )
         return False
     gone = missing + sum(total(found.removed) for found in findings)
@@ -411,7 +499,10 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], s
         later = _appended_later(table, found)
         if later:
             explained = False
-            found.wrong.append(f"somebody else's {by} came before offsets {_shown(later)} were in the table, and cannot have removed them")
+            found.wrong.append(
+                f"somebody else's {by} came before offsets {_shown(later)} were in the table, and "
+                "cannot have removed them"
+            )
     # Retention takes out what others removed and added as well, and nothing says how much of it.
     passed = any(found.view.start for found in findings)
     short = not explained and passed and gone <= removed
@@ -429,9 +520,13 @@ def _tell_difference(found: PartitionFinding, by: str, removed: int, gone: int, 
     if gone > removed and found.missing:
         found.wrong.append(f"somebody else's {by} removed {removed} rows, but {gone} are missing")
     if gone < removed:
-        found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing")
+        found.unclear.append(
+            f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing"
+        )
     if short and found.missing:
-        found.unclear.append(f"how much of what others added and removed ({by}) retention has taken out, nothing tells")
+        found.unclear.append(
+            f"how much of what others added and removed ({by}) retention has taken out, nothing tells"
+        )
 
 
 def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, ...]:
@@ -447,7 +542,9 @@ def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
     """Offsets that no archive holds and no intake file any more."""
     whys: dict[str, list[Range]] = {}
     for item in found.view.lost:
-        whys.setdefault(item.why, []).extend(subtract(merge([(item.low, item.high)]), merge([(0, archived_to)])))
+        whys.setdefault(item.why, []).extend(
+            subtract(merge([(item.low, item.high)]), merge([(0, archived_to)]))
+        )
     for why, ranges in whys.items():
         if ranges:
             found.wrong.append(f"{why}; nothing else holds offsets {_shown(merge(ranges))}")
@@ -459,7 +556,9 @@ def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
     if found.missing and seen_all:
         found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
     elif found.missing:
-        found.unclear.append(f"offsets {_shown(found.missing)} were not seen, or nothing tells who removed them")
+        found.unclear.append(
+            f"offsets {_shown(found.missing)} were not seen, or nothing tells who removed them"
+        )
 
 
 SHOWN_MAX = 5

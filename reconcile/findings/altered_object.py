@@ -12,7 +12,8 @@ from reconcile.snapshot.topic_views import FileView
 ID = "altered-object"
 
 _REPAIR = (
-    "bring the object back from a copy of the data folder; keep the altered one elsewhere and find out who wrote it. Objects are never "
+    "bring the object back from a copy of the data folder; keep the altered one elsewhere and find out "
+    "who wrote it. Objects are never "
     "changed by the archiver"
 )
 
@@ -23,7 +24,14 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
     for file in () if sight.view.table is None else sight.view.table.files:
         why = _fault(file)
         if why is not None:
-            yield Finding(ID, "error", sight.topic, None if file.key is None else file.key.partition, f"{file.path} {why}", _REPAIR)
+            yield Finding(
+                ID,
+                "error",
+                sight.topic,
+                None if file.key is None else file.key.partition,
+                f"{file.path} {why}",
+                _REPAIR,
+            )
     for item in sight.pending:
         if item.object_size is None:
             continue

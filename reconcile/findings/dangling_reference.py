@@ -22,8 +22,10 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
                 sight.topic,
                 None if file.key is None else file.key.partition,
                 f"table {sight.table_name} names {file.path}, which is not in the object store",
-                "bring the object back from a copy of the data folder (its name and size have to be the same); until then queries that "
-                "touch it fail. Find out who deleted it: the archiver never deletes what a retained snapshot names",
+                "bring the object back from a copy of the data folder (its name and size have to be "
+                "the same); until then queries that "
+                "touch it fail. Find out who deleted it: the archiver never deletes what a retained "
+                "snapshot names",
             )
     for item in sight.pending:
         if item.object_size is None:
@@ -32,7 +34,9 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
                 "error",
                 sight.topic,
                 item.partition,
-                f"the ledger names {item.key} (offsets {item.base} to {item.end - 1}, not yet in the table), which is not in the object "
+                f"the ledger names {item.key} (offsets {item.base} to {item.end - 1}, not yet in the "
+                "table), which is not in the object "
                 "store",
-                "bring the object back from a copy of the data folder before the next commit; its records are still in intake",
+                "bring the object back from a copy of the data folder before the next commit; its "
+                "records are still in intake",
             )

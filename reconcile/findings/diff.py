@@ -1,9 +1,11 @@
 """From what was seen to findings: pure.
 
-Owns which kinds there are: each is a file of this folder that says one thing and looks at nothing else. Promises that a state in which
-log, ledger, objects and table agree gives no finding, that the same state gives the same findings in the same order, and that what merely
-follows from a finding (the rows that a rolled back table lacks) is not told a second time. Must never guess: what could not be looked at
-gives no finding, the report says so. Nor do views of different moments (`TopicSight.moving`): then a finding needs one view alone.
+Owns which kinds there are: each is a file of this folder that says one thing and looks at nothing else.
+Promises that a state in which log, ledger, objects and table agree gives no finding, that the same state
+gives the same findings in the same order, and that what merely follows from a finding (the rows that a rolled
+back table lacks) is not told a second time. Must never guess: what could not be looked at gives no finding,
+the report says so. Nor do views of different moments (`TopicSight.moving`): then a finding needs one view
+alone.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ _OF_ONE_VIEW = frozenset(
         rows_removed,
     }
 )
-"""Kinds that the table's metadata, or an object that it names, shows without the ledger. All others compare the ledger with something."""
+"""Kinds that the table's metadata, or an object that it names, shows without the ledger. All others compare
+the ledger with something."""
 
 
 def differences(topics: Sequence[TopicSight], folder: FolderSight) -> list[Finding]:

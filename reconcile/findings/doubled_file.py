@@ -35,6 +35,7 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
             sight.topic,
             partition,
             f"offsets {shown([held])} are in the table {len(files)} times: {names}",
-            "take one of the two out with the engine that added it (it was not the archiver: each path is offered once), for example by "
+            "take one of the two out with the engine that added it (it was not the archiver: each path "
+            "is offered once), for example by "
             "rolling back its snapshot; then run `archiver audit`. Nothing is removed by itself",
         )

@@ -1,4 +1,6 @@
-"""evidence-doubted: how far the table is complete cannot be told from it, and it was not simply rolled back."""
+"""evidence-doubted: how far the table is complete cannot be told from it, and it was not simply rolled
+back.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,26 @@ from reconcile.snapshot.topic_snapshot import TopicSight
 
 ID = "evidence-doubted"
 _COPIES = (
-    "put the newest metadata store, or the table's property archiver.watermarks, back from a copy; `archiver audit` says which offsets the "
+    "put the newest metadata store, or the table's property archiver.watermarks, back from a copy; "
+    "`archiver audit` says which offsets the "
     "table holds. Nothing is written to the table until then"
 )
 _TAKE_OVER = (
-    "it was rolled back before, or its newest rows were removed, and nothing tells which. `archiver reconcile --fix --topic {topic}` takes "
-    "over what its files hold, and the next round archives what is missing at the end again, from intake: rows that were removed there on "
+    "it was rolled back before, or its newest rows were removed, and nothing tells which. `archiver "
+    "reconcile --fix --topic {topic}` takes "
+    "over what its files hold, and the next round archives what is missing at the end again, from "
+    "intake: rows that were removed there on "
     "purpose have to be removed once more then"
 )
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one: the property is damaged, live files do not confirm it, or the ledger is an older copy than the table.
+    """At most one: the property is damaged, live files do not confirm it, or the ledger is an older copy than
+    the table.
 
-    A topic with doubted evidence stands still. Where the ledger was written a moment ago the table may merely be ahead of it, so the
-    comparison waits for a later run: the remedy (put a store back from a copy) would do harm.
+    A topic with doubted evidence stands still. Where the ledger was written a moment ago the table may merely
+    be ahead of it, so the comparison waits for a later run: the remedy (put a store back from a copy) would
+    do harm.
     """
     del judged
     table = sight.table

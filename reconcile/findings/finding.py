@@ -1,7 +1,8 @@
-"""What a finding is: one difference between log, ledger, object store and table, with what is to be done about it.
+"""What a finding is: one difference between log, ledger, object store and table, with what is to be done
+about it.
 
-Owns the list of all ids: metrics, the status page and the runbook know no others. Pure values. An id names a kind, and once given is never
-used for another one: alerts and runbooks go by it.
+Owns the list of all ids: metrics, the status page and the runbook know no others. Pure values. An id names a
+kind, and once given is never used for another one: alerts and runbooks go by it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Severity = Literal["error", "warning", "info"]
-"""error: rows are missing, doubled or in danger, or a topic stands still · warning: it goes on, and somebody should know · info: noted."""
+"""error: rows are missing, doubled or in danger, or a topic stands still · warning: it goes on, and somebody
+should know · info: noted."""
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 """The worst first."""
@@ -58,7 +60,8 @@ class Finding:
     repair: str
     """What is proposed, and who does it."""
     safe: bool = False
-    """The daemon carries the repair out unasked: it is what the next round would do anyway (decision 0028)."""
+    """The daemon carries the repair out unasked: it is what the next round would do anyway (decision
+    0028)."""
 
 
 def anchor(finding_id: str) -> str:

@@ -1,4 +1,6 @@
-"""format-changed: the table was brought to an Iceberg format, or to a layout, that this version does not write."""
+"""format-changed: the table was brought to an Iceberg format, or to a layout, that this version does not
+write.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ID = "format-changed"
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. An upgrade cannot be taken back, so the topic waits for a version that writes the new format."""
+    """At most one. An upgrade cannot be taken back, so the topic waits for a version that writes the new
+    format.
+    """
     del judged
     table = sight.table
     if table is not None and table.format_version != FORMAT_VERSION and not is_another(sight, table):
@@ -23,7 +27,9 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
             "error",
             sight.topic,
             None,
-            f"table {table.name} has Iceberg format version {table.format_version}; this version writes {FORMAT_VERSION}",
-            f"use a version of the archiver that writes it, or archive a new topic to a new table of version {FORMAT_VERSION}; "
+            f"table {table.name} has Iceberg format version {table.format_version}; this version "
+            f"writes {FORMAT_VERSION}",
+            "use a version of the archiver that writes it, or archive a new topic to a new table of "
+            f"version {FORMAT_VERSION}; "
             "the rows in the table stay readable and the topic's records wait in intake",
         )

@@ -1,4 +1,6 @@
-"""gap: offsets below the watermark that are in no file of the table, and that no archive in the object store holds either."""
+"""gap: offsets below the watermark that are in no file of the table, and that no archive in the object store
+holds either.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ID = "gap"
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per partition. What was removed by a snapshot that says so is none, and what is still pending is none."""
+    """One per partition. What was removed by a snapshot that says so is none, and what is still pending is
+    none.
+    """
     if not sight.comparable:
         return
     for found in judged:
@@ -26,7 +30,10 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
                 "error",
                 sight.topic,
                 found.view.partition,
-                f"offsets {shown(left)} are neither in the table nor in any archive, though they count as archived",
-                "look for them with `archiver explain`, which names file and snapshot; if the intake file is still there, keep it (stop "
-                "cleaning) and report this: the archiver does not lose offsets by itself. Nothing is dropped or renumbered",
+                f"offsets {shown(left)} are neither in the table nor in any archive, though they count "
+                "as archived",
+                "look for them with `archiver explain`, which names file and snapshot; if the intake "
+                "file is still there, keep it (stop "
+                "cleaning) and report this: the archiver does not lose offsets by itself. Nothing is "
+                "dropped or renumbered",
             )

@@ -21,6 +21,7 @@ def of_folder(folder: FolderSight) -> Iterator[Finding]:
         None,
         None,
         log_ahead_text(*folder.log_ahead),
-        "nothing is repaired, because ingest times never go back: check the clock of every machine that writes, and read the runbook for "
+        "nothing is repaired, because ingest times never go back: check the clock of every machine "
+        "that writes, and read the runbook for "
         "what to expect until then",
     )

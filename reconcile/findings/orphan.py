@@ -12,7 +12,10 @@ ID = "orphan"
 SHOWN_MAX = 20
 """So many objects of a topic have a finding of their own; one more sums up the rest."""
 
-_REPAIR = "nothing: `archiver clean` takes it when it is old enough and certainly nobody's. It is no row of any table"
+_REPAIR = (
+    "nothing: `archiver clean` takes it when it is old enough and certainly nobody's. It is no row of any "
+    "table"
+)
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
@@ -23,7 +26,9 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
     rest = sight.strays[SHOWN_MAX:]
     if rest:
         size = sum(item.size for item in rest)
-        yield Finding(ID, "info", sight.topic, None, f"and {len(rest):,} more such objects ({size:,} bytes)", _REPAIR)
+        yield Finding(
+            ID, "info", sight.topic, None, f"and {len(rest):,} more such objects ({size:,} bytes)", _REPAIR
+        )
 
 
 def of_folder(folder: FolderSight) -> Iterator[Finding]:
@@ -35,6 +40,7 @@ def of_folder(folder: FolderSight) -> Iterator[Finding]:
             None,
             None,
             f"{item.key}: {item.why}",
-            "if a metadata store was put back from an older copy, put the newest one in place; else the folder is another deployment's: "
+            "if a metadata store was put back from an older copy, put the newest one in place; else "
+            "the folder is another deployment's: "
             "leave it until you know whose it is",
         )

@@ -27,6 +27,7 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
                 sight.topic,
                 found.view.partition,
                 f"offsets {shown(left)} are in the table more than once, in files with different ranges",
-                "somebody added rows that were there already: `archiver explain` names the files and the snapshots; take them out with the "
+                "somebody added rows that were there already: `archiver explain` names the files and "
+                "the snapshots; take them out with the "
                 "engine that added them. Nothing is removed by itself",
             )

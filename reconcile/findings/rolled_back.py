@@ -1,4 +1,6 @@
-"""rolled-back: the table was set back behind our newest commit, or its catalog is an older copy than the ledger."""
+"""rolled-back: the table was set back behind our newest commit, or its catalog is an older copy than the
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
         "error",
         sight.topic,
         None,
-        f"table {table.name}: {table.doubt}" if table.doubt is not None else f"table {table.name} {table.contradiction}",
-        "if it was a mistake, roll the table forward again with the engine that rolled it back. If it is to stay so: "
-        f"`archiver reconcile --fix --topic {sight.topic}` puts the lower watermark into ledger and table, and the next round archives "
+        f"table {table.name}: {table.doubt}"
+        if table.doubt is not None
+        else f"table {table.name} {table.contradiction}",
+        "if it was a mistake, roll the table forward again with the engine that rolled it back. If it "
+        "is to stay so: "
+        f"`archiver reconcile --fix --topic {sight.topic}` puts the lower watermark into ledger and "
+        "table, and the next round archives "
         "what is missing again, from intake",
     )

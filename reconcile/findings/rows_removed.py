@@ -13,21 +13,31 @@ ID = "rows-removed"
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per snapshot, or for several that are expired. It is how erasure on request works, so nothing is wrong."""
+    """One per snapshot, or for several that are expired. It is how erasure on request works, so nothing is
+    wrong.
+    """
     del judged
-    rewritten = {one.snapshot_id: one.rewritten for one in (() if sight.table is None else sight.table.foreign)}
+    rewritten = {
+        one.snapshot_id: one.rewritten for one in (() if sight.table is None else sight.table.foreign)
+    }
     for removal in () if sight.view.table is None else sight.view.table.removals:
         expired = ", which has expired," if removal.expired else ""
-        others = f" (and before it {', '.join(map(str, removal.expired[:-1]))})" if removal.expired[:-1] else ""
+        others = (
+            f" (and before it {', '.join(map(str, removal.expired[:-1]))})" if removal.expired[:-1] else ""
+        )
         rows = counted(removal.rows + removal.hidden, "row")
         if again := rewritten.get(removal.snapshot_id):
-            rows += f" and wrote {counted(again, 'row')} again, whose content `archiver audit --deep` compares with the archives"
+            rows += (
+                f" and wrote {counted(again, 'row')} again, whose content `archiver audit --deep` compares "
+                "with the archives"
+            )
         yield Finding(
             ID,
             "info",
             sight.topic,
             None,
             f"snapshot {removal.snapshot_id}{expired} of table {sight.table_name}{others} removed {rows}",
-            "nothing: the rows are not archived again, and the audit calls them removed. Archives and intake may still hold them: see "
+            "nothing: the rows are not archived again, and the audit calls them removed. Archives and "
+            "intake may still hold them: see "
             "'erasure on request' in the runbook",
         )

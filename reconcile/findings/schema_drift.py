@@ -24,7 +24,8 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
             sight.topic,
             None,
             f"table {table.name}: {table.schema_fault}",
-            "undo that in the table, or rename one of the two columns (docs/protocols/schema-evolution.md); the topic waits until then",
+            "undo that in the table, or rename one of the two columns "
+            "(docs/protocols/schema-evolution.md); the topic waits until then",
         )
     elif table.schema_lacking and not sight.busy:
         yield Finding(

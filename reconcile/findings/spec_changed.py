@@ -1,4 +1,6 @@
-"""spec-changed: the table is partitioned otherwise than the configuration says, or is not where or as this version made it."""
+"""spec-changed: the table is partitioned otherwise than the configuration says, or is not where or as this
+version made it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
     """At most one: whatever keeps the topic's own table of the right format from being written to."""
     del judged
     table = sight.table
-    if table is None or table.mismatch is None or table.topic_id not in (None, sight.topic_id) or is_another(sight, table):
+    if (
+        table is None
+        or table.mismatch is None
+        or table.topic_id not in (None, sight.topic_id)
+        or is_another(sight, table)
+    ):
         return
     if table.format_version == FORMAT_VERSION:
         yield Finding(
@@ -26,6 +33,7 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
             sight.topic,
             None,
             f"table {table.name} {table.mismatch}",
-            "undo the change with the engine that made it (for example ALTER TABLE … REPLACE PARTITION FIELD), or bring "
+            "undo the change with the engine that made it (for example ALTER TABLE … REPLACE PARTITION "
+            "FIELD), or bring "
             "topics[].archive.partition_by into line and reload",
         )

@@ -21,7 +21,9 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
         "warning",
         sight.topic,
         None,
-        f"{sight.holder} holds the lease, archives wait, and the ledger heard nothing of the topic for {sight.idle_s:,.0f} s",
-        "look at that process and at the catalog it waits for; if it hangs, stop it: another one goes on within a tick, and what the old "
+        f"{sight.holder} holds the lease, archives wait, and the ledger heard nothing of the topic for "
+        f"{sight.idle_s:,.0f} s",
+        "look at that process and at the catalog it waits for; if it hangs, stop it: another one goes "
+        "on within a tick, and what the old "
         "one still sends is void",
     )

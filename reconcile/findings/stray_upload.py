@@ -15,7 +15,19 @@ def of_folder(folder: FolderSight) -> Iterator[Finding]:
     """One per upload, up to `SHOWN_MAX`."""
     for item in folder.uploads[:SHOWN_MAX]:
         yield Finding(
-            ID, "info", None, None, f"{item.key} ({item.size:,} bytes): {item.why}", "nothing: cleaning, or the next process, removes it"
+            ID,
+            "info",
+            None,
+            None,
+            f"{item.key} ({item.size:,} bytes): {item.why}",
+            "nothing: cleaning, or the next process, removes it",
         )
     if len(folder.uploads) > SHOWN_MAX:
-        yield Finding(ID, "info", None, None, f"and {len(folder.uploads) - SHOWN_MAX:,} more", "nothing: cleaning removes them")
+        yield Finding(
+            ID,
+            "info",
+            None,
+            None,
+            f"and {len(folder.uploads) - SHOWN_MAX:,} more",
+            "nothing: cleaning removes them",
+        )

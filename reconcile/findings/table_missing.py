@@ -23,7 +23,9 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
         "error",
         sight.topic,
         None,
-        f"table {sight.table_name} (uuid {sight.known_uuid}) is gone from its catalog: it was dropped or renamed",
-        "rename it back, or restore it from a copy of the catalog; its archives and the intake that it needs are kept. To make the table "
+        f"table {sight.table_name} (uuid {sight.known_uuid}) is gone from its catalog: it was dropped "
+        "or renamed",
+        "rename it back, or restore it from a copy of the catalog; its archives and the intake that it "
+        "needs are kept. To make the table "
         "anew from the bucket: `archiver reconcile --rebuild`. It is never made again unasked",
     )

@@ -12,10 +12,16 @@ ID = "table-replaced"
 
 
 def is_another(sight: TopicSight, table: TableSight) -> bool:
-    """Whether the table is not the one the ledger knows, nor an older topic's of this cluster (that has an id of its own)."""
+    """Whether the table is not the one the ledger knows, nor an older topic's of this cluster (that has an id
+    of its own).
+    """
     if table.mismatch is None or table.topic_id not in (None, sight.topic_id):
         return False
-    return table.topic_id is None or table.cluster_id is None or (sight.known_uuid is not None and table.uuid != sight.known_uuid)
+    return (
+        table.topic_id is None
+        or table.cluster_id is None
+        or (sight.known_uuid is not None and table.uuid != sight.known_uuid)
+    )
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
@@ -28,6 +34,7 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
             sight.topic,
             None,
             f"table {sight.table.name} {sight.table.mismatch}",
-            "restore the table that the ledger knows, or name another one under topics[].archive.table of a new topic; what was archived "
+            "restore the table that the ledger knows, or name another one under topics[].archive.table "
+            "of a new topic; what was archived "
             "is kept, and nothing is written to a table that is not ours",
         )

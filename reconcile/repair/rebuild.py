@@ -1,8 +1,9 @@
 """Makes tables anew that the catalog has lost, from the archives: what both ways have in common.
 
-With the ledger (`rebuild_ledger.py`), where only the catalog is gone; from the bucket alone (`rebuild_bucket.py`), where the metadata store
-is gone as well. Promises that a table is made of archives that follow each other exactly, each whole and what its key says, and that
-nothing is deleted. Only for an operator: what others did to the lost table (rows they deleted, files they compacted) is not done again.
+With the ledger (`rebuild_ledger.py`), where only the catalog is gone; from the bucket alone
+(`rebuild_bucket.py`), where the metadata store is gone as well. Promises that a table is made of archives
+that follow each other exactly, each whole and what its key says, and that nothing is deleted. Only for an
+operator: what others did to the lost table (rows they deleted, files they compacted) is not done again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from archiver.config.settings import TopicSettings
 from archiver.ledger.leadership import Leadership
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError, ConfigInvalid, Corrupted, Deposed, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.errors import (
+    ArchiverError,
+    ConfigInvalid,
+    Corrupted,
+    Deposed,
+    OutcomeUnknown,
+    RetryLater,
+    TopicHalted,
+)
 from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
 from archiver.runtime.ids import IdSource
 from archiver.stream.described import Describe, DescribedArchive
@@ -57,7 +66,8 @@ class Rebuilt:
     files: int = 0
     rows: int = 0
     holes: tuple[tuple[int, int, int], ...] = ()
-    """(partition, from, to): ranges that stand in no archive, where nobody can tell whether they held records."""
+    """(partition, from, to): ranges that stand in no archive, where nobody can tell whether they held
+    records."""
 
     def to_json(self) -> Mapping[str, object]:
         """For the command line."""
@@ -92,7 +102,9 @@ class RebuildReport:
 
 
 def settled(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) -> Rebuilt:
-    """The outcome of one topic's `work`, whatever it raises but `Deposed`: its trouble must not stop the others."""
+    """The outcome of one topic's `work`, whatever it raises but `Deposed`: its trouble must not stop the
+    others.
+    """
     try:
         return work()
     except Deposed:
@@ -100,13 +112,16 @@ def settled(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) 
     except (RetryLater, OutcomeUnknown) as error:
         return Rebuilt(topic, topic_id, table, "unfinished", f"{error}; rebuild again")
     except ArchiverError as error:
-        return Rebuilt(topic, topic_id, table, "halted", error.why if isinstance(error, TopicHalted) else str(error))
+        return Rebuilt(
+            topic, topic_id, table, "halted", error.why if isinstance(error, TopicHalted) else str(error)
+        )
 
 
 def described(parts: RebuildParts, chains: Mapping[int, Chain]) -> list[DescribedArchive]:
     """The archives of all partitions, in order, read from their footers.
 
-    Raises `Corrupted` if one is not what its key says, or if archives of the same range hold different records.
+    Raises `Corrupted` if one is not what its key says, or if archives of the same range hold different
+    records.
     """
     found: list[DescribedArchive] = []
     for _, chain in sorted(chains.items()):
@@ -115,7 +130,8 @@ def described(parts: RebuildParts, chains: Mapping[int, Chain]) -> list[Describe
             for other in chain.twins.get(archive.key, ()):
                 if parts.describe(other).footer.records_digest != one.footer.records_digest:
                     raise Corrupted(
-                        f"{archive.key} and {other.key} hold different records of the same range; find out which is right and move the "
+                        f"{archive.key} and {other.key} hold different records of the same range; find "
+                        "out which is right and move the "
                         "other away"
                     )
             found.append(one)

@@ -1,9 +1,11 @@
 """Catalog and metadata store are both gone; the bucket is there.
 
-Each topic's `topic.json` says its name, the configuration its table. The table is made of every archive, chosen so that none overlap; its
-columns are those of the files, with their own field ids. What no archive tells: whether a range that stands in none held records, and
-whether records came after the last one. So the tables can be read, and that is all: nothing is written to a log, which stays empty, and
-with an empty log nothing is sequenced or archived (`archiver/publish/log_rollback_check.py`), and no audit says more than *unknown*.
+Each topic's `topic.json` says its name, the configuration its table. The table is made of every archive,
+chosen so that none overlap; its columns are those of the files, with their own field ids. What no archive
+tells: whether a range that stands in none held records, and whether records came after the last one. So the
+tables can be read, and that is all: nothing is written to a log, which stays empty, and with an empty log
+nothing is sequenced or archived (`archiver/publish/log_rollback_check.py`), and no audit says more than
+*unknown*.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ from archiver.runtime.ids import TopicId
 from archiver.schema.columns_from_files import found_schema
 from archiver.stream.archives import FoundArchive
 from archiver.stream.described import DescribedArchive
-from reconcile.repair.rebuild import RebuildParts, RebuildReport, Rebuilt, described, restored_files, settled, wanted
+from reconcile.repair.rebuild import (
+    RebuildParts,
+    RebuildReport,
+    Rebuilt,
+    described,
+    restored_files,
+    settled,
+    wanted,
+)
 from reconcile.repair.rebuild_chain import Chain, chain_of_all
 
 IN_PLACE_OF = "bucket"
@@ -54,10 +64,16 @@ class BucketRebuild:
         topics = wanted(self._parts, topic)
         with self._parts.leadership.turn("rebuilding"):
             folders = self._folders()
-            found = [self._of(settings, [one for one in folders if one.name == settings.name]) for settings in topics]
+            found = [
+                self._of(settings, [one for one in folders if one.name == settings.name])
+                for settings in topics
+            ]
         configured = {settings.name for settings in self._parts.topics}
         left = [one for one in folders if one.name not in configured and one.archives and topic is None]
-        found += [Rebuilt(one.name, one.topic_id, "", "unchanged", "the topic is not in the configuration") for one in left]
+        found += [
+            Rebuilt(one.name, one.topic_id, "", "unchanged", "the topic is not in the configuration")
+            for one in left
+        ]
         return RebuildReport("bucket", tuple(found))
 
     def _of(self, settings: TopicSettings, folders: Sequence[_Folder]) -> Rebuilt:
@@ -81,7 +97,10 @@ class BucketRebuild:
                 found = FoundArchive.of(info.key, info.size, parsed)
                 archives.setdefault(parsed.topic_id, []).append(found)
         for topic_id in sorted(set(archives) - set(named)):
-            self._parts.progress(f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives and does not say of which topic")
+            self._parts.progress(
+                f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives and does not "
+                "say of which topic"
+            )
         return [self._folder(topic_id, archives.get(topic_id, [])) for topic_id in sorted(named)]
 
     def _folder(self, topic_id: str, archives: Sequence[FoundArchive]) -> _Folder:
@@ -89,10 +108,18 @@ class BucketRebuild:
         try:
             document = json.loads(self._parts.objects.read(key))
             name, partitions, created_us = document["topic"], document["partitions"], document["created_us"]
-            if document["topic_id"] != topic_id or not isinstance(name, str) or type(partitions) is not int or type(created_us) is not int:
+            if (
+                document["topic_id"] != topic_id
+                or not isinstance(name, str)
+                or type(partitions) is not int
+                or type(created_us) is not int
+            ):
                 raise ValueError("it is another topic's, or lacks a name")
         except (NotFound, ValueError, KeyError, TypeError) as error:
-            raise Corrupted(f"{self._parts.objects.uri(key)} does not say of which topic the archives are ({error}); restore it") from error
+            raise Corrupted(
+                f"{self._parts.objects.uri(key)} does not say of which topic the archives are "
+                f"({error}); restore it"
+            ) from error
         return _Folder(TopicId(topic_id), name, partitions, created_us, tuple(archives))
 
     def _topic(self, settings: TopicSettings, folder: _Folder) -> Rebuilt:
@@ -100,11 +127,17 @@ class BucketRebuild:
         target = self._target(settings, folder)
         name = shown(target.identifier)
         if not folder.archives:
-            return Rebuilt(folder.name, folder.topic_id, name, "unchanged", "the data folder has no archives of it")
+            return Rebuilt(
+                folder.name, folder.topic_id, name, "unchanged", "the data folder has no archives of it"
+            )
         chains = _chains(folder, target.partitions)
         archives = described(parts, chains)
-        holes = tuple((partition, low, high) for partition, chain in sorted(chains.items()) for low, high in chain.holes)
-        heads = tuple((partition, 0, chain.start) for partition, chain in sorted(chains.items()) if chain.start)
+        holes = tuple(
+            (partition, low, high) for partition, chain in sorted(chains.items()) for low, high in chain.holes
+        )
+        heads = tuple(
+            (partition, 0, chain.start) for partition, chain in sorted(chains.items()) if chain.start
+        )
         missing = tuple(sorted((*heads, *holes)))
         parts.progress(f"{folder.name}: {len(archives)} archives go into table {name}")
         plan = Plan(
@@ -117,9 +150,20 @@ class BucketRebuild:
             proven=not missing,
         )
         epoch = max(one.epoch for one in folder.archives)
-        restore = TableRestore(parts.tables(settings.archive.catalog or ""), lambda: None, epoch, parts.limits, parts.ids, parts.clock)
+        restore = TableRestore(
+            parts.tables(settings.archive.catalog or ""),
+            lambda: None,
+            epoch,
+            parts.limits,
+            parts.ids,
+            parts.clock,
+        )
         restore.run(target, plan)
-        why = f"{_NOT_TOLD}; offsets in no archive are gaps, were retired, or are lost" if missing else _NOT_TOLD
+        why = (
+            f"{_NOT_TOLD}; offsets in no archive are gaps, were retired, or are lost"
+            if missing
+            else _NOT_TOLD
+        )
         rows = sum(item.data_file.record_count for item in archives)
         return Rebuilt(folder.name, folder.topic_id, name, "rebuilt", why, len(archives), rows, missing)
 
@@ -134,7 +178,10 @@ def _chains(folder: _Folder, partitions: int) -> dict[int, Chain]:
     for partition in range(partitions):
         chain = chain_of_all(one for one in folder.archives if one.partition == partition)
         if chain.why is not None:
-            raise TopicHalted(folder.name, f"partition {partition}: {chain.why}; move away what does not belong, then rebuild again")
+            raise TopicHalted(
+                folder.name,
+                f"partition {partition}: {chain.why}; move away what does not belong, then rebuild again",
+            )
         chains[partition] = chain
     return chains
 

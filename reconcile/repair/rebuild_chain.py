@@ -1,8 +1,9 @@
 """Which archives of a partition a table is made of anew. Pure.
 
-A key is used once, but a range may stand in several archives: attempts of several epochs, and archives that were made anew. Records are a
-function of the log, so each of them is right; taken is a chain of which each goes on exactly where the one before it ends, and of the same
-range that of the newest epoch. Must never choose archives that overlap, and never pass over an offset in silence.
+A key is used once, but a range may stand in several archives: attempts of several epochs, and archives that
+were made anew. Records are a function of the log, so each of them is right; taken is a chain of which each
+goes on exactly where the one before it ends, and of the same range that of the newest epoch. Must never
+choose archives that overlap, and never pass over an offset in silence.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ class Chain:
         return self.archives[-1].end if self.archives else 0
 
 
-def chain_to(archives: Iterable[FoundArchive], start: int, end: int, without: Sequence[tuple[int, int]] = ()) -> Chain:
-    """A chain from an offset not above `start` to exactly `end`; `without`: ranges that have no archive, because they hold no record.
+def chain_to(
+    archives: Iterable[FoundArchive], start: int, end: int, without: Sequence[tuple[int, int]] = ()
+) -> Chain:
+    """A chain from an offset not above `start` to exactly `end`; `without`: ranges that have no archive,
+    because they hold no record.
 
     The first archive may begin below the start, which is where retention has come to.
     """
@@ -48,7 +52,11 @@ def chain_to(archives: Iterable[FoundArchive], start: int, end: int, without: Se
             came.setdefault(found.end, (start, found))
     farthest = _walk(came, choices, without, end)
     if farthest != end:
-        return Chain((), {}, why=f"offsets from {farthest} on, up to {end}, stand in no archive that goes on from there")
+        return Chain(
+            (),
+            {},
+            why=f"offsets from {farthest} on, up to {end}, stand in no archive that goes on from there",
+        )
     return _chain(came, start, end, twins)
 
 
@@ -69,7 +77,10 @@ def chain_of_all(archives: Iterable[FoundArchive]) -> Chain:
         if farthest != high:
             beyond = next(one for one in choices[first:at] if one.end == high)
             return Chain(
-                (), {}, why=f"archives overlap and do not follow each other: a chain ends at {farthest}, but {beyond.key} reaches {high}"
+                (),
+                {},
+                why=f"archives overlap and do not follow each other: a chain ends at {farthest}, but "
+                f"{beyond.key} reaches {high}",
             )
         if taken:
             holes.append((taken[-1].end, low))
@@ -77,7 +88,9 @@ def chain_of_all(archives: Iterable[FoundArchive]) -> Chain:
     return Chain(tuple(taken), {one.key: twins[one.key] for one in taken if one.key in twins}, tuple(holes))
 
 
-def _by_range(archives: Iterable[FoundArchive]) -> tuple[list[FoundArchive], dict[str, tuple[FoundArchive, ...]]]:
+def _by_range(
+    archives: Iterable[FoundArchive],
+) -> tuple[list[FoundArchive], dict[str, tuple[FoundArchive, ...]]]:
     """One archive of each range, in order, and the others of its range."""
     ranges: dict[tuple[int, int], list[FoundArchive]] = {}
     for found in archives:
@@ -93,9 +106,14 @@ def _by_range(archives: Iterable[FoundArchive]) -> tuple[list[FoundArchive], dic
 
 
 def _walk(
-    came: dict[int, tuple[int, FoundArchive | None]], choices: Sequence[FoundArchive], without: Sequence[tuple[int, int]], end: int
+    came: dict[int, tuple[int, FoundArchive | None]],
+    choices: Sequence[FoundArchive],
+    without: Sequence[tuple[int, int]],
+    end: int,
 ) -> int:
-    """Note for every offset that a chain can come to where it came from; returns `end`, or the farthest offset before it."""
+    """Note for every offset that a chain can come to where it came from; returns `end`, or the farthest
+    offset before it.
+    """
     by_base: dict[int, list[FoundArchive]] = {}
     for found in choices:
         by_base.setdefault(found.base, []).append(found)
@@ -113,7 +131,10 @@ def _walk(
 
 
 def _chain(
-    came: Mapping[int, tuple[int, FoundArchive | None]], start: int, end: int, twins: Mapping[str, tuple[FoundArchive, ...]]
+    came: Mapping[int, tuple[int, FoundArchive | None]],
+    start: int,
+    end: int,
+    twins: Mapping[str, tuple[FoundArchive, ...]],
 ) -> Chain:
     found: list[FoundArchive] = []
     at = end

@@ -1,12 +1,14 @@
 """The catalog is gone, or has lost a table; the ledger is there.
 
-The table is made anew, with a uuid of its own, of the archives that the ledger counts: a chain from retention's start to the end of what is
-written, without a key that the ledger has given up, but for a killed one whose offsets nobody else holds. Then COMMIT_TO_TABLE names the
-new uuid, and archiving goes on. Until that entry is in the log the topic stays halted as before; whoever is killed in between calls again,
-and it goes on where it was.
+The table is made anew, with a uuid of its own, of the archives that the ledger counts: a chain from
+retention's start to the end of what is written, without a key that the ledger has given up, but for a killed
+one whose offsets nobody else holds. Then COMMIT_TO_TABLE names the new uuid, and archiving goes on. Until
+that entry is in the log the topic stays halted as before; whoever is killed in between calls again, and it
+goes on where it was.
 
-What waits for a commit goes in with the rest. What does not go on from there is killed, in the open. A rewrite that was under way is
-abandoned first: its old archive goes in, and `archiver dlq replay` makes it anew again.
+What waits for a commit goes in with the rest. What does not go on from there is killed, in the open. A
+rewrite that was under way is abandoned first: its old archive goes in, and `archiver dlq replay` makes it
+anew again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ from archiver.schema.evolution.recorded import TopicSchema
 from archiver.stream.archives import FoundArchive, list_archives
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
-from reconcile.repair.rebuild import RebuildParts, RebuildReport, Rebuilt, described, restored_files, settled, wanted
+from reconcile.repair.rebuild import (
+    RebuildParts,
+    RebuildReport,
+    Rebuilt,
+    described,
+    restored_files,
+    settled,
+    wanted,
+)
 from reconcile.repair.rebuild_chain import Chain, chain_to
 
 _ABANDONED = "the table was made anew from the archives, with the old one"
@@ -48,7 +58,9 @@ class LedgerRebuild:
         self._leader = parts.leadership.leader
 
     def run(self, topic: str | None = None) -> RebuildReport:
-        """Every configured table that is lost, or that of one topic. Raises `ConfigInvalid`, `Deposed`, and what a lease raises."""
+        """Every configured table that is lost, or that of one topic. Raises `ConfigInvalid`, `Deposed`, and
+        what a lease raises.
+        """
         found: list[Rebuilt] = []
         topics = wanted(self._parts, topic)
         with self._parts.leadership.turn("rebuilding"):
@@ -57,9 +69,18 @@ class LedgerRebuild:
                 state = self._intake.topics_by_name.get(settings.name)
                 table = settings.archive.table or ""
                 if state is None:
-                    found.append(Rebuilt(settings.name, "", table, "unchanged", "the topic does not exist yet"))
+                    found.append(
+                        Rebuilt(settings.name, "", table, "unchanged", "the topic does not exist yet")
+                    )
                     continue
-                found.append(settled(settings.name, state.topic_id, table, lambda one=settings, known=state: self._topic(one, known)))  # type: ignore[misc]
+                found.append(
+                    settled(
+                        settings.name,
+                        state.topic_id,
+                        table,
+                        lambda one=settings, known=state: self._topic(one, known),  # type: ignore[misc]
+                    )
+                )
         return RebuildReport("ledger", tuple(found))
 
     def _topic(self, settings: TopicSettings, state: TopicState) -> Rebuilt:
@@ -72,11 +93,18 @@ class LedgerRebuild:
         tables = parts.tables(settings.archive.catalog or "")
         view = tables.load(target.identifier)
         if view is not None and view.uuid == ledger.table_uuid:
-            return Rebuilt(state.name, state.topic_id, name, "unchanged", "the table is there, with the uuid that the ledger knows")
+            return Rebuilt(
+                state.name,
+                state.topic_id,
+                name,
+                "unchanged",
+                "the table is there, with the uuid that the ledger knows",
+            )
         if view is not None and view.properties.get(REBUILT) != str(ledger.table_uuid):
             raise TopicHalted(
                 state.name,
-                f"there is a table {name} (uuid {view.uuid}) in the catalog, and it was not made by a rebuild; {way_out(view, target)}, or "
+                f"there is a table {name} (uuid {view.uuid}) in the catalog, and it was not made by a "
+                f"rebuild; {way_out(view, target)}, or "
                 "name another table in the configuration, then rebuild again",
             )
         self._abandon_rewrites(ledger)
@@ -92,7 +120,9 @@ class LedgerRebuild:
             starts=dict(ledger.starts),
             reached={partition: ledger.planned_to(partition) for partition in range(state.partitions)},
         )
-        restore = TableRestore(tables, self._leader.check, self._leader.epoch, parts.limits, parts.ids, parts.clock)
+        restore = TableRestore(
+            tables, self._leader.check, self._leader.epoch, parts.limits, parts.ids, parts.clock
+        )
         self._tell(target, ledger, restore.run(target, plan), [item.found for item in archives])
         rows = sum(item.data_file.record_count for item in archives)
         return Rebuilt(state.name, state.topic_id, name, "rebuilt", files=len(archives), rows=rows)
@@ -115,7 +145,10 @@ class LedgerRebuild:
 
     def _chains(self, state: TopicState, ledger: TopicLedger) -> dict[int, Chain]:
         """By partition; raises `TopicHalted` where archives are missing."""
-        waiting = {(item.archive.partition, item.archive.base, item.archive.end): item.archive.key for item in ledger.pending}
+        waiting = {
+            (item.archive.partition, item.archive.base, item.archive.end): item.archive.key
+            for item in ledger.pending
+        }
         candidates: dict[int, list[FoundArchive]] = {}
         for found in list_archives(self._parts.objects, state.topic_id):
             key = waiting.get((found.partition, found.base, found.end), found.key)
@@ -134,11 +167,16 @@ class LedgerRebuild:
             kept = given_up.kept(candidates.get(partition, []))
             chain = chain_to(kept, start, max(start, ledger.planned_to(partition)), empty)
             if chain.why is not None:
-                raise TopicHalted(state.name, f"partition {partition}: {chain.why}; bring the archives back, or see the runbook")
+                raise TopicHalted(
+                    state.name,
+                    f"partition {partition}: {chain.why}; bring the archives back, or see the runbook",
+                )
             chains[partition] = chain
         return chains
 
-    def _tell(self, target: TableTarget, ledger: TopicLedger, view: TableView, archives: Sequence[FoundArchive]) -> None:
+    def _tell(
+        self, target: TableTarget, ledger: TopicLedger, view: TableView, archives: Sequence[FoundArchive]
+    ) -> None:
         """COMMIT_TO_TABLE without an event: the ledger's table is the new one from here on (rule T4)."""
         inside = {item.key for item in archives}
         keys = [item.archive.key for item in ledger.pending if item.archive.key]

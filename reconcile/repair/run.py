@@ -6,9 +6,10 @@ Owns the document of `archiver reconcile --output json`, frozen by this version:
      "looked": {"topics", "tables", "objects", "unread": {topic: why}},
      "fix": bool, "error": null | text, "checked_at": "2026-01-02T03:04:05.678901Z"}
 
-`fixed` is true for a finding that was there and is not there any more after the repairs. Where a repair could not be carried out, `repair`
-says why. Nothing is written without `fix`, and with `fix="safe"` (the daemon) nothing but what the next round would do anyway
-(decision 0028). A repair that fails concerns its topic; the others go on.
+`fixed` is true for a finding that was there and is not there any more after the repairs. Where a repair could
+not be carried out, `repair` says why. Nothing is written without `fix`, and with `fix="safe"` (the daemon)
+nothing but what the next round would do anyway (decision 0028). A repair that fails concerns its topic; the
+others go on.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ Fix = Literal["nothing", "safe", "everything"]
 
 LOOKS_MAX = 5
 LOOK_PAUSE_S = 1.0
-"""While the ledger moves on between the beginning of a look and its end, the views are taken again. A topic that moved on in every one of
-them is compared by the next run; nothing is concluded from views of different moments."""
+"""While the ledger moves on between the beginning of a look and its end, the views are taken again. A topic
+that moved on in every one of them is compared by the next run; nothing is concluded from views of different
+moments."""
 
 _SETTLED = frozenset({"unknown-commit", "missing-in-catalog"})
 _TAKEN_OVER = frozenset({"rolled-back", "evidence-doubted"})
@@ -95,7 +97,12 @@ class ReconcileReport:
                 }
                 for finding, fixed in self.findings
             ],
-            "looked": {"topics": self.topics, "tables": self.tables, "objects": self.objects, "unread": self.unread},
+            "looked": {
+                "topics": self.topics,
+                "tables": self.tables,
+                "objects": self.objects,
+                "unread": self.unread,
+            },
             "fix": self.fix != "nothing",
             "error": None if self.error is None else str(self.error),
             "checked_at": format_time(self.checked_us),
@@ -111,13 +118,16 @@ class ReconcileRun:
     def run(self, fix: Fix = "nothing", topic: str | None = None) -> ReconcileReport:
         """Compare everything, or one topic, and repair as far as `fix` says.
 
-        Raises `NotFound` for a topic that the intake log does not have, `LeaseHeld` if repairs need the lease and another process has it,
-        `Deposed` if a newer leader appears. What else goes wrong is in the report.
+        Raises `NotFound` for a topic that the intake log does not have, `LeaseHeld` if repairs need the lease
+        and another process has it, `Deposed` if a newer leader appears. What else goes wrong is in the
+        report.
         """
         report = ReconcileReport(fix, self._parts.clock.now_us())
         try:
             before = self._look(report, topic)
-            report.findings = [(item, False) for item in before]  # so that they are told, whatever the repairs meet
+            report.findings = [
+                (item, False) for item in before
+            ]  # so that they are told, whatever the repairs meet
             failed = self._repair([item for item in before if _is_wanted(item, fix)])
             if any(_is_wanted(item, fix) for item in before):
                 after = self._look(report, topic)
@@ -151,7 +161,11 @@ class ReconcileRun:
         for finding in wanted:
             if finding.topic is None:
                 continue
-            kind, repair = ("settle", repairer.settle) if finding.id in _SETTLED else ("take over", repairer.take_over_rollback)
+            kind, repair = (
+                ("settle", repairer.settle)
+                if finding.id in _SETTLED
+                else ("take over", repairer.take_over_rollback)
+            )
             if (kind, finding.topic) in done:
                 continue
             done.add((kind, finding.topic))
@@ -164,19 +178,25 @@ class ReconcileRun:
         return failed
 
 
-def _of_the_still(seen: Seen, after: LedgerFold, found: Sequence[Finding], steady: Container[Finding]) -> list[Finding]:
+def _of_the_still(
+    seen: Seen, after: LedgerFold, found: Sequence[Finding], steady: Container[Finding]
+) -> list[Finding]:
     """What may be reported of views during which the ledger moved on every time.
 
-    Of a topic whose own ledger held still in the last of them: everything. Of one that moved on: what one view alone shows, and showed each
-    time. The others are compared by the next run; the report says which.
+    Of a topic whose own ledger held still in the last of them: everything. Of one that moved on: what one
+    view alone shows, and showed each time. The others are compared by the next run; the report says which.
     """
-    topics = [replace(sight, moving=ledger_mark(after.topic(sight.topic_id)) != sight.ledger_mark) for sight in seen.topics]
+    topics = [
+        replace(sight, moving=ledger_mark(after.topic(sight.topic_id)) != sight.ledger_mark)
+        for sight in seen.topics
+    ]
     moving = {sight.topic for sight in topics if sight.moving}
     kept = [one for one in differences(topics, seen.folder) if one.topic not in moving or one in steady]
     for name in sorted({one.topic for one in found if one.topic is not None} & moving):
         if any(one.topic == name and one not in kept for one in found):
             seen.unread[name] = (
-                f"the ledger moved on during each of {LOOKS_MAX} attempts, so differences may be work under way; the next run "
+                f"the ledger moved on during each of {LOOKS_MAX} attempts, so differences may be work "
+                "under way; the next run "
                 "compares again"
             )
     return kept
@@ -190,17 +210,28 @@ def _is_wanted(finding: Finding, fix: Fix) -> bool:
 
 
 def _told(
-    before: Sequence[Finding], after: Sequence[Finding], failed: Mapping[tuple[str, str | None], str], unread: Container[str | None]
+    before: Sequence[Finding],
+    after: Sequence[Finding],
+    failed: Mapping[tuple[str, str | None], str],
+    unread: Container[str | None],
 ) -> list[tuple[Finding, bool]]:
-    """What was found first, with what became of it; then what only the second look found. Of a topic that could not be looked at again
-    nothing is known to be fixed.
+    """What was found first, with what became of it; then what only the second look found. Of a topic that
+    could not be looked at again nothing is known to be fixed.
     """
     left = {(item.id, item.topic, item.partition) for item in after}
     known = {(item.id, item.topic, item.partition) for item in before}
-    told = [(item, (item.id, item.topic, item.partition) not in left and item.topic not in unread) for item in before]
+    told = [
+        (item, (item.id, item.topic, item.partition) not in left and item.topic not in unread)
+        for item in before
+    ]
     told += [(item, False) for item in after if (item.id, item.topic, item.partition) not in known]
     return [
-        (replace(item, repair=f"not repaired: {why}") if not fixed and (why := failed.get((item.id, item.topic))) else item, fixed)
+        (
+            replace(item, repair=f"not repaired: {why}")
+            if not fixed and (why := failed.get((item.id, item.topic)))
+            else item,
+            fixed,
+        )
         for item, fixed in told
     ]
 

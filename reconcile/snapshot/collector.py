@@ -1,10 +1,12 @@
-"""Takes the three views that the reconciler compares, in an order in which what moves on meanwhile is not taken for a fault.
+"""Takes the three views that the reconciler compares, in an order in which what moves on meanwhile is not
+taken for a fault.
 
-Ledger first, then table and objects, then the intake log: what the ledger says of a table must be in the table that is loaded after it, and
-an archive that the ledger names must be in a listing that begins after it. A table may be ahead of the ledger, and a listing may show what
-nobody has named yet. So what a leader wrote a moment ago is no finding (`TopicSight.busy`), and the run takes the views again if the ledger
-moved on. Of a topic whose ledger never held still, nothing is compared (`TopicSight.moving`). Must never write, and never let the failure
-of one topic's table stop the others.
+Ledger first, then table and objects, then the intake log: what the ledger says of a table must be in the
+table that is loaded after it, and an archive that the ledger names must be in a listing that begins after it.
+A table may be ahead of the ledger, and a listing may show what nobody has named yet. So what a leader wrote a
+moment ago is no finding (`TopicSight.busy`), and the run takes the views again if the ledger moved on. Of a
+topic whose ledger never held still, nothing is compared (`TopicSight.moving`). Must never write, and never
+let the failure of one topic's table stop the others.
 """
 
 from __future__ import annotations
@@ -40,12 +42,20 @@ from reconcile.snapshot.object_listing import topic_name
 from reconcile.snapshot.observer import Observer, partition_views
 from reconcile.snapshot.offset_coverage import Range, merge
 from reconcile.snapshot.retention_floor import gaps_of
-from reconcile.snapshot.topic_snapshot import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
+from reconcile.snapshot.topic_snapshot import (
+    FolderSight,
+    ForeignSnapshot,
+    PendingSight,
+    StrayObject,
+    TableSight,
+    TopicSight,
+)
 from reconcile.snapshot.topic_views import TopicView
 from reconcile.snapshot.unreferenced_objects import WHY, Folder
 
 DIGEST_BYTES_MAX = 64 * 2**20
-"""Of the archives that wait for their commit, so many bytes are read and compared with the ledger in one look; of the others the size."""
+"""Of the archives that wait for their commit, so many bytes are read and compared with the ledger in one
+look; of the others the size."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +105,13 @@ class Looker:
         self._observer = Observer(parts.objects, parts.cluster_id, parts.tables)
         self._settings = {topic.name: topic for topic in parts.topics}
 
-    def look(self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None) -> Seen:
+    def look(
+        self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None
+    ) -> Seen:
         """Everything as of now. `ledger` and `intake` read their log to the tail when called.
 
-        Raises `NotFound` for a topic that the log does not have, and what a log or a listing raises; a table that cannot be looked at is in
-        `unread`.
+        Raises `NotFound` for a topic that the log does not have, and what a log or a listing raises; a table
+        that cannot be looked at is in `unread`.
         """
         known = ledger()
         before = intake()
@@ -131,7 +143,12 @@ class Looker:
         return found
 
     def _topic(
-        self, state: TopicState, known: LedgerFold, before: Backlog, intake: Callable[[], Backlog], stored: Sequence[ObjectInfo]
+        self,
+        state: TopicState,
+        known: LedgerFold,
+        before: Backlog,
+        intake: Callable[[], Backlog],
+        stored: Sequence[ObjectInfo],
     ) -> TopicSight:
         parts, settings, ledger = self._parts, self._settings.get(state.name), known.topic(state.topic_id)
         mark = ledger_mark(ledger)  # before anything else is read: the fold may be one that goes on
@@ -167,13 +184,21 @@ class Looker:
             archives=_ranges(stored),
             strays=strays,
             busy=holder is not None and idle_s < parts.commit_s,
-            idle_s=idle_s if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s else None,
+            idle_s=idle_s
+            if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s
+            else None,
             holder=holder,
             ledger_mark=mark,
         )
 
     def _table(
-        self, settings: TopicSettings, state: TopicState, ledger: TopicLedger, tables: Tables, view: TableView, gaps: Gaps
+        self,
+        settings: TopicSettings,
+        state: TopicState,
+        ledger: TopicLedger,
+        tables: Tables,
+        view: TableView,
+        gaps: Gaps,
     ) -> TableSight:
         name = shown(view.identifier)
         sight = TableSight(
@@ -188,7 +213,11 @@ class Looker:
         )
         try:
             check_identity(
-                view, target_of(settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects), ledger.table_uuid
+                view,
+                target_of(
+                    settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects
+                ),
+                ledger.table_uuid,
             )
         except TopicHalted as error:
             return _with(sight, mismatch=error.why.removeprefix(f"table {name} "))
@@ -199,17 +228,26 @@ class Looker:
             return _with(sight, doubt=found.why, rolled_back=is_set_back(view), unconfirmed=found.unconfirmed)
         since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
         since += [seen_up_to(view, ledger)] if ledger.killed else []
-        there = tables.data_paths(view, min(since)) if since and min(since) < view.sequence_number else frozenset[str]()
+        there = (
+            tables.data_paths(view, min(since))
+            if since and min(since) < view.sequence_number
+            else frozenset[str]()
+        )
         revived = revived_keys(ledger, there)
         why = contradiction(view, found, ledger, revived, gaps)
         if why is not None:
-            return _with(sight, contradiction=why, rolled_back=is_older_copy(view, found.watermarks, ledger, gaps))
+            return _with(
+                sight, contradiction=why, rolled_back=is_older_copy(view, found.watermarks, ledger, gaps)
+            )
         ahead = {
             partition: (ledger.watermark(partition), offset)
             for partition, offset in enumerate(found.watermarks)
-            if offset > ledger.watermark(partition) and not same_place(gaps, partition, ledger.watermark(partition), offset)
+            if offset > ledger.watermark(partition)
+            and not same_place(gaps, partition, ledger.watermark(partition), offset)
         }
-        landed = tuple(item.archive.key for item in ledger.pending if item.path is not None and item.path in there)
+        landed = tuple(
+            item.archive.key for item in ledger.pending if item.path is not None and item.path in there
+        )
         return _with(sight, ahead=ahead, landed=(*landed, *revived))
 
     def _pending(self, ledger: TopicLedger, sizes: Mapping[str, int]) -> tuple[PendingSight, ...]:
@@ -224,13 +262,25 @@ class Looker:
                 left -= size
                 if hashlib.sha256(self._parts.objects.read(archive.key)).digest() != archive.sha256:
                     altered = "has other bytes than the ledger says (its SHA-256 differs)"
-            found.append(PendingSight(archive.key, archive.partition, archive.base, archive.end, archive.size, size, altered))
+            found.append(
+                PendingSight(
+                    archive.key, archive.partition, archive.base, archive.end, archive.size, size, altered
+                )
+            )
         return tuple(found)
 
     def _strays(
-        self, tables: Tables, ledger: TopicLedger, known: LedgerFold, view: TableView, stored: Sequence[ObjectInfo], now_us: int
+        self,
+        tables: Tables,
+        ledger: TopicLedger,
+        known: LedgerFold,
+        view: TableView,
+        stored: Sequence[ObjectInfo],
+        now_us: int,
     ) -> tuple[StrayObject, ...]:
-        """What below the table's folder nobody knows, by the decision that cleaning goes by. What the ledger has killed it knows."""
+        """What below the table's folder nobody knows, by the decision that cleaning goes by. What the ledger
+        has killed it knows.
+        """
         named = NamedFiles(paths.table_prefix(ledger.topic_id))
         for path in tables.named_paths(view):
             named.add(path)
@@ -255,18 +305,29 @@ class Looker:
                 continue
             name = topic_name(self._parts.objects, topic_id)
             size = sum(item.size for item in found)
-            why = f"{len(found):,} objects of a topic id that the intake log does not know" + (f" (topic {name})" if name else "")
+            why = f"{len(found):,} objects of a topic id that the intake log does not know" + (
+                f" (topic {name})" if name else ""
+            )
             unknown.append(StrayObject(f"{paths.ARCHIVE_PREFIX}{topic_id}/", size, why))
         newest_us = records.fold.newest_us
         ahead_s = log_ahead_s(newest_us, self._parts.clock.now_us(), self._parts.skew_max_s)
-        return FolderSight(tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s))
+        return FolderSight(
+            tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s)
+        )
 
 
 def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
     """A value that is another one once the ledger of a topic has moved on."""
     rewrites = ledger.rewrites
     return (
-        *(ledger.written_us, ledger.committed_us, ledger.sequence_number, ledger.snapshot_id, ledger.table_uuid, ledger.written_version),
+        *(
+            ledger.written_us,
+            ledger.committed_us,
+            ledger.sequence_number,
+            ledger.snapshot_id,
+            ledger.table_uuid,
+            ledger.written_version,
+        ),
         *(len(ledger.pending_by_id), len(ledger.killed), len(ledger.schemas)),
         *(len(rewrites.under_way), len(rewrites.replaced), len(rewrites.abandoned)),
         *(tuple(sorted(numbers.items())) for numbers in (ledger.watermarks, ledger.starts)),
@@ -289,19 +350,27 @@ def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
 
 
 def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
-    """Snapshots of the table's history that are not ours and brought rows, or wrote rows again; the newest first."""
+    """Snapshots of the table's history that are not ours and brought rows, or wrote rows again; the newest
+    first.
+    """
     found: list[ForeignSnapshot] = []
     for item in view.history():
         change = change_of(item)
         added, removes = (0, False) if change is None else (change.added, change.removes)
         rewritten = rewritten_records(item)
         if added or rewritten:
-            found.append(ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", added, rewritten, removes))
+            found.append(
+                ForeignSnapshot(
+                    item.snapshot_id, item.operation or "no operation named", added, rewritten, removes
+                )
+            )
     return tuple(found)
 
 
 def _columns(ledger: TopicLedger, view: TableView) -> tuple[str | None, bool]:
-    """Why the newest recorded schema does not fit the table's columns, and whether the table lacks some of them."""
+    """Why the newest recorded schema does not fit the table's columns, and whether the table lacks some of
+    them.
+    """
     history = tuple(TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items()))
     if not history:
         return None, False

@@ -1,7 +1,8 @@
 """Is the intake log an older copy that does not know of files it once named?
 
-To such a log the files of the lost entries look like strays, and a vacuum would delete acknowledged records. Each intake file says up to
-which entry its writer had read the log before it was stored: proof that the log once was that long. Changes nothing.
+To such a log the files of the lost entries look like strays, and a vacuum would delete acknowledged records.
+Each intake file says up to which entry its writer had read the log before it was stored: proof that the log
+once was that long. Changes nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ FOOTERS_READ_MAX = 100
 
 
 def check_nothing_is_lost(objects: ObjectStore, keys: Sequence[str], next_index: int) -> None:
-    """Raise `Halt` if one of the newest of `keys` (ascending) was written when the log was longer than `next_index`."""
+    """Raise `Halt` if one of the newest of `keys` (ascending) was written when the log was longer than
+    `next_index`.
+    """
     for key in reversed(keys[-FOOTERS_READ_MAX:]):
         index = log_index_of(objects, key)
         if index is not None and index > next_index:
             raise Halt(
-                f"{objects.uri(key)} was written when the intake log reached entry {index}, and the log ends at {next_index}: the metadata "
-                "store is an older copy; put the newest one in place. Nothing is deleted until then, because records that the lost entries "
+                f"{objects.uri(key)} was written when the intake log reached entry {index}, and the "
+                f"log ends at {next_index}: the metadata "
+                "store is an older copy; put the newest one in place. Nothing is deleted until then, "
+                "because records that the lost entries "
                 "named would go"
             )

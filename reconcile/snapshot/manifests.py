@@ -1,8 +1,9 @@
-"""Which files a table's snapshot holds, read from its metadata by code of our own: JSON, manifest list, manifests.
+"""Which files a table's snapshot holds, read from its metadata by code of our own: JSON, manifest list,
+manifests.
 
-Reads the few fields of manifests that an audit needs. It shares no decoder with pyiceberg, which writes manifests: an error of that library
-must not hide itself. A file that cannot be read in full raises `Corrupted`. Sequence numbers and snapshot ids are inherited as the table
-format says. Never writes.
+Reads the few fields of manifests that an audit needs. It shares no decoder with pyiceberg, which writes
+manifests: an error of that library must not hide itself. A file that cannot be read in full raises
+`Corrupted`. Sequence numbers and snapshot ids are inherited as the table format says. Never writes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from archiver.events.avro_schema import Array, Optional, Primitive, Record, Sche
 from archiver.runtime.errors import Corrupted
 
 UNPACKED_BYTES_MAX = 256 * 2**20
-"""Of table metadata, or of a manifest: honest ones take a few MiB. A few hundred KiB of zeros would unpack to as much."""
+"""Of table metadata, or of a manifest: honest ones take a few MiB. A few hundred KiB of zeros would unpack to
+as much."""
 _DELETED = 2
 """Status of an entry whose file the manifest's own snapshot took away."""
 _CONTENTS: Mapping[int, Literal["data", "positions", "equality"]] = {0: "data", 1: "positions", 2: "equality"}
@@ -53,8 +55,11 @@ class SnapshotFiles:
     deletes: tuple[DeleteFile, ...]
 
 
-def snapshot_files(read: Read, metadata_path: str, snapshot_id: int | None, fields: StreamFields) -> SnapshotFiles:
-    """The files of one snapshot of the table whose metadata stands at `metadata_path`; of none, if it is None.
+def snapshot_files(
+    read: Read, metadata_path: str, snapshot_id: int | None, fields: StreamFields
+) -> SnapshotFiles:
+    """The files of one snapshot of the table whose metadata stands at `metadata_path`; of none, if it is
+    None.
 
     Raises `Corrupted` if something cannot be understood, and what `read` raises.
     """
@@ -68,16 +73,29 @@ def snapshot_files(read: Read, metadata_path: str, snapshot_id: int | None, fiel
         for entry in records(read(manifest["manifest_path"]), manifest["manifest_path"]):
             if entry["status"] == _DELETED:
                 continue
-            file, sequence, snapshot = entry["data_file"], _sequence(entry, manifest), entry["snapshot_id"] or manifest["added_snapshot_id"]
+            file, sequence, snapshot = (
+                entry["data_file"],
+                _sequence(entry, manifest),
+                entry["snapshot_id"] or manifest["added_snapshot_id"],
+            )
             kind = _CONTENTS.get(file.get("content") or 0)
             if kind == "data":
                 data.append(_live_file(file, manifest, sequence, snapshot, fields, has_deletes))
             elif kind is not None:
                 deletes.append(
-                    DeleteFile(file["file_path"], kind, str(file["file_format"]).upper(), file["file_size_in_bytes"], sequence, snapshot)
+                    DeleteFile(
+                        file["file_path"],
+                        kind,
+                        str(file["file_format"]).upper(),
+                        file["file_size_in_bytes"],
+                        sequence,
+                        snapshot,
+                    )
                 )
             else:
-                raise Corrupted(f"manifest {manifest['manifest_path']} lists a file of content {file.get('content')!r}")
+                raise Corrupted(
+                    f"manifest {manifest['manifest_path']} lists a file of content {file.get('content')!r}"
+                )
     return SnapshotFiles(tuple(data), tuple(deletes))
 
 
@@ -89,7 +107,9 @@ def _manifests(read: Read, metadata_path: str, snapshot_id: int) -> Iterator[dic
         found = next(one for one in metadata["snapshots"] if one["snapshot-id"] == snapshot_id)
         path = str(found["manifest-list"])
     except (Corrupted, ValueError, KeyError, TypeError, StopIteration, RecursionError, zlib.error) as error:
-        raise Corrupted(f"{metadata_path} does not tell where snapshot {snapshot_id} is: {error!r}") from error
+        raise Corrupted(
+            f"{metadata_path} does not tell where snapshot {snapshot_id} is: {error!r}"
+        ) from error
     for one in records(read(path), path):
         if "manifest_path" not in one:
             raise Corrupted(f"{path} is no manifest list")
@@ -103,7 +123,12 @@ def _sequence(entry: Mapping[str, Any], manifest: Mapping[str, Any]) -> int:
 
 
 def _live_file(
-    file: Mapping[str, Any], manifest: Mapping[str, Any], sequence: int, snapshot: int, fields: StreamFields, has_deletes: bool
+    file: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    sequence: int,
+    snapshot: int,
+    fields: StreamFields,
+    has_deletes: bool,
 ) -> LiveFile:
     lower, upper = file.get("lower_bounds"), file.get("upper_bounds")
     partition = file["partition"]
@@ -124,7 +149,9 @@ def _live_file(
 
 
 def records(data: bytes, name: str) -> Iterator[dict[str, Any]]:
-    """The records of an Avro container file, by field name; maps with integer keys as mappings. Raises `Corrupted`, naming `name`."""
+    """The records of an Avro container file, by field name; maps with integer keys as mappings. Raises
+    `Corrupted`, naming `name`.
+    """
     try:
         container = container_of(data, UNPACKED_BYTES_MAX)
         schema = parse_schema(container.header[b"avro.schema"].decode())
@@ -143,7 +170,9 @@ def _unpacked(data: bytes, wbits: int) -> bytes:
     stream = zlib.decompressobj(wbits)
     found = stream.decompress(data, UNPACKED_BYTES_MAX)
     if not stream.eof:
-        raise Corrupted(f"its {len(data)} bytes are cut off, or unpack to more than {UNPACKED_BYTES_MAX} bytes")
+        raise Corrupted(
+            f"its {len(data)} bytes are cut off, or unpack to more than {UNPACKED_BYTES_MAX} bytes"
+        )
     return found
 
 
@@ -155,7 +184,9 @@ def _shape(schema: Schema) -> Callable[[Any], Any]:
     if isinstance(schema, Record):
         names = [one.name for one in schema.fields]
         shapes = [_shape(one.schema) for one in schema.fields]
-        return lambda values: {name: shape(value) for name, shape, value in zip(names, shapes, values, strict=True)}
+        return lambda values: {
+            name: shape(value) for name, shape, value in zip(names, shapes, values, strict=True)
+        }
     if isinstance(schema, Array) and schema.properties.get("logicalType") == "map":
         return dict
     if isinstance(schema, Array) and not isinstance(schema.items, Primitive):

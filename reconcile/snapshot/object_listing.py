@@ -1,8 +1,10 @@
-"""Looks at the data folder from the other side: which objects stand there that the logs do not account for, or do not stand there?
+"""Looks at the data folder from the other side: which objects stand there that the logs do not account for,
+or do not stand there?
 
-Owns three looks: archives of topics, partitions or offsets that the intake log does not know; intake files that hold records of topics it
-does not know; intake files it names that are gone. Anything of that kind means that log and folder were not kept together, so the audit
-must not be content with the log alone. Must never write.
+Owns three looks: archives of topics, partitions or offsets that the intake log does not know; intake files
+that hold records of topics it does not know; intake files it names that are gone. Anything of that kind means
+that log and folder were not kept together, so the audit must not be content with the log alone. Must never
+write.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
 
 @dataclass(frozen=True)
 class UnnamedIntake:
-    """Intake files that no entry of the log names. Alone they are no fault: a writer that was killed leaves one behind."""
+    """Intake files that no entry of the log names. Alone they are no fault: a writer that was killed leaves
+    one behind.
+    """
 
     topics: Mapping[str, str] = field(default_factory=dict)
     """Topics that have records in them, each with the key of one such file."""
@@ -112,7 +116,9 @@ def first_key(objects: ObjectStore, prefix: str) -> str | None:
 
 
 def harmed_intake(objects: ObjectStore, needed: Iterable[FileRef]) -> dict[str, str]:
-    """What is wrong with the needed intake files, by key: gone, or of another size than the log says. What is well is not named."""
+    """What is wrong with the needed intake files, by key: gone, or of another size than the log says. What is
+    well is not named.
+    """
     files = {file.key: file for file in needed}
     sizes: dict[str, int] = {}
     if len(files) <= INFO_MAX:
@@ -133,7 +139,12 @@ def harmed_intake(objects: ObjectStore, needed: Iterable[FileRef]) -> dict[str, 
 
 
 def lost_offsets(
-    objects: ObjectStore, ledger: TopicLedger, partition: int, backlog: Iterable[SegmentRef], stable: int, harmed: Mapping[str, str]
+    objects: ObjectStore,
+    ledger: TopicLedger,
+    partition: int,
+    backlog: Iterable[SegmentRef],
+    stable: int,
+    harmed: Mapping[str, str],
 ) -> tuple[Lost, ...]:
     """The offsets of the backlog that only harmed intake files hold.
 

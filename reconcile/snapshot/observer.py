@@ -1,8 +1,8 @@
 """Looks at log, ledger, object store and table, and writes down what the audit judges.
 
-Owns every read the fast audit does, and the first ones of the deep audit. It reads manifests, one listing per topic, and the rows (their
-two `kafka` columns) of exactly those files whose manifests cannot prove their content. Must never write, and never let the failure of one
-topic's table stop the others.
+Owns every read the fast audit does, and the first ones of the deep audit. It reads manifests, one listing per
+topic, and the rows (their two `kafka` columns) of exactly those files whose manifests cannot prove their
+content. Must never write, and never let the failure of one topic's table stop the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import pyarrow.parquet as pq
 
 from archiver.catalog.evidence import Doubted, Gaps, judge
 from archiver.catalog.expiry import ancestry
-from archiver.catalog.external_changes import Change, ExpiredChanges, foreign_changes, placed, read_expired, unretired
+from archiver.catalog.external_changes import (
+    Change,
+    ExpiredChanges,
+    foreign_changes,
+    placed,
+    read_expired,
+    unretired,
+)
 from archiver.catalog.table_layout import CLUSTER_ID, TOPIC_ID, stream_fields
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.config.settings import TopicSettings
@@ -40,7 +47,8 @@ from reconcile.snapshot.offset_coverage import Range, merge, total
 from reconcile.snapshot.topic_views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
 
 _METADATA = ".metadata.json"
-"""In the name of every file of table metadata, compressed or not; a twin of a catalog in a test has other ones."""
+"""In the name of every file of table metadata, compressed or not; a twin of a catalog in a test has other
+ones."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +76,26 @@ class UnloggedTable:
 class Observer:
     """Looks at one topic at a time."""
 
-    def __init__(self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables], *, rows_follow: bool = False) -> None:
-        """With `rows_follow` somebody else reads the rows of all files afterwards: none is opened here, and where the table's metadata lies
-        in the data folder, which files the table has is read by code of our own.
+    def __init__(
+        self,
+        objects: ObjectStore,
+        cluster_id: str,
+        tables: Callable[[str], Tables],
+        *,
+        rows_follow: bool = False,
+    ) -> None:
+        """With `rows_follow` somebody else reads the rows of all files afterwards: none is opened here, and
+        where the table's metadata lies in the data folder, which files the table has is read by code of our
+        own.
         """
         self._rows_follow = rows_follow
         self._objects = objects
         self._cluster_id = cluster_id
         self._tables = tables
 
-    def table(self, state: TopicState, settings: TopicSettings | None, ledger: TopicLedger, gaps: Gaps) -> SeenTable:
+    def table(
+        self, state: TopicState, settings: TopicSettings | None, ledger: TopicLedger, gaps: Gaps
+    ) -> SeenTable:
         """What stands for the topic's table. Never raises an `ArchiverError`: what cannot be seen is said.
 
         `gaps` are those of the intake log; a file whose number of rows they explain is not opened.
@@ -86,11 +104,18 @@ class Observer:
         written = bool(ledger.pending) or any(ledger.watermarks.values())
         try:
             if settings is None and written:
-                return SeenTable(unreadable="the topic has archives, but it is not in the configuration: its table is not known")
+                return SeenTable(
+                    unreadable="the topic has archives, but it is not in the "
+                    "configuration: its table is not known"
+                )
             if kind == "parquet":
                 return SeenTable(self._archives(state, ledger))
             if kind == "none" and written:
-                return SeenTable(unreadable="the topic has archives, but its archive kind is now none: its table is not looked at")
+                return SeenTable(
+                    unreadable="the topic has archives, but its archive kind is now none: "
+                    "its table is not looked "
+                    "at"
+                )
             if settings is None or kind == "none":
                 return SeenTable()
             return self._catalog_table(state, settings, ledger, written, gaps)
@@ -98,7 +123,9 @@ class Observer:
             return SeenTable(unreadable=f"the table could not be looked at: {error}")
 
     def unlogged(self, settings: TopicSettings) -> UnloggedTable:
-        """The table of a configured topic that the intake log does not know: it proves something if it has rows, or names a topic id."""
+        """The table of a configured topic that the intake log does not know: it proves something if it has
+        rows, or names a topic id.
+        """
         catalog, name = settings.archive.catalog, settings.archive.table
         if settings.archive.kind != "iceberg" or catalog is None or name is None:
             return UnloggedTable()
@@ -107,39 +134,61 @@ class Observer:
             view = tables.load(parse_identifier(name))
             if view is None:
                 return UnloggedTable()
-            rows = sum(file.record_count for file in tables.live_files(view)) if view.snapshot_id is not None else 0
+            rows = (
+                sum(file.record_count for file in tables.live_files(view))
+                if view.snapshot_id is not None
+                else 0
+            )
         except ArchiverError as error:
             return UnloggedTable(proof=f"its table {name} could not be looked at ({error})")
         owner = view.properties.get(TOPIC_ID)
         named = owner is not None and view.properties.get(CLUSTER_ID) == self._cluster_id
-        proof = f"its table {name} has {rows} rows" if rows else f"its table {name} was made for it" if named else None
+        proof = (
+            f"its table {name} has {rows} rows"
+            if rows
+            else f"its table {name} was made for it"
+            if named
+            else None
+        )
         return UnloggedTable(None if owner is None else TopicId(owner), view.snapshot_id, proof)
 
-    def _catalog_table(self, state: TopicState, settings: TopicSettings, ledger: TopicLedger, written: bool, gaps: Gaps) -> SeenTable:
+    def _catalog_table(
+        self, state: TopicState, settings: TopicSettings, ledger: TopicLedger, written: bool, gaps: Gaps
+    ) -> SeenTable:
         catalog, name = settings.archive.catalog, settings.archive.table
         assert catalog is not None, "settings demand a catalog for kind iceberg"
         assert name is not None, "settings demand a table for kind iceberg"
         tables = self._tables(catalog)
         view = tables.load(parse_identifier(name))
         if view is None:
-            return SeenTable(absent=f"table {name} is gone from catalog {catalog}: it was dropped or renamed") if written else SeenTable()
+            return (
+                SeenTable(absent=f"table {name} is gone from catalog {catalog}: it was dropped or renamed")
+                if written
+                else SeenTable()
+            )
         stranger = _stranger(view, name, self._cluster_id, state, ledger)
         if stranger is not None:
             return SeenTable(absent=stranger)
         return SeenTable(self._state(state, ledger, name, tables, view, gaps))
 
-    def _state(self, state: TopicState, ledger: TopicLedger, name: str, tables: Tables, view: TableView, gaps: Gaps) -> TableState:
+    def _state(
+        self, state: TopicState, ledger: TopicLedger, name: str, tables: Tables, view: TableView, gaps: Gaps
+    ) -> TableState:
         live, deletes = self._files(tables, view)
         evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         past, untold = _expired_changes(view)
         told = [(known or {}).get(number, 0) for number in range(state.partitions)]
-        retained = tuple(one for one in _retained_changes(ledger, view, told) if past.ids.isdisjoint(one.snapshots))
+        retained = tuple(
+            one for one in _retained_changes(ledger, view, told) if past.ids.isdisjoint(one.snapshots)
+        )
         # Retention passes the oldest first, whether they are expired or not.
         changes = unretired((*past.changes, *retained), ledger.starts)
         expired = changes[: max(0, len(changes) - len(retained))]
-        removals = [_removal(one, expired=place < len(expired)) for place, one in enumerate(changes) if one.removes]
+        removals = [
+            _removal(one, expired=place < len(expired)) for place, one in enumerate(changes) if one.removes
+        ]
         return TableState(
             name=name,
             snapshot_id=view.snapshot_id,
@@ -163,9 +212,13 @@ class Observer:
                 raise Corrupted(f"table metadata names {path}, which lies outside of the data folder")
             return self._objects.read(key)
 
-        ours = _METADATA in view.metadata_location and key_of(self._objects, view.metadata_location) is not None
+        ours = (
+            _METADATA in view.metadata_location and key_of(self._objects, view.metadata_location) is not None
+        )
         if self._rows_follow and ours:
-            found = snapshot_files(read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json))
+            found = snapshot_files(
+                read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json)
+            )
             return list(found.data), found.deletes
         return (list(tables.live_files(view)) if view.snapshot_id is not None else []), None
 
@@ -187,7 +240,9 @@ class Observer:
             offset_max=live.offset_max,
             partition_min=live.partition_min,
             partition_max=live.partition_max,
-            gaps=() if mine is None or mine.partition >= state.partitions else tuple(gaps(mine.partition, mine.base, mine.end)),
+            gaps=()
+            if mine is None or mine.partition >= state.partitions
+            else tuple(gaps(mine.partition, mine.base, mine.end)),
             partition=live.partition,
             snapshot_id=live.snapshot_id,
             sequence_number=live.sequence_number,
@@ -197,7 +252,9 @@ class Observer:
         return file if size is None or self._rows_follow or _proven(file) else self._with_rows(file, key)
 
     def _with_rows(self, file: FileView, key: str) -> FileView:
-        """Read what the manifests do not prove. Raises `RetryLater` if that cannot be done now, which says nothing of the file."""
+        """Read what the manifests do not prove. Raises `RetryLater` if that cannot be done now, which says
+        nothing of the file.
+        """
         try:
             with self._objects.open_input(key) as source:
                 if file.key is not None:
@@ -209,7 +266,9 @@ class Observer:
                     return replace(file, gaps=gaps)
                 for group in range(parquet.num_row_groups if file.key is not None else 0):
                     check_pages(source, parquet.metadata, group, {"kafka"})
-                return replace(file, gaps=gaps, rows=read_offsets(parquet, key), rows_in_file=parquet.metadata.num_rows)
+                return replace(
+                    file, gaps=gaps, rows=read_offsets(parquet, key), rows_in_file=parquet.metadata.num_rows
+                )
         except RetryLater:
             raise
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
@@ -236,19 +295,32 @@ class Observer:
                     gaps = check_footer(found, metadata, self._cluster_id).gaps
                     part = (max(at, found.base), min(end, found.end))
                     parsed = paths.parse_archive_key(found.key)
-                    files.append(FileView(found.key, metadata.num_rows, found.size, found.size, parsed, gaps=gaps, part=part))
+                    files.append(
+                        FileView(
+                            found.key, metadata.num_rows, found.size, found.size, parsed, gaps=gaps, part=part
+                        )
+                    )
                 except (Corrupted, pa.ArrowException, OSError, ValueError) as error:
                     if (later := passing(error, found.key)) is not None:
                         raise later from error
                     files.append(
-                        FileView(found.key, 0, None, found.size, paths.parse_archive_key(found.key), unread=f"it cannot be read ({error})")
+                        FileView(
+                            found.key,
+                            0,
+                            None,
+                            found.size,
+                            paths.parse_archive_key(found.key),
+                            unread=f"it cannot be read ({error})",
+                        )
                     )
                 at = found.end
         watermarks = {partition: ledger.watermark(partition) for partition in range(state.partitions)}
         return TableState("(archives only)", None, watermarks, files=tuple(files))
 
 
-def partition_views(state: TopicState, ledger: TopicLedger, intake: Backlog, wanted: frozenset[int] | None) -> tuple[PartitionView, ...]:
+def partition_views(
+    state: TopicState, ledger: TopicLedger, intake: Backlog, wanted: frozenset[int] | None
+) -> tuple[PartitionView, ...]:
     """The partitions of a topic by both logs; only the `wanted` ones if given."""
     topic_id = state.topic_id
     pending: dict[int, list[Range]] = {}
@@ -308,24 +380,37 @@ def _append_runs(ranges: list[Range], offsets: np.ndarray[Any, np.dtype[np.int64
             ranges.append((low, high))
 
 
-def _stranger(view: TableView, name: str, cluster_id: str, state: TopicState, ledger: TopicLedger) -> str | None:
+def _stranger(
+    view: TableView, name: str, cluster_id: str, state: TopicState, ledger: TopicLedger
+) -> str | None:
     """Why a table of the right name is not the topic's; None if it is."""
     owner = (view.properties.get(CLUSTER_ID), view.properties.get(TOPIC_ID))
     if owner != (cluster_id, state.topic_id):
-        return f"table {name} belongs to topic id {owner[1]} of cluster {owner[0]}, not to this topic ({state.topic_id})"
+        return (
+            f"table {name} belongs to topic id {owner[1]} of cluster {owner[0]}, not to this topic "
+            f"({state.topic_id})"
+        )
     if ledger.table_uuid is not None and view.uuid != ledger.table_uuid:
-        return f"table {name} was dropped and made again: its uuid is {view.uuid}, the ledger knows {ledger.table_uuid}"
+        return (
+            f"table {name} was dropped and made again: its uuid is {view.uuid}, the ledger knows "
+            f"{ledger.table_uuid}"
+        )
     return None
 
 
 def _retained_changes(ledger: TopicLedger, view: TableView, told: Sequence[int]) -> tuple[Change, ...]:
     """Those of the current snapshot's ancestors, oldest first, each with the offsets it can have removed.
 
-    What else is retained from before the place where expiry cut the lineage may have been rolled back, or be of a branch. Our commits note
-    which of it are ancestors; of what somebody else's expiry left there nobody can tell.
+    What else is retained from before the place where expiry cut the lineage may have been rolled back, or be
+    of a branch. Our commits note which of it are ancestors; of what somebody else's expiry left there nobody
+    can tell.
     """
     sure = {snapshot.snapshot_id for snapshot in ancestry(view)}
-    found = (placed(change, view, ledger, told, one.sequence_number) for one, change in foreign_changes(view) if one.snapshot_id in sure)
+    found = (
+        placed(change, view, ledger, told, one.sequence_number)
+        for one, change in foreign_changes(view)
+        if one.snapshot_id in sure
+    )
     return tuple(found)
 
 
@@ -334,7 +419,10 @@ def _expired_changes(view: TableView) -> tuple[ExpiredChanges, str | None]:
     try:
         return read_expired(view.properties), None
     except Corrupted as error:
-        why = f"{error}; by how much others changed the table with snapshots that are expired is not known: restore the property"
+        why = (
+            f"{error}; by how much others changed the table with snapshots that are expired is not known: "
+            "restore the property"
+        )
         return ExpiredChanges(), why
 
 
@@ -346,7 +434,9 @@ def _removal(change: Change, *, expired: bool) -> Removal:
 
 def _hidden(file: DeleteFile) -> HiddenRows:
     readable = file.kind == "positions" and file.format == "PARQUET"
-    return HiddenRows(file.path, file.size, readable, file.snapshot_id, file.sequence_number, file.kind == "equality")
+    return HiddenRows(
+        file.path, file.size, readable, file.snapshot_id, file.sequence_number, file.kind == "equality"
+    )
 
 
 def _proven(file: FileView) -> bool:
@@ -354,9 +444,10 @@ def _proven(file: FileView) -> bool:
     key = file.key
     if key is None or file.offset_min is None or file.offset_max is None:
         return False
-    return (file.partition_min, file.partition_max) == (key.partition, key.partition) and file.record_count == key.end - key.base - total(
-        merge(file.gaps)
-    )
+    return (file.partition_min, file.partition_max) == (
+        key.partition,
+        key.partition,
+    ) and file.record_count == key.end - key.base - total(merge(file.gaps))
 
 
 def _gaps(metadata: pq.FileMetaData) -> tuple[Range, ...]:

@@ -1,7 +1,8 @@
 """How often each offset is covered: arithmetic on ranges of offsets.
 
-Pure. Owns the meaning of once, missing, doubled and outside. A range is `(low, high)` with `high` exclusive; results are ascending,
-disjoint, non-empty and merged where they touch. Work grows with the number of ranges, never with the number of offsets.
+Pure. Owns the meaning of once, missing, doubled and outside. A range is `(low, high)` with `high` exclusive;
+results are ascending, disjoint, non-empty and merged where they touch. Work grows with the number of ranges,
+never with the number of offsets.
 """
 
 from __future__ import annotations

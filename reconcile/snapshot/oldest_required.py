@@ -1,7 +1,8 @@
 """What holds the oldest intake file: the partition that needs it, and why.
 
-Pure. The oldest file is the first one in the order of the log; a file that several partitions need is held by each of them, and one of them
-is named. What stands in a shelf that is damaged or gone cannot be named: the oldest of the others is.
+Pure. The oldest file is the first one in the order of the log; a file that several partitions need is held by
+each of them, and one of them is named. What stands in a shelf that is damaged or gone cannot be named: the
+oldest of the others is.
 """
 
 from __future__ import annotations
@@ -53,11 +54,16 @@ class Pin:
 def pin_text(pin: Mapping[str, object]) -> str:
     """One line for people, of what `Pin.to_json` says."""
     written = moment(parse_time(str(pin["written_at"])))
-    return f"{pin['key']}, written {written}, is needed by {pin['topic']} partition {pin['partition']}: {pin['why']}"
+    return (
+        f"{pin['key']}, written {written}, is needed by {pin['topic']} partition {pin['partition']}: "
+        f"{pin['why']}"
+    )
 
 
 def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
-    """The pin as a sample with labels (a topic's name needs no escaping), for `archiver.runtime.logging.METRICS`."""
+    """The pin as a sample with labels (a topic's name needs no escaping), for
+    `archiver.runtime.logging.METRICS`.
+    """
     labels = "" if pin is None else f'{{topic="{pin.topic}",partition="{pin.partition}"}}'
     return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if pin is None else pin.age_s(now_us)}
 
@@ -65,7 +71,8 @@ def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
 def oldest_pin(intake: Backlog, lines: Lines) -> Pin | None:
     """The pin of the oldest intake file that is needed; None if none is.
 
-    Topics without lines are passed over, and so are partitions whose first needed segment cannot be looked up (`needed_files` says which).
+    Topics without lines are passed over, and so are partitions whose first needed segment cannot be looked up
+    (`needed_files` says which).
     """
     best: tuple[int, str, int] | None = None
     held: tuple[TopicLine, SegmentRef] | None = None
@@ -100,12 +107,18 @@ def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) 
         return f"nothing of it is deleted: {line.why}"
     if segment.end <= line.watermarks[partition]:
         return (
-            f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; a rollback to it would need the "
-            "file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age); one that a branch or tag "
-            "names, or that a rollback left behind, stays until somebody expires it, and so does what others added or removed after it"
+            f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; "
+            "a rollback to it would need the "
+            "file, which goes when that snapshot has expired (archive.snapshots_max, "
+            "archive.snapshots_age); one that a branch or tag "
+            "names, or that a rollback left behind, stays until somebody expires it, and so does what "
+            "others added or removed after it"
         )
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):
         name = blocking.transactional_id or str(blocking.producer_id)
-        return f"transaction {name} is open since {moment(blocking.started_us)}; nothing behind its beginning is archived"
+        return (
+            f"transaction {name} is open since {moment(blocking.started_us)}; nothing behind its beginning "
+            "is archived"
+        )
     return "not archived yet"

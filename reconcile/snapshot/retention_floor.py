@@ -1,15 +1,17 @@
 """How far the intake of each partition is needed no more: the line below which nobody reads intake again.
 
-Owns the rule D3. For kind iceberg the line is the lowest watermark of all retained snapshots, so that a table which is rolled back to any
-of them finds the intake of what it lost. For kind parquet, which cannot be rolled back, it is the ledger's watermark. It is 0 for kind none
-and for topics that are not in the configuration: their intake is all there is of them. It is 0 as well where the table cannot be looked at,
-is not the topic's, was rolled back, or tells another story than the ledger: nothing is deleted on doubt.
+Owns the rule D3. For kind iceberg the line is the lowest watermark of all retained snapshots, so that a table
+which is rolled back to any of them finds the intake of what it lost. For kind parquet, which cannot be rolled
+back, it is the ledger's watermark. It is 0 for kind none and for topics that are not in the configuration:
+their intake is all there is of them. It is 0 as well where the table cannot be looked at, is not the topic's,
+was rolled back, or tells another story than the ledger: nothing is deleted on doubt.
 
-A line never has to be taken back (so a cleaner that slept may act on an old one). A new snapshot begins at the watermark of its base, which
-is a retained one; a rollback leads to a retained one; expiry only takes snapshots away. Only a catalog that is restored from an older copy
-leads below it, and that is a doubt before it is anything else (`catalog/consistency.py`). What is told here may go back all the same, where
-the snapshot that a foreign one was made on expires and its files tell less: then the lines are not exact, and what is kept is kept without
-a finding.
+A line never has to be taken back (so a cleaner that slept may act on an old one). A new snapshot begins at
+the watermark of its base, which is a retained one; a rollback leads to a retained one; expiry only takes
+snapshots away. Only a catalog that is restored from an older copy leads below it, and that is a doubt before
+it is anything else (`catalog/consistency.py`). What is told here may go back all the same, where the snapshot
+that a foreign one was made on expires and its files tell less: then the lines are not exact, and what is kept
+is kept without a finding.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ class TopicLine:
     doubted: bool = False
     """Somebody or something must change before the lines can be told; `why` says what."""
     exact: bool = True
-    """False: the lines are right, but may have been higher before. The table retains snapshots from before what the ledger remembers one by
-    one, or foreign ones that tell less of themselves than what they were made on."""
+    """False: the lines are right, but may have been higher before. The table retains snapshots from before
+    what the ledger remembers one by one, or foreign ones that tell less of themselves than what they were
+    made on."""
 
 
 Lines = Mapping[TopicId, TopicLine]
@@ -57,15 +60,22 @@ Lines = Mapping[TopicId, TopicLine]
 
 
 def oldest_sequence(view: TableView) -> int:
-    """The sequence number of the oldest retained snapshot, in or outside of the lineage: somebody may roll back to any of them."""
+    """The sequence number of the oldest retained snapshot, in or outside of the lineage: somebody may roll
+    back to any of them.
+    """
     return min((snapshot.sequence_number for snapshot in view.snapshots), default=view.sequence_number)
 
 
 def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[int, ...]:
-    """Per partition: every retained snapshot is complete up to this offset, or further, or lacks only what is below the start."""
+    """Per partition: every retained snapshot is complete up to this offset, or further, or lacks only what is
+    below the start.
+    """
     oldest = oldest_sequence(view)
     return tuple(
-        max(ledger.start(partition), ledger.past.lowest(partition, min(offset, ledger.watermark(partition)), oldest))
+        max(
+            ledger.start(partition),
+            ledger.past.lowest(partition, min(offset, ledger.watermark(partition)), oldest),
+        )
         for partition, offset in enumerate(known.watermarks)
     )
 
@@ -73,9 +83,10 @@ def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[i
 def foreign_branches(view: TableView) -> tuple[SnapshotView, ...]:
     """Retained snapshots outside of the lineage of which nothing but their files tells how far they reach.
 
-    Somebody rolled the table back, changed it there, and it was rolled forward again. What he made has a newer sequence number than commits
-    that it lacks; its watermark is that of what it was made on, and once that is expired no retained commit of ours stands for it. Behind
-    the place where expiry cut the lineage nobody can tell it from an ancestor, whose files tell too little at worst: then more is kept.
+    Somebody rolled the table back, changed it there, and it was rolled forward again. What he made has a
+    newer sequence number than commits that it lacks; its watermark is that of what it was made on, and once
+    that is expired no retained commit of ours stands for it. Behind the place where expiry cut the lineage
+    nobody can tell it from an ancestor, whose files tell too little at worst: then more is kept.
     """
     known = {snapshot.snapshot_id: snapshot for snapshot in view.snapshots}
     lineage = frozenset(snapshot.snapshot_id for snapshot in view.lineage())
@@ -90,26 +101,38 @@ def foreign_branches(view: TableView) -> tuple[SnapshotView, ...]:
 
 
 def reached_by(files: Iterable[LiveFile], partitions: int) -> tuple[int, ...]:
-    """Per partition a lower bound of the watermark of a snapshot with these files: behind the last row that is sure to be of it."""
+    """Per partition a lower bound of the watermark of a snapshot with these files: behind the last row that
+    is sure to be of it.
+    """
     reached = [0] * partitions
     for file in files:
         partition = file.partition_min
-        if partition is not None and partition == file.partition_max and 0 <= partition < partitions and file.offset_max is not None:
+        if (
+            partition is not None
+            and partition == file.partition_max
+            and 0 <= partition < partitions
+            and file.offset_max is not None
+        ):
             reached[partition] = max(reached[partition], file.offset_max + 1)
     return tuple(reached)
 
 
 def keeps_change(view: TableView, snapshot: SnapshotView) -> bool:
-    """Whether a snapshot of somebody else may be an ancestor that our own expiry cut off and kept: a change of the number of rows that
-    could still be undone, or one of those that older versions kept for good, whatever their summary says.
+    """Whether a snapshot of somebody else may be an ancestor that our own expiry cut off and kept: a change
+    of the number of rows that could still be undone, or one of those that older versions kept for good,
+    whatever their summary says.
     """
     lineage = view.lineage()
     oldest = lineage[-1].sequence_number if lineage else 0
-    return snapshot.sequence_number < oldest and (is_foreign_removal(snapshot) or change_of(snapshot) is not None)
+    return snapshot.sequence_number < oldest and (
+        is_foreign_removal(snapshot) or change_of(snapshot) is not None
+    )
 
 
 def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_number: int) -> bool:
-    """Whether a snapshot of that sequence number with these files is no ancestor of the current one: that has an older file it has not."""
+    """Whether a snapshot of that sequence number with these files is no ancestor of the current one: that has
+    an older file it has not.
+    """
     paths = {file.path for file in files}
     return any(file.sequence_number < sequence_number and file.path not in paths for file in current)
 
@@ -117,15 +140,26 @@ def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_numbe
 class LineReader:
     """Looks at one topic after the other; changes nothing."""
 
-    def __init__(self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables], topics: Iterable[TopicSettings]) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        cluster_id: str,
+        tables: Callable[[str], Tables],
+        topics: Iterable[TopicSettings],
+    ) -> None:
         self._objects = objects
         self._cluster_id = cluster_id
         self._tables = tables
         self._settings = {topic.name: topic for topic in topics}
 
     def read(self, intake: Backlog, ledger: LedgerFold) -> dict[TopicId, TopicLine]:
-        """The lines of all topics. What cannot be looked at is a doubt, never an error; only `Deposed` is raised."""
-        return {topic.topic_id: self.line(topic, intake, ledger.topic(topic.topic_id)) for topic in intake.topics_by_id.values()}
+        """The lines of all topics. What cannot be looked at is a doubt, never an error; only `Deposed` is
+        raised.
+        """
+        return {
+            topic.topic_id: self.line(topic, intake, ledger.topic(topic.topic_id))
+            for topic in intake.topics_by_id.values()
+        }
 
     def line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> TopicLine:
         """The lines of one topic; as `read`."""
@@ -133,9 +167,13 @@ class LineReader:
         watermarks = tuple(ledger.watermark(partition) for partition in range(topic.partitions))
         nothing = (0,) * topic.partitions
         if settings is None:
-            return TopicLine(topic.topic_id, topic.name, nothing, watermarks, "the topic is not in the configuration")
+            return TopicLine(
+                topic.topic_id, topic.name, nothing, watermarks, "the topic is not in the configuration"
+            )
         if settings.archive.kind == "none":
-            return TopicLine(topic.topic_id, topic.name, nothing, watermarks, "the topic has archive kind none")
+            return TopicLine(
+                topic.topic_id, topic.name, nothing, watermarks, "the topic has archive kind none"
+            )
         try:
             offsets, exact = self._offsets(settings, topic, intake, ledger, watermarks)
         except Deposed:
@@ -146,14 +184,23 @@ class LineReader:
         return TopicLine(topic.topic_id, topic.name, offsets, watermarks, exact=exact)
 
     def _offsets(
-        self, settings: TopicSettings, topic: TopicState, intake: Backlog, ledger: TopicLedger, watermarks: tuple[int, ...]
+        self,
+        settings: TopicSettings,
+        topic: TopicState,
+        intake: Backlog,
+        ledger: TopicLedger,
+        watermarks: tuple[int, ...],
     ) -> tuple[tuple[int, ...], bool]:
         if settings.archive.kind == "parquet":
             if ledger.table_uuid is not None:
-                raise TopicHalted(topic.name, "it has been archived to a table, but the configuration says kind: parquet")
+                raise TopicHalted(
+                    topic.name, "it has been archived to a table, but the configuration says kind: parquet"
+                )
             return watermarks, True
         if ledger.table_uuid is None and any(watermarks):
-            raise TopicHalted(topic.name, "it has been archived without a table, but the configuration says kind: iceberg")
+            raise TopicHalted(
+                topic.name, "it has been archived without a table, but the configuration says kind: iceberg"
+            )
         tables = self._tables(settings.archive.catalog or "")
         target = target_of(settings, topic.topic_id, topic.partitions, self._cluster_id, self._objects)
         view = load_table(tables, target, ledger.table_uuid)
@@ -164,17 +211,25 @@ class LineReader:
         if isinstance(known, Doubted):
             raise TopicHalted(topic.name, f"table {shown(view.identifier)}: {known.why}")
         seen = seen_up_to(view, ledger)
-        paths_since = tables.data_paths(view, seen) if ledger.killed and seen < view.sequence_number else frozenset[str]()
+        paths_since = (
+            tables.data_paths(view, seen)
+            if ledger.killed and seen < view.sequence_number
+            else frozenset[str]()
+        )
         why = contradiction(view, known, ledger, revived_keys(ledger, paths_since), gaps)
         if why is not None:
             raise TopicHalted(topic.name, f"table {shown(view.identifier)} {why}")
         offsets = by_commits = retained_line(view, known, ledger)
         for snapshot in foreign_branches(view):
             files = list(tables.live_files(view, snapshot.snapshot_id))
-            if keeps_change(view, snapshot) and not lacks(files, tables.live_files(view), snapshot.sequence_number):
+            if keeps_change(view, snapshot) and not lacks(
+                files, tables.live_files(view), snapshot.sequence_number
+            ):
                 continue  # it is retained for long: what its files do not tell would be kept as long
             reached = reached_by(files, topic.partitions)
-            offsets = tuple(max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets))
+            offsets = tuple(
+                max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets)
+            )
         return offsets, oldest_sequence(view) >= ledger.past.exact_since and offsets == by_commits
 
 

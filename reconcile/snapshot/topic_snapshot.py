@@ -1,7 +1,8 @@
 """What the reconciler knows of one topic when it compares: plain values of all three views.
 
-Owns no judgement and no effect: `collector.py` makes these, `findings/` judges them. The topic's partitions and the
-files of its table are those of the audit (`views.py`); beside them stands what only the reconciler needs.
+Owns no judgement and no effect: `collector.py` makes these, `findings/` judges them. The topic's partitions
+and the files of its table are those of the audit (`views.py`); beside them stands what only the reconciler
+needs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from reconcile.snapshot.topic_views import TopicView
 
 @dataclass(frozen=True, slots=True)
 class ForeignSnapshot:
-    """A snapshot of the table's history that another writer made and that declares changed rows (a compaction declares none)."""
+    """A snapshot of the table's history that another writer made and that declares changed rows (a compaction
+    declares none).
+    """
 
     snapshot_id: int
     operation: str
@@ -43,11 +46,13 @@ class TableSight:
     granularity: Granularity | None
     sequence_number: int
     mismatch: str | None = None
-    """Why it is not the topic's table as this version writes it (`archiver.catalog.identity`); None if it is."""
+    """Why it is not the topic's table as this version writes it (`archiver.catalog.identity`); None if it
+    is."""
     doubt: str | None = None
     """Why its evidence cannot be trusted (rule C1)."""
     rolled_back: bool = False
-    """Our newest commit is no ancestor of its current snapshot, or the catalog is an older copy than the ledger: rule T4 waits."""
+    """Our newest commit is no ancestor of its current snapshot, or the catalog is an older copy than the
+    ledger: rule T4 waits."""
     unconfirmed: bool = False
     """Its evidence is doubted because expiry has hidden whether it was rolled back or rows were removed."""
     contradiction: str | None = None
@@ -109,13 +114,16 @@ class TopicSight:
     """Per partition: the ranges of all archives that stand in the object store."""
     strays: tuple[StrayObject, ...] = ()
     busy: bool = False
-    """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no finding."""
+    """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no
+    finding."""
     moving: bool = False
-    """The ledger of the topic moved on while the views were taken: they are of different moments, and are not compared."""
+    """The ledger of the topic moved on while the views were taken: they are of different moments, and are not
+    compared."""
     ledger_mark: tuple[object, ...] = ()
     """Changes with every entry of the topic; compared before and after to see whether the ledger moved on."""
     idle_s: float | None = None
-    """For how long nothing was written of the topic though archives wait and somebody holds the lease; None if that is not so."""
+    """For how long nothing was written of the topic though archives wait and somebody holds the lease; None
+    if that is not so."""
     holder: str | None = None
     """`host:pid` of the holder of the lease."""
 
@@ -125,24 +133,35 @@ class TopicSight:
         return self.view.topic
 
     def faulty(self, partition: int) -> tuple[Range, ...]:
-        """The offsets of files of ours whose object is gone or not as the table says: what is wrong with them is told by itself."""
+        """The offsets of files of ours whose object is gone or not as the table says: what is wrong with them
+        is told by itself.
+        """
         files = () if self.view.table is None else self.view.table.files
         return merge(
             (file.key.base, file.key.end)
             for file in files
             if file.key is not None
             and file.key.partition == partition
-            and (file.unread is not None or file.object_size is None or file.file_size not in (None, file.object_size))
+            and (
+                file.unread is not None
+                or file.object_size is None
+                or file.file_size not in (None, file.object_size)
+            )
         )
 
     @property
     def comparable(self) -> bool:
-        """Whether the rows of the table say anything about the ledger: it is the topic's own, could be read, and was not set back."""
+        """Whether the rows of the table say anything about the ledger: it is the topic's own, could be read,
+        and was not set back.
+        """
         table = self.table
         return (
             self.view.unreadable is None
             and self.view.absent is None
-            and (table is None or (table.mismatch is None and table.doubt is None and table.contradiction is None))
+            and (
+                table is None
+                or (table.mismatch is None and table.doubt is None and table.contradiction is None)
+            )
         )
 
 
@@ -155,4 +174,5 @@ class FolderSight:
     uploads: tuple[StrayObject, ...] = ()
     """Left behind by uploads that never came to their end."""
     log_ahead: tuple[int, float] | None = None
-    """The newest ingest time of the intake log, and by how many seconds it is ahead of now, if by more than may be."""
+    """The newest ingest time of the intake log, and by how many seconds it is ahead of now, if by more than
+    may be."""

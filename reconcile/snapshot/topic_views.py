@@ -46,9 +46,11 @@ class PartitionView:
     doubts: tuple[str, ...] = ()
     """Why log and data folder do not seem to belong together."""
     gaps: tuple[Range, ...] | None = ()
-    """Offsets below `next` that hold no record, by the intake log: of aborted transactions. None if the log could not tell."""
+    """Offsets below `next` that hold no record, by the intake log: of aborted transactions. None if the log
+    could not tell."""
     passed: tuple[Range, ...] = ()
-    """Ranges that count as archived without an archive, because the ledger took them in as nothing but gaps."""
+    """Ranges that count as archived without an archive, because the ledger took them in as nothing but
+    gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class FileView:
     object_size: int | None
     """Bytes of the object; None if there is none."""
     key: ArchiveKey | None = None
-    """What its path says, if that is the path of an archive of this topic; None for a file that somebody else wrote."""
+    """What its path says, if that is the path of an archive of this topic; None for a file that somebody else
+    wrote."""
     offset_min: int | None = None
     offset_max: int | None = None
     """Bounds of kafka.offset, both inclusive; None where the table has none."""
@@ -85,7 +88,8 @@ class FileView:
     gaps: tuple[Range, ...] = ()
     """Offsets of the key's range that hold no record, by the file's own footer."""
     rows: Mapping[int, tuple[Range, ...]] | None = None
-    """Offsets per partition as read from the file's rows (a range for each run; doubled offsets twice); None if they were not read."""
+    """Offsets per partition as read from the file's rows (a range for each run; doubled offsets twice); None
+    if they were not read."""
     unread: str | None = None
     """Why the rows were not read, though they had to be."""
     rows_in_file: int | None = None
@@ -115,7 +119,8 @@ class HiddenRows:
     """That added it."""
     sequence_number: int = 0
     equality: bool = False
-    """It hides rows by their values, in data files of lower sequence numbers only; else also in those of its own."""
+    """It hides rows by their values, in data files of lower sequence numbers only; else also in those of its
+    own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,8 @@ class Removal:
     hidden: int = 0
     """How many more it hid behind position-delete files; fewer than none where it took such files away."""
     below: Mapping[int, int] | None = None
-    """Per partition, where the table ended then: it took nothing from there on. None if the ledger does not know."""
+    """Per partition, where the table ended then: it took nothing from there on. None if the ledger does not
+    know."""
     expired: tuple[int, ...] = ()
     """Their ids, oldest first, if the table only tells of them in a property; of many the newest."""
 
@@ -162,9 +168,11 @@ class TableState:
     added_by: tuple[tuple[int, int], ...] = ()
     """(newest id, rows) of those that are expired."""
     untold: str | None = None
-    """Why it is not known what expired snapshots of somebody else changed; `removals` and `additions` are of the retained ones alone."""
+    """Why it is not known what expired snapshots of somebody else changed; `removals` and `additions` are of
+    the retained ones alone."""
     has_deletes: bool = False
-    """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are upper bounds."""
+    """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are
+    upper bounds."""
     hidden: tuple[HiddenRows, ...] = ()
     """Those delete files, where the manifests were read for them."""
     spans: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
@@ -176,7 +184,8 @@ class TableState:
     faults: tuple[RowFault, ...] = ()
     """Of what is between files."""
     rewritten: Mapping[int, tuple[RewrittenRows, ...]] = field(default_factory=dict)
-    """Per partition: rows of other writers' files that are not those of our archives, or could not be compared with them."""
+    """Per partition: rows of other writers' files that are not those of our archives, or could not be
+    compared with them."""
 
 
 @dataclass(frozen=True, slots=True)

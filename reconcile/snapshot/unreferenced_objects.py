@@ -1,15 +1,16 @@
 """Which objects below a table's folder nobody needs any more: the decision alone.
 
-Pure. Kinds: archives below retention's start (`retired`), archives that the ledger killed (`killed`), archives that neither a table nor a
-stream needs (`stray`), data files that others made and nothing names any more (`foreign`), manifests, metadata and statistics that nothing
-names (`metadata`).
+Pure. Kinds: archives below retention's start (`retired`), archives that the ledger killed (`killed`),
+archives that neither a table nor a stream needs (`stray`), data files that others made and nothing names any
+more (`foreign`), manifests, metadata and statistics that nothing names (`metadata`).
 
-What is named by a retained snapshot, or by the table's metadata, stays (D1); so does what is pending, and what a newer leader made.
-Beyond that an archive stays as long as streams need it: they find archives by listing, so one that somebody compacted out of the table
-is the only place where its records stand byte for byte. It goes if archives that stay, or intake, hold all of its offsets. A killed one is
-judged behind all others and stands for those that are condemned: its commit may have landed, and then nobody else has its records; streams
-read it (`archiver.ledger.archive_visibility`). `foreign`,
-`metadata` and strays must be older than an age that configuration cannot set below a day: whoever writes such a file has it named only
+What is named by a retained snapshot, or by the table's metadata, stays (D1); so does what is pending, and
+what a newer leader made. Beyond that an archive stays as long as streams need it: they find archives by
+listing, so one that somebody compacted out of the table is the only place where its records stand byte for
+byte. It goes if archives that stay, or intake, hold all of its offsets. A killed one is judged behind all
+others and stands for those that are condemned: its commit may have landed, and then nobody else has its
+records; streams read it (`archiver.ledger.archive_visibility`). `foreign`, `metadata` and strays must be
+older than an age that configuration cannot set below a day: whoever writes such a file has it named only
 later, and does not ask us.
 """
 
@@ -29,18 +30,32 @@ Kind = Literal["intake", "superseded", "replaced", "retired", "killed", "stray",
 """Of what goes: see `clean.py` for the first three."""
 
 WHY: dict[Kind, str] = {
-    "intake": "intake that nobody needs: archived below every retained snapshot, aborted, repeated, or never named in the log",
+    "intake": "intake that nobody needs: archived below every retained snapshot, aborted, repeated, or never "
+    "named in the log",
     "superseded": "a newer checkpoint of the log stands in its place",
     "replaced": "a replay or a compaction made it anew, and no retained snapshot of its table names it",
-    "retired": "its records are older than the topic's retention, and no retained snapshot of its table names it",
-    "killed": "it never goes into the table, the ledger says why, and other archives, or intake, hold all of its offsets",
+    "retired": "its records are older than the topic's retention, and no retained snapshot "
+    "of its table names it",
+    "killed": "it never goes into the table, the ledger says why, and other archives, or "
+    "intake, hold all of its "
+    "offsets",
     "stray": "no retained snapshot of its table names it, and other archives hold all of its offsets",
-    "foreign": "a data file that the archiver did not make, and that no retained snapshot of its table names any more",
+    "foreign": "a data file that the archiver did not make, and that no retained snapshot "
+    "of its table names any "
+    "more",
     "metadata": "neither the table's metadata nor a retained snapshot names it any more",
 }
 """What the ledger is told of each kind, for people."""
 
-_METADATA_ENDS = (".avro", ".metadata.json", ".metadata.json.gz", ".gz.metadata.json", ".stats", ".puffin", ".parquet")
+_METADATA_ENDS = (
+    ".avro",
+    ".metadata.json",
+    ".metadata.json.gz",
+    ".gz.metadata.json",
+    ".stats",
+    ".puffin",
+    ".parquet",
+)
 _DATA_ENDS = (".parquet", ".avro", ".orc", ".puffin")
 
 
@@ -72,7 +87,8 @@ class Folder:
     """Archives below a start that something still names, as far as the listing has come."""
 
     def archives(self, stored: Iterable[ObjectInfo]) -> Iterator[Unneeded]:
-        """Of a listing of the topic's archives, in key order, what nobody needs; partition by partition, with one in memory at a time.
+        """Of a listing of the topic's archives, in key order, what nobody needs; partition by partition, with
+        one in memory at a time.
 
         Condemned objects that are still not needed are among it.
         """
@@ -119,9 +135,18 @@ class _Partition:
     def take(self, info: ObjectInfo, key: ArchiveKey) -> Iterator[Unneeded]:
         """One archive more."""
         folder, ledger = self.folder, self.folder.ledger
-        if info.key in folder.named or ledger.pending_file(info.key) is not None or info.key in ledger.rewrites.under_way:
-            # What waits may be killed yet; and what was made anew or is condemned no stream reads, named or not.
-            if info.key in folder.named and info.key not in ledger.unread and info.key not in folder.condemned:
+        if (
+            info.key in folder.named
+            or ledger.pending_file(info.key) is not None
+            or info.key in ledger.rewrites.under_way
+        ):
+            # What waits may be killed yet; and what was made anew or is condemned no stream reads, named or
+            # not.
+            if (
+                info.key in folder.named
+                and info.key not in ledger.unread
+                and info.key not in folder.condemned
+            ):
                 self.stays.add(0, key.base, key.end)
             elif info.key in folder.named and self._is_killed(info.key):
                 self.open.append(_Archive(key, info.size, "killed", may_go=False))
@@ -139,11 +164,14 @@ class _Partition:
         return name in self.folder.ledger.killed or name in self.folder.ledger.rewrites.abandoned
 
     def end(self) -> Iterator[Unneeded]:
-        """The partition is listed to its end: of archives that nothing names, newer ones stand for older ones of the same offsets."""
+        """The partition is listed to its end: of archives that nothing names, newer ones stand for older ones
+        of the same offsets.
+        """
         given_up = GivenUp.of(self.folder.ledger, self.number)
         for base, end in given_up.empty:
             self.stays.add(0, base, end)
-        # Killed ones stand for those alone that are condemned, and condemned ones for nobody: what they gave way to may stand behind them.
+        # Killed ones stand for those alone that are condemned, and condemned ones for nobody: what they gave
+        # way to may stand behind them.
         for item in sorted(self.open, key=self._rank):
             base, end = item.key.base, item.key.end
             if given_up.is_held(self.stays, base, end):
@@ -153,7 +181,13 @@ class _Partition:
                 self.stays.add(0, base, end)
 
     def _rank(self, item: _Archive) -> tuple[bool, bool, int, int, int]:
-        return item.name in self.folder.condemned, item.kind == "killed", -item.key.epoch, item.key.base, item.key.end
+        return (
+            item.name in self.folder.condemned,
+            item.kind == "killed",
+            -item.key.epoch,
+            item.key.base,
+            item.key.end,
+        )
 
 
 @dataclass(frozen=True, slots=True)

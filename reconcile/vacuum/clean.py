@@ -1,11 +1,12 @@
 """The vacuum: retention, barrier, tail, mark for deletion; then, after `cleanup.grace`, delete and record it.
 
-Owns the order of effects (`docs/protocols/vacuum.md`); what of intake may go is decided in `vacuum.py`, how far in `lines.py`, what below a
-table's folder in `clean_orphans.py`. Can be killed at any step: the next run finds the marks in the ledger and goes on. Between two steps
-(a topic, an object) waiting rounds of archiving go first; what was read before and does not hold for ever is read again after that
-(`_give_way`). An object whose deletion has no known outcome stays marked and is deleted again; a missing object is no error. Must never
-delete what is not marked, what was marked less than the grace ago, or what is needed again: that last cannot happen, so it stops the run
-with a finding.
+Owns the order of effects (`docs/protocols/vacuum.md`); what of intake may go is decided in `vacuum.py`, how
+far in `lines.py`, what below a table's folder in `clean_orphans.py`. Can be killed at any step: the next run
+finds the marks in the ledger and goes on. Between two steps (a topic, an object) waiting rounds of archiving
+go first; what was read before and does not hold for ever is read again after that (`_give_way`). An object
+whose deletion has no known outcome stays marked and is deleted again; a missing object is no error. Must
+never delete what is not marked, what was marked less than the grace ago, or what is needed again: that last
+cannot happen, so it stops the run with a finding.
 """
 
 from __future__ import annotations
@@ -117,11 +118,12 @@ class CleanRun:
         self._parts = parts
 
     def run(self, *, dry_run: bool = False) -> CleanReport:
-        """Delete what was condemned before the grace, condemn what nobody needs, then merge small archives. With `dry_run` nothing is
-        written anywhere.
+        """Delete what was condemned before the grace, condemn what nobody needs, then merge small archives.
+        With `dry_run` nothing is written anywhere.
 
-        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `Deposed` if a newer leader appears, `Halt` if the intake
-        log is an older copy than the files, `RetryLater` or `OutcomeUnknown` if a log or the object store cannot be reached.
+        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `Deposed` if a newer leader
+        appears, `Halt` if the intake log is an older copy than the files, `RetryLater` or `OutcomeUnknown` if
+        a log or the object store cannot be reached.
         """
         parts = self._parts
         if dry_run:
@@ -170,7 +172,8 @@ class CleanRun:
             ledger = parts.leader.fold if parts.ledger is None else parts.ledger()
             intake = parts.intake()
             lines = parts.lines(intake, ledger)
-        # Tables are written with the gaps that the log knows now: rounds may have committed beyond those that it knew then.
+        # Tables are written with the gaps that the log knows now: rounds may have committed beyond those that
+        # it knew then.
         return _Seen(intake if report.dry_run or not parts.leadership.holding else parts.intake(), lines)
 
     def _give_way(self, report: CleanReport, seen: _Seen) -> None:
@@ -205,8 +208,8 @@ class CleanRun:
         return bool(report.starts or retiring)
 
     def _attempt(self, report: CleanReport, topic: TopicState, work: Callable[[], object]) -> bool:
-        """Do something to one topic's table; whether it was done. An error leaves that topic's folder alone in this run, and the others
-        go on.
+        """Do something to one topic's table; whether it was done. An error leaves that topic's folder alone
+        in this run, and the others go on.
         """
         try:
             work()
@@ -236,12 +239,16 @@ class CleanRun:
                     continue
             seen.swept += [] if one is None else [one]
 
-    def _swept(self, report: CleanReport, topic: TopicState, folders: TableFolders, seen: _Seen) -> Swept | None:
+    def _swept(
+        self, report: CleanReport, topic: TopicState, folders: TableFolders, seen: _Seen
+    ) -> Swept | None:
         """One topic's folder as it is now; None if nothing can be concluded from it."""
         parts = self._parts
         old_us = report.checked_us - round(parts.settings.orphan_age * 1e6)
         found: list[Swept | None] = []
-        look = partial(folders.sweep, topic, parts.leader.fold, seen.lines, old_us, parts.settings.deletes_max)
+        look = partial(
+            folders.sweep, topic, parts.leader.fold, seen.lines, old_us, parts.settings.deletes_max
+        )
         self._attempt(report, topic, lambda: found.append(look()))
         return found[0] if found else None
 
@@ -251,7 +258,9 @@ class CleanRun:
         parts = self._parts
         ledger, limit_us = parts.leader.fold, report.checked_us - round(parts.settings.grace * 1e6)
         condemned = ledger.condemned
-        due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]  # nothing, if a shelf is unread
+        due = [
+            key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed
+        ]  # nothing, if a shelf is unread
         due = [key for key in due if not swept_key(ledger, key)]
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
             superseded = {*parts.superseded(), *self._replaced(seen.lines)}
@@ -277,11 +286,20 @@ class CleanRun:
             self._lead()
             gone = [key for key in report.deleted if key in condemned]
             failpoints.reach("deleted.append.before")
-            append_in_parts(parts.leader, gone, lambda part, _: pb.Deleted(keys=part), lambda key: f"the deletion of {key}")
+            append_in_parts(
+                parts.leader,
+                gone,
+                lambda part, _: pb.Deleted(keys=part),
+                lambda key: f"the deletion of {key}",
+            )
             failpoints.reach("deleted.append.after")
 
-    def _delete_all(self, report: CleanReport, seen: _Seen, due: Sequence[str], sizes: Mapping[str, int]) -> None:
-        """What may be deleted once may be deleted for ever (D1 to D3), so rounds of archiving go on between two objects."""
+    def _delete_all(
+        self, report: CleanReport, seen: _Seen, due: Sequence[str], sizes: Mapping[str, int]
+    ) -> None:
+        """What may be deleted once may be deleted for ever (D1 to D3), so rounds of archiving go on between
+        two objects.
+        """
         parts = self._parts
         for key in due:
             self._give_way(report, seen)
@@ -300,9 +318,11 @@ class CleanRun:
             report.deleted.append(key)
             report.count("deleted", kind, size)
 
-    def _fenced(self, report: CleanReport, swept: Swept, intake: Backlog, due: Sequence[str]) -> Sequence[str]:
-        """Rule D2: what of `due` no request under way can bring into the table; sees to it, if need be. A request may have landed between
-        the look and the fence, so what is named by now stays (D1).
+    def _fenced(
+        self, report: CleanReport, swept: Swept, intake: Backlog, due: Sequence[str]
+    ) -> Sequence[str]:
+        """Rule D2: what of `due` no request under way can bring into the table; sees to it, if need be. A
+        request may have landed between the look and the fence, so what is named by now stays (D1).
         """
         parts = self._parts
         if report.dry_run or not due or parts.folders is None or not swept.has_table:
@@ -313,7 +333,9 @@ class CleanRun:
         unnamed: list[str] = []
         fence = partial(parts.folders.fence, swept.topic, intake)
         look = partial(parts.folders.unnamed, swept.topic, parts.leader.fold, due)
-        done = self._attempt(report, swept.topic, fence) and self._attempt(report, swept.topic, lambda: unnamed.extend(look()))
+        done = self._attempt(report, swept.topic, fence) and self._attempt(
+            report, swept.topic, lambda: unnamed.extend(look())
+        )
         return unnamed if done else ()
 
     def _size_of(self, key: str) -> int:
@@ -324,7 +346,9 @@ class CleanRun:
         """They are no objects: nothing is condemned first."""
         parts = self._parts
         age_s, count_max = parts.settings.orphan_age, parts.settings.deletes_max
-        report.uploads = stale_uploads(parts.objects, report.checked_us, age_s, count_max, abort=not report.dry_run)
+        report.uploads = stale_uploads(
+            parts.objects, report.checked_us, age_s, count_max, abort=not report.dry_run
+        )
         if report.uploads:
             done = "would be aborted" if report.dry_run else "aborted"
             parts.progress(f"{counted(len(report.uploads), 'upload')} in parts that never ended: {done}")
@@ -337,7 +361,12 @@ class CleanRun:
         self._give_way(report, seen)
         sizes: dict[str, int] = {}
         choice = self._choose(report, needed, sizes)
-        report.needed, report.young, report.over, report.strange = choice.needed, choice.young, choice.over, choice.strange
+        report.needed, report.young, report.over, report.strange = (
+            choice.needed,
+            choice.young,
+            choice.over,
+            choice.strange,
+        )
         keys = list(choice.condemn)
         check_nothing_is_lost(parts.objects, keys, parts.sequencer.fold.next_index)
         if choice.barrier_ms is not None and not report.dry_run:
@@ -348,10 +377,17 @@ class CleanRun:
             keys = [key for key in keys if key not in behind]
             report.needed += len(choice.condemn) - len(keys)
         going = [Unneeded(key, sizes[key], "intake") for key in keys]
-        condemned, deletes_max = parts.leader.fold.condemned, 0 if report.unread else parts.settings.deletes_max
-        # Below the barrier, superseded and replaced: all of it holds for ever, so rounds of archiving may go on before it is condemned.
+        condemned, deletes_max = (
+            parts.leader.fold.condemned,
+            0 if report.unread else parts.settings.deletes_max,
+        )
+        # Below the barrier, superseded and replaced: all of it holds for ever, so rounds of archiving may go
+        # on before it is condemned.
         self._give_way(report, seen)
-        others: list[tuple[Kind, Sequence[str]]] = [("superseded", parts.superseded()), ("replaced", self._replaced(seen.lines))]
+        others: list[tuple[Kind, Sequence[str]]] = [
+            ("superseded", parts.superseded()),
+            ("replaced", self._replaced(seen.lines)),
+        ]
         for kind, found in others:
             new = [key for key in found if key not in condemned][: max(0, deletes_max - len(going))]
             for key in new:
@@ -367,20 +403,30 @@ class CleanRun:
                 self._condemn_all(report, fresh)
         if report.condemned and not report.dry_run:
             grace = format_duration(parts.settings.grace)
-            objects, them = counted(len(report.condemned), "object"), "it" if len(report.condemned) == 1 else "them"
+            objects, them = (
+                counted(len(report.condemned), "object"),
+                "it" if len(report.condemned) == 1 else "them",
+            )
             parts.progress(f"{objects} condemned; the first run after cleanup.grace = {grace} deletes {them}")
 
     def _settled(self, report: CleanReport, one: Swept, seen: _Seen) -> list[Unneeded]:
         """What may be condemned of a topic's folder, as of now."""
         parts = self._parts
         fresh = one.fresh
-        if one.stale and parts.folders is not None and any(item.kind in ("stray", "killed") for item in fresh):
-            # A round may have reused such an archive, or changed what stands for it. The rest stays unneeded for ever.
+        if (
+            one.stale
+            and parts.folders is not None
+            and any(item.kind in ("stray", "killed") for item in fresh)
+        ):
+            # A round may have reused such an archive, or changed what stands for it. The rest stays unneeded
+            # for ever.
             again = self._swept(report, one.topic, parts.folders, seen)
             one, fresh = (one, []) if again is None else (again, again.fresh)
         condemned = parts.leader.fold.condemned
         fresh = [item for item in fresh if item.key not in condemned]
-        return [item for item in fresh if parts.leader.epoch == one.epoch or not _is_in_work(item.key, one.epoch)]
+        return [
+            item for item in fresh if parts.leader.epoch == one.epoch or not _is_in_work(item.key, one.epoch)
+        ]
 
     def _condemn_all(self, report: CleanReport, going: Sequence[Unneeded]) -> None:
         report.condemned += [item.key for item in going]
@@ -395,7 +441,9 @@ class CleanRun:
         failpoints.reach("condemn.append.after")
 
     def _is_known(self, report: CleanReport, swept: Swept, fresh: Sequence[Unneeded]) -> bool:
-        """The ledger must know how far the table has come when files of its folder are condemned: they go once it has come further."""
+        """The ledger must know how far the table has come when files of its folder are condemned: they go
+        once it has come further.
+        """
         parts = self._parts
         if report.dry_run or not fresh or not swept.has_table or parts.folders is None:
             return bool(fresh)
@@ -420,7 +468,12 @@ class CleanRun:
 
     def _append_condemned(self, keys: Sequence[str], why: str) -> None:
         if keys:
-            append_in_parts(self._parts.leader, keys, lambda part, _: pb.Condemned(keys=part, why=why), lambda key: f"the end of {key}")
+            append_in_parts(
+                self._parts.leader,
+                keys,
+                lambda part, _: pb.Condemned(keys=part, why=why),
+                lambda key: f"the end of {key}",
+            )
 
     def _lead(self) -> None:
         """Take over, unless this leader leads already; raises `Deposed` if somebody else was faster."""
@@ -431,7 +484,9 @@ class CleanRun:
 
 
 def _is_in_work(key: str, epoch: int) -> bool:
-    """Whether an archive may be named in the ledger yet by the leader of that epoch, who is somebody else (rule D1)."""
+    """Whether an archive may be named in the ledger yet by the leader of that epoch, who is somebody else
+    (rule D1).
+    """
     parsed = parse_archive_key(key)
     return parsed is not None and parsed.epoch >= epoch
 
@@ -445,10 +500,14 @@ def _kind_of(key: str, ledger: LedgerFold) -> Kind:
 
 
 def _doubt(report: CleanReport, needed: Needed) -> None:
-    """Tell of topics whose shelves cannot be read; this stands in place of what else there is to say of them."""
+    """Tell of topics whose shelves cannot be read; this stands in place of what else there is to say of
+    them.
+    """
     for name, why in needed.unread.items():
         report.topics = [topic for topic in report.topics if topic["topic"] != name]
-        report.topics.append({"topic": name, "why": f"{why}. Nothing of any topic is deleted on such a doubt", "doubted": True})
+        report.topics.append(
+            {"topic": name, "why": f"{why}. Nothing of any topic is deleted on such a doubt", "doubted": True}
+        )
     report.unread |= bool(needed.unread)
 
 
@@ -460,7 +519,8 @@ def _revived(intake: Backlog, ledger: LedgerFold, needed: Needed) -> list[str]:
         if tp is not None:
             name = intake.topics_by_id[tp[0]].name
             found.append(
-                f"{key} is condemned, and {name} partition {tp[1]} needs it: a table or the metadata store is older than it was; "
+                f"{key} is condemned, and {name} partition {tp[1]} needs it: a table or the metadata "
+                "store is older than it was; "
                 "nothing is deleted until the newest state is back"
             )
     return found

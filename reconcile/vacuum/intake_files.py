@@ -1,21 +1,24 @@
 """Which intake files nobody needs any more: the decision alone.
 
-Pure. A file is *needed* if some segment of it ends beyond the line of its partition (`lines.py`). Segments are what the intake log holds:
-archived or not, decided or not; those of aborted transactions and repetitions are none. So a file is not needed if all of its records are
-archived below every line, or aborted, or repetitions, and also if no entry names it: the stray of a writer that died between its upload and
-its append.
+Pure. A file is *needed* if some segment of it ends beyond the line of its partition (`lines.py`). Segments
+are what the intake log holds: archived or not, decided or not; those of aborted transactions and repetitions
+are none. So a file is not needed if all of its records are archived below every line, or aborted, or
+repetitions, and also if no entry names it: the stray of a writer that died between its upload and its append.
 
-Why the order barrier, tail, condemn is right. Whether a file is needed follows from the log and the lines. The lines only rise. The log
-only grows, and can make a file needed again in one way: an entry that names it for the first time. After the barrier no entry counts whose
-file was written before it, and the log is read to its tail *behind* the barrier. So what is not needed then, and was written before the
-barrier, is never needed again, by nobody who reads this log, however late: the condition is stable, and whoever deletes late does no harm.
+Why the order barrier, tail, condemn is right. Whether a file is needed follows from the log and the lines.
+The lines only rise. The log only grows, and can make a file needed again in one way: an entry that names it
+for the first time. After the barrier no entry counts whose file was written before it, and the log is read to
+its tail *behind* the barrier. So what is not needed then, and was written before the barrier, is never needed
+again, by nobody who reads this log, however late: the condition is stable, and whoever deletes late does no
+harm.
 
-What a shelf holds that is damaged or gone, nobody knows: which files, and of which other partitions besides. So if a single partition needs
-something of it, every file may be meant, and all are kept; so are older checkpoints and shelves, which may hold the same. Once all are
-archived beyond that shelf, nobody looks into it, and files go again.
+What a shelf holds that is damaged or gone, nobody knows: which files, and of which other partitions besides.
+So if a single partition needs something of it, every file may be meant, and all are kept; so are older
+checkpoints and shelves, which may hold the same. Once all are archived beyond that shelf, nobody looks into
+it, and files go again.
 
-The barrier is put no further than behind the newest file that is to go. A clock that runs ahead could otherwise put it into the future, and
-every writer would be refused until then.
+The barrier is put no further than behind the newest file that is to go. A clock that runs ahead could
+otherwise put it into the future, and every writer would be refused until then.
 """
 
 from __future__ import annotations
@@ -39,18 +42,21 @@ class Needed:
     """The keys of intake files that somebody may read again."""
 
     sure: dict[str, TopicPartition]
-    """Some partition, of which it is known how far it is archived, needs them: one such partition for each."""
+    """Some partition, of which it is known how far it is archived, needs them: one such partition for
+    each."""
     doubted: frozenset[str]
     """Kept because that is not known, or because all of the topic is kept."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Names of topics of which nobody can tell what they need, because a shelf is damaged or gone, and why. Then all keys are needed."""
+    """Names of topics of which nobody can tell what they need, because a shelf is damaged or gone, and why.
+    Then all keys are needed."""
 
     def __contains__(self, key: str) -> bool:
         return bool(self.unread) or key in self.sure or key in self.doubted
 
 
 def needed_files(intake: Backlog, lines: Lines) -> Needed:
-    """The files of which some segment ends beyond its line; all of them where a topic has no lines (it is younger than they are).
+    """The files of which some segment ends beyond its line; all of them where a topic has no lines (it is
+    younger than they are).
 
     A shelf that cannot be read is a doubt about its topic, never an error.
     """
@@ -98,7 +104,9 @@ class Choice:
     """Objects below `intake/` that are no intake files; they are never touched."""
 
 
-def choose(stored: Iterable[str], needed: Needed, condemned: Collection[str], before_ms: int, limit: int) -> Choice:
+def choose(
+    stored: Iterable[str], needed: Needed, condemned: Collection[str], before_ms: int, limit: int
+) -> Choice:
     """Judge the keys below `intake/`, except the `condemned`: those are on their way.
 
     Only files written before `before_ms` may go, the `limit` oldest of them.

@@ -1,10 +1,12 @@
 """Old archives that a replay or a compaction has replaced: which of their objects nobody can need any more.
 
-Owns rule D1 for them. An old archive may go if the table tells the same story as the ledger, its oldest retained snapshot is not older than
-the exchange, and no retained snapshot names it: all their manifests are read, because somebody may have built on a snapshot from before the
-exchange. That condition stays true once it is: a path is never added again (P2), and a rollback leads to a retained snapshot. Records are
-not lost with it: the archive in its place has the same. The age of the snapshots only saves looking: where the ledger heard late of an
-exchange, old archives may be condemned already, as strays, and then the look alone decides. Must never name what it could not look at.
+Owns rule D1 for them. An old archive may go if the table tells the same story as the ledger, its oldest
+retained snapshot is not older than the exchange, and no retained snapshot names it: all their manifests are
+read, because somebody may have built on a snapshot from before the exchange. That condition stays true once
+it is: a path is never added again (P2), and a rollback leads to a retained snapshot. Records are not lost
+with it: the archive in its place has the same. The age of the snapshots only saves looking: where the ledger
+heard late of an exchange, old archives may be condemned already, as strays, and then the look alone decides.
+Must never name what it could not look at.
 """
 
 from __future__ import annotations
@@ -31,10 +33,16 @@ class ReplacedArchives:
         self._settings = {topic.name: topic for topic in topics}
 
     def keys(self, intake: Backlog, ledger: LedgerFold, lines: Lines) -> list[str]:
-        """The old archives that may be deleted, in the order of the ledger; none of a topic that cannot be looked at, or is in doubt."""
+        """The old archives that may be deleted, in the order of the ledger; none of a topic that cannot be
+        looked at, or is in doubt.
+        """
         found: list[str] = []
         for topic in intake.topics_by_id.values():
-            line, settings, known = lines.get(topic.topic_id), self._settings.get(topic.name), ledger.topic(topic.topic_id)
+            line, settings, known = (
+                lines.get(topic.topic_id),
+                self._settings.get(topic.name),
+                ledger.topic(topic.topic_id),
+            )
             if line is None or line.why is not None or settings is None or not known.rewrites.replaced:
                 continue
             try:
@@ -43,7 +51,9 @@ class ReplacedArchives:
                 continue  # the next run looks again
         return found
 
-    def _of_table(self, settings: TopicSettings, topic_id: TopicId, ledger: TopicLedger, condemned: Container[str]) -> list[str]:
+    def _of_table(
+        self, settings: TopicSettings, topic_id: TopicId, ledger: TopicLedger, condemned: Container[str]
+    ) -> list[str]:
         if settings.archive.kind != "iceberg":
             return []
         tables = self._tables(settings.archive.catalog or "")
@@ -51,7 +61,11 @@ class ReplacedArchives:
         if view is None or view.uuid != ledger.table_uuid:
             return []
         oldest = oldest_sequence(view)
-        due = [key for key, item in ledger.rewrites.replaced.items() if item.sequence_number <= oldest or key in condemned]
+        due = [
+            key
+            for key, item in ledger.rewrites.replaced.items()
+            if item.sequence_number <= oldest or key in condemned
+        ]
         held = _held(topic_id, tables, view, due) if due else NamedFiles(table_prefix(topic_id))
         return [key for key in due if key not in held]
 

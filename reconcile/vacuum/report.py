@@ -47,7 +47,8 @@ class CleanReport:
     dry_run: bool
     checked_us: int
     barrier_ms: int | None = None
-    """Entries that name a file written before count for nothing from this run on; None if it raised no barrier."""
+    """Entries that name a file written before count for nothing from this run on; None if it raised no
+    barrier."""
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     waiting: int = 0
@@ -62,11 +63,14 @@ class CleanReport:
     topics: list[dict[str, object]] = field(default_factory=list)
     """Topics of which everything is kept, with the reason."""
     unread: bool = False
-    """A shelf that some topic needs cannot be read: nobody can tell what else it holds, so nothing is condemned or deleted."""
+    """A shelf that some topic needs cannot be read: nobody can tell what else it holds, so nothing is
+    condemned or deleted."""
     findings: list[str] = field(default_factory=list)
     starts: list[Moved] = field(default_factory=list)
     """Where retention has moved the starts of topic partitions."""
-    kinds: dict[str, dict[str, dict[str, int]]] = field(default_factory=lambda: {"condemned": {}, "deleted": {}})
+    kinds: dict[str, dict[str, dict[str, int]]] = field(
+        default_factory=lambda: {"condemned": {}, "deleted": {}}
+    )
     """Objects and bytes that were condemned, and deleted, by kind."""
     uploads: list[str] = field(default_factory=list)
     """Keys of uploads in parts that never ended, which were aborted."""
@@ -104,7 +108,12 @@ class CleanReport:
             "condemned": self.condemned,
             "deleted": self.deleted,
             "waiting": self.waiting,
-            "kept": {"needed": self.needed, "young": self.young, "over_limit": self.over, "not_intake": self.strange},
+            "kept": {
+                "needed": self.needed,
+                "young": self.young,
+                "over_limit": self.over,
+                "not_intake": self.strange,
+            },
             "pinned": None if self.pin is None else self.pin.to_json(self.checked_us),
             "topics": self.topics,
             "findings": self.findings,

@@ -1,9 +1,10 @@
 """Retention: what a topic no longer keeps leaves first the ledger, then the table, and last the object store.
 
-Owns the first of these steps; the second is `Committer.retire`, the third the vacuum's (`clean.py`). A start is in the ledger before
-anything of what lies below it is touched (rule C1): whoever comes after us neither archives those offsets again nor takes them for lost.
-Only what is archived is ever retired, by the ingest times of its archives: a start is the end of an archive all of whose records, and all
-before them, are older than the retention. Must never move a start of a topic whose table cannot be looked at, or is in doubt.
+Owns the first of these steps; the second is `Committer.retire`, the third the vacuum's (`clean.py`). A start
+is in the ledger before anything of what lies below it is touched (rule C1): whoever comes after us neither
+archives those offsets again nor takes them for lost. Only what is archived is ever retired, by the ingest
+times of its archives: a start is the end of an archive all of whose records, and all before them, are older
+than the retention. Must never move a start of a topic whose table cannot be looked at, or is in doubt.
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ def due_starts(topic: TopicState, ledger: TopicLedger, retention_s: float, now_u
     return found
 
 
-def all_due(topics: Iterable[TopicSettings], intake: Backlog, ledger: LedgerFold, lines: Lines, now_us: int) -> list[Moved]:
-    """The starts that move now, of all topics that have a retention and archives, and whose lines are known. Pure."""
+def all_due(
+    topics: Iterable[TopicSettings], intake: Backlog, ledger: LedgerFold, lines: Lines, now_us: int
+) -> list[Moved]:
+    """The starts that move now, of all topics that have a retention and archives, and whose lines are known.
+    Pure.
+    """
     found: list[Moved] = []
     for settings in topics:
         topic = intake.topics_by_name.get(settings.name)
@@ -65,7 +70,9 @@ def all_due(topics: Iterable[TopicSettings], intake: Backlog, ledger: LedgerFold
 
 
 def move_starts(leader: Leader, moved: list[Moved]) -> None:
-    """Say in the ledger where the starts are from now on; `leader` must lead. Raises what appending raises."""
+    """Say in the ledger where the starts are from now on; `leader` must lead. Raises what appending
+    raises.
+    """
     by_topic: dict[TopicId, list[Moved]] = {}
     for item in moved:
         by_topic.setdefault(item.topic_id, []).append(item)

@@ -1,8 +1,10 @@
-"""Looks at the folders of tables for what nobody needs any more, and does to a table what cleaning needs done to it.
+"""Looks at the folders of tables for what nobody needs any more, and does to a table what cleaning needs done
+to it.
 
-Owns the order of one look: the table's metadata with everything it names, then the listing of its folder. What was stored, or named,
-after the metadata was read is younger than the age floor, or pending, or of a newer epoch. What may go is decided in `clean_orphans.py`.
-Must never conclude anything from a table that cannot be read to its end.
+Owns the order of one look: the table's metadata with everything it names, then the listing of its folder.
+What was stored, or named, after the metadata was read is younger than the age floor, or pending, or of a
+newer epoch. What may go is decided in `clean_orphans.py`. Must never conclude anything from a table that
+cannot be read to its end.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Swept:
     sequence_number: int = 0
     """The table's last one."""
     fenced_at: int = 0
-    """The sequence number of the newest snapshot of the current epoch; 0 if the table's evidence is of another one."""
+    """The sequence number of the newest snapshot of the current epoch; 0 if the table's evidence is of
+    another one."""
     fresh: list[Unneeded] = field(default_factory=list)
     """What may be condemned, at most as much as was asked for."""
     held: int = 0
@@ -56,9 +59,10 @@ class Swept:
     def due(self, condemned: Mapping[str, CondemnedObject], limit_us: int) -> list[str]:
         """What of it was condemned long enough ago, and may be deleted as far as the table is concerned.
 
-        A file that ours or somebody else's request may still bring into the table waits until the table has moved: every request asserts
-        its base. For archives a fence sees to that (D2, `needs_fence`); manifests and metadata wait for the next commit, whosever it is,
-        because a fence for them would only make new ones.
+        A file that ours or somebody else's request may still bring into the table waits until the table has
+        moved: every request asserts its base. For archives a fence sees to that (D2, `needs_fence`);
+        manifests and metadata wait for the next commit, whosever it is, because a fence for them would only
+        make new ones.
         """
         data = data_prefix(self.topic.topic_id)
         return [
@@ -66,13 +70,21 @@ class Swept:
             for key in self.again
             if key in condemned  # not what another leader deleted since this look
             and condemned[key].time_us <= limit_us
-            and (not self.has_table or key.startswith(data) or condemned[key].sequence_number < self.sequence_number)
+            and (
+                not self.has_table
+                or key.startswith(data)
+                or condemned[key].sequence_number < self.sequence_number
+            )
         ]
 
     def needs_fence(self, condemned: Mapping[str, CondemnedObject], due: Iterable[str]) -> bool:
-        """Whether no snapshot of the current epoch came after the condemnation of one of the archives `due` (D2)."""
+        """Whether no snapshot of the current epoch came after the condemnation of one of the archives `due`
+        (D2).
+        """
         data = data_prefix(self.topic.topic_id)
-        waiting = [condemned[key] for key in due if key.startswith(data) and key in condemned]  # not what another leader deleted meanwhile
+        waiting = [
+            condemned[key] for key in due if key.startswith(data) and key in condemned
+        ]  # not what another leader deleted meanwhile
         return self.has_table and any(item.sequence_number >= self.fenced_at for item in waiting)
 
 
@@ -107,11 +119,15 @@ class TableFolders:
         settings = ((topic, self._settings.get(topic.name)) for topic in intake.topics_by_id.values())
         return [topic for topic, known in settings if known is not None and known.archive.kind != "none"]
 
-    def sweep(self, topic: TopicState, ledger: LedgerFold, lines: Lines, old_us: int, limit: int) -> Swept | None:
-        """Look at one topic's folder; None if there is no table to look at, or it is in doubt. Changes nothing.
+    def sweep(
+        self, topic: TopicState, ledger: LedgerFold, lines: Lines, old_us: int, limit: int
+    ) -> Swept | None:
+        """Look at one topic's folder; None if there is no table to look at, or it is in doubt. Changes
+        nothing.
 
-        Objects stored before `old_us` are old. Memory is bounded by the number of files that the table names (70 bytes each), by `limit`,
-        and by what nothing names of one partition. Raises what the catalog and the object store raise.
+        Objects stored before `old_us` are old. Memory is bounded by the number of files that the table names
+        (70 bytes each), by `limit`, and by what nothing names of one partition. Raises what the catalog and
+        the object store raise.
         """
         line, known = lines.get(topic.topic_id), ledger.topic(topic.topic_id)
         if line is None or line.why is not None:
@@ -138,7 +154,10 @@ class TableFolders:
                 absent.discard(info.key)
                 yield info
 
-        for part in (folder.archives(stored(data_prefix(topic_id))), folder.metadata(stored(metadata_prefix(topic_id)))):
+        for part in (
+            folder.archives(stored(data_prefix(topic_id))),
+            folder.metadata(stored(metadata_prefix(topic_id))),
+        ):
             for item in part:
                 if item.key in condemned:
                     swept.again[item.key] = item.size
@@ -165,7 +184,9 @@ class TableFolders:
     def fence(self, topic: TopicState, intake: Backlog) -> None:
         """Commit a snapshot of this epoch that changes nothing (rule D2). Raises as `Committer.commit`."""
         tables, target = self._of_table(topic)
-        self._tell(topic, self._committer(tables).fence(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id)))
+        self._tell(
+            topic, self._committer(tables).fence(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id))
+        )
 
     def unnamed(self, topic: TopicState, ledger: LedgerFold, keys: Iterable[str]) -> list[str]:
         """What of `keys` the table, and every snapshot it retains, still does not name. Raises as `sweep`."""
@@ -175,9 +196,14 @@ class TableFolders:
         return [key for key in keys if key not in named]
 
     def forget(self, topic: TopicState, intake: Backlog) -> None:
-        """Commit a snapshot that changes nothing but forgets those that retention no longer keeps, if there are any. Raises as `fence`."""
+        """Commit a snapshot that changes nothing but forgets those that retention no longer keeps, if there
+        are any. Raises as `fence`.
+        """
         tables, target = self._of_table(topic)
-        self._tell(topic, self._committer(tables).forget(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id)))
+        self._tell(
+            topic,
+            self._committer(tables).forget(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id)),
+        )
 
     def has_table(self, topic: TopicState) -> bool:
         """Whether its archives go to a table."""
@@ -207,14 +233,24 @@ def _named(tables: Tables, view: TableView, topic: TopicState) -> NamedFiles:
 
 def _fenced_at(view: TableView, epoch: int) -> int:
     evidence = read_evidence(view.properties)
-    if evidence is None or evidence.epoch != epoch or all(item.snapshot_id != evidence.snapshot_id for item in view.lineage()):
+    if (
+        evidence is None
+        or evidence.epoch != epoch
+        or all(item.snapshot_id != evidence.snapshot_id for item in view.lineage())
+    ):
         return 0
     return evidence.sequence_number
 
 
 def _condemned_of(ledger: LedgerFold, known: TopicLedger) -> set[str]:
-    """The topic's condemned objects, but for archives that a replay made anew: those are judged by `replaced.py`."""
-    return {key for key in ledger.condemned if topic_id_of(key) == known.topic_id and key not in known.rewrites.replaced}
+    """The topic's condemned objects, but for archives that a replay made anew: those are judged by
+    `replaced.py`.
+    """
+    return {
+        key
+        for key in ledger.condemned
+        if topic_id_of(key) == known.topic_id and key not in known.rewrites.replaced
+    }
 
 
 def swept_key(ledger: LedgerFold, key: str) -> bool:

@@ -1,9 +1,10 @@
-"""Uploads in parts that nobody will complete: a process was killed, or its last answer was lost. No listing of objects shows them, and what
-they hold is paid for.
+"""Uploads in parts that nobody will complete: a process was killed, or its last answer was lost. No listing
+of objects shows them, and what they hold is paid for.
 
-One is stale when it is as old as an orphan must be (`cleanup.orphan_age`, at least a day), by the store's own time of its begin; an upload
-of ours is under way for minutes. Nothing in it is an object, so nobody is asked and nothing is condemned: should its owner still be there,
-it starts over. Stores that know no such uploads have none.
+One is stale when it is as old as an orphan must be (`cleanup.orphan_age`, at least a day), by the store's own
+time of its begin; an upload of ours is under way for minutes. Nothing in it is an object, so nobody is asked
+and nothing is condemned: should its owner still be there, it starts over. Stores that know no such uploads
+have none.
 """
 
 from __future__ import annotations
@@ -27,12 +28,20 @@ class KnowsUploads(Protocol):
         """Give back what it holds; one that is gone is no error."""
 
 
-def stale_uploads(objects: ObjectStore, now_us: int, age_s: float, count_max: int, *, abort: bool) -> list[str]:
-    """The keys of stale uploads, at most `count_max` of them, which with `abort` are aborted. Raises as the store does."""
+def stale_uploads(
+    objects: ObjectStore, now_us: int, age_s: float, count_max: int, *, abort: bool
+) -> list[str]:
+    """The keys of stale uploads, at most `count_max` of them, which with `abort` are aborted. Raises as the
+    store does.
+    """
     if not isinstance(objects, KnowsUploads):
         return []
     begun_before_us = now_us - round(age_s * 1e6)
-    stale = list(islice(((key, one) for key, one in objects.open_uploads() if one.begun_us < begun_before_us), count_max))
+    stale = list(
+        islice(
+            ((key, one) for key, one in objects.open_uploads() if one.begun_us < begun_before_us), count_max
+        )
+    )
     for _, one in stale if abort else ():
         objects.abort_upload(one)
     return [key for key, _ in stale]

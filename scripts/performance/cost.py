@@ -11,7 +11,12 @@ from scripts.performance.measured import FigureMissingError, Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section
 from scripts.performance.words import between, figure, paragraph, ratio, whole
 
-SOURCES = {"cost": "bench-cost", "requests": "bench-requests", "capacity": "bench-capacity", "writer": "bench-writer"}
+SOURCES = {
+    "cost": "bench-cost",
+    "requests": "bench-requests",
+    "capacity": "bench-capacity",
+    "writer": "bench-writer",
+}
 SETTINGS = """```yaml
 data: { part_bytes: 64MiB }
 intake: { delay_max: 1s, delay_max_bytes: 60MB, queue_bytes_max: 256MB }
@@ -29,14 +34,30 @@ def cost(results: Results) -> Section:
     documents = {name: one.value for name, one in found.items()}
     try:
         months = cost_model.months(documents)
-        tables = (cost_model.bytes_table(documents), cost_model.requests_table(documents), cost_model.month_table(documents, months))
+        tables = (
+            cost_model.bytes_table(documents),
+            cost_model.requests_table(documents),
+            cost_model.month_table(documents, months),
+        )
     except KeyError as error:
         files = ", ".join(one.file for one in found.values())
         message = f"one of {files}: there is no {error}, which bench/cost_model.py needs"
         raise FigureMissingError(message) from error
     bytes_table, requests_table, month_table = ("\n".join(lines) + "\n" for lines in tables)
-    parts = [paragraph(_stored(found["cost"])), bytes_table, paragraph(_twice()), paragraph(_requests(found["cost"])), requests_table]
-    parts += [paragraph(_fewer()), SETTINGS, paragraph(_a_month(months["payload"].together)), month_table, _notes()]
+    parts = [
+        paragraph(_stored(found["cost"])),
+        bytes_table,
+        paragraph(_twice()),
+        paragraph(_requests(found["cost"])),
+        requests_table,
+    ]
+    parts += [
+        paragraph(_fewer()),
+        SETTINGS,
+        paragraph(_a_month(months["payload"].together)),
+        month_table,
+        _notes(),
+    ]
     cases = [Case(f"{figure(one.kafka / one.together)} times", None, name) for name, one in months.items()]
     aim = Aim("Cost", "1 GiB/s for a month: dollars of Kafka with three replicas, by ours", NO_AIM, cases)
     return Section("Cost", [(target, found[name]) for name, target in SOURCES.items()], parts, [aim])
@@ -70,7 +91,10 @@ def _twice() -> str:
 
 def _requests(found: Measured) -> str:
     intake = IntakeSettings()
-    gets = [one.number(f"intake_reads.15000000.gets.{PARTITIONS}") / PARTITIONS for one in found.parts("messages").values()]
+    gets = [
+        one.number(f"intake_reads.15000000.gets.{PARTITIONS}") / PARTITIONS
+        for one in found.parts("messages").values()
+    ]
     return f"""
         **Requests.** A writer closes an intake file when it has {intake.delay_max_bytes / 1e6:g} MB or is {1000 * intake.delay_max:g} ms
         old: {whole(3600 / intake.delay_max)} an hour for each writer with little to do. An archive above `data.part_bytes` takes two
@@ -115,4 +139,6 @@ def _notes() -> str:
         - *Not counted:* reading (queries, `consume`), checkpoints and shelves, starts, monitoring, people; that a row group of intake is
         decoded by each task with a partition in it, and that every process folds the whole intake log; archives that expired and are not
         deleted yet; [compaction](#compaction)."""
-    return "".join(paragraph(one).rstrip("\n").replace("\n", "\n  ") + "\n" for one in (prices, processors, rest))
+    return "".join(
+        paragraph(one).rstrip("\n").replace("\n", "\n  ") + "\n" for one in (prices, processors, rest)
+    )

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import Aim, Section, at_least
-from scripts.performance.words import between, figure, listed, milliseconds, paragraph, ratio, shown, size, table, whole
+from scripts.performance.words import (
+    between,
+    figure,
+    listed,
+    milliseconds,
+    paragraph,
+    ratio,
+    shown,
+    size,
+    table,
+    whole,
+)
 
 BARE = {
     "frames": "frames",
@@ -33,9 +44,21 @@ def sqlite(results: Results) -> Section:
         appended has the newest state and most often wins the next index too. Fewer, larger flushes help: one writer per machine and a
         longer `intake.delay_max`."""
     rows = [["the log", *_appends(append.at("log")), ""]]
-    rows += [[label, *_appends(append.at(name)), shown(append.spread(f"{name}.ratio"), ratio)] for name, label in BARE.items()]
-    head = [f"{whole(append.number('repetitions'))} repetitions", "appends/s", "p50", "p99", "bare time / ours"]
-    sharing = table(["writers", "appends/s", "p50", "p99", "smallest and largest share"], [_writers(one) for one in several])
+    rows += [
+        [label, *_appends(append.at(name)), shown(append.spread(f"{name}.ratio"), ratio)]
+        for name, label in BARE.items()
+    ]
+    head = [
+        f"{whole(append.number('repetitions'))} repetitions",
+        "appends/s",
+        "p50",
+        "p99",
+        "bare time / ours",
+    ]
+    sharing = table(
+        ["writers", "appends/s", "p50", "p99", "smallest and largest share"],
+        [_writers(one) for one in several],
+    )
     wanted = append.number("wanted_ratio")
     aim = Aim(
         "The log",
@@ -43,11 +66,19 @@ def sqlite(results: Results) -> Section:
         f"at least {wanted:g} times",
         [at_least(wanted, append.spread("frames.ratio"))],
     )
-    return Section("The log", [("bench-log", found)], [paragraph(intro), table(head, rows), paragraph(shared), sharing], [aim])
+    return Section(
+        "The log",
+        [("bench-log", found)],
+        [paragraph(intro), table(head, rows), paragraph(shared), sharing],
+        [aim],
+    )
 
 
 def _appends(one: Measured) -> list[str]:
-    return [shown(one.spread("appends_per_second")), *(milliseconds(one.number(f"{path}.median")) for path in ("p50_ms", "p99_ms"))]
+    return [
+        shown(one.spread("appends_per_second")),
+        *(milliseconds(one.number(f"{path}.median")) for path in ("p50_ms", "p99_ms")),
+    ]
 
 
 def _writers(one: Measured) -> list[str]:
@@ -64,12 +95,21 @@ def etcd(results: Results) -> Section:
     for name, one in deployments.items():
         rows.append([f"{name}: the log", *_appends(one.at("log")), ""])
         for path, label in (("bare", "the bare client"), ("sqlite", "the log in SQLite")):
-            rows.append([f"{name}: {label}", *_appends(one.at(path)), shown(one.spread(f"{path}.ratio"), ratio)])
+            rows.append(
+                [f"{name}: {label}", *_appends(one.at(path)), shown(one.spread(f"{path}.ratio"), ratio)]
+            )
     asked, seen, late = (
-        listed([f"{milliseconds(one.number(f'{path}.median'))} with {name}" for name, one in deployments.items()])
+        listed(
+            [f"{milliseconds(one.number(f'{path}.median'))} with {name}" for name, one in deployments.items()]
+        )
         for path in ("poll_p50_ms", "seen_p50_ms", "seen_p99_ms")
     )
-    reading = listed([f"{figure(one.number('log.read_entries_per_second.median'))} with {name}" for name, one in deployments.items()])
+    reading = listed(
+        [
+            f"{figure(one.number('log.read_entries_per_second.median'))} with {name}"
+            for name, one in deployments.items()
+        ]
+    )
     grown, kept = (
         between([found.number(f"bytes.{path}.{half}") for half in ("first_half", "second_half")], size)
         for path in ("bytes_per_append", "bytes_kept_per_entry")
@@ -102,5 +142,12 @@ def control_topic(results: Results) -> Section:
         ["events per core-second", *(shown(one.spread("publisher_events_per_core_second")) for one in cases)],
         ["CPU time, bare by ours", *(shown(one.spread("ratio_of_core_seconds"), ratio) for one in cases)],
     ]
-    names = [f"{whole(one.number('tables_of_a_round'))}, {size(one.number('bytes_of_an_event'))} an event" for one in cases]
-    return Section("Control events", [("bench-control-topic", found)], [paragraph(intro), table(["tables in a round", *names], rows)])
+    names = [
+        f"{whole(one.number('tables_of_a_round'))}, {size(one.number('bytes_of_an_event'))} an event"
+        for one in cases
+    ]
+    return Section(
+        "Control events",
+        [("bench-control-topic", found)],
+        [paragraph(intro), table(["tables in a round", *names], rows)],
+    )

@@ -1,4 +1,6 @@
-"""What a bench has written, asked by a path of names and places in lists; what is not there is an error that says where."""
+"""What a bench has written, asked by a path of names and places in lists; what is not there is an error that
+says where.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ class Measured:
         if not isinstance(found.value, dict):
             message = f"{self.file}: {found.path} has no names"
             raise FigureMissingError(message)
-        return {name: Measured(self.name, value, f"{found.path}.{name}") for name, value in found.value.items()}
+        return {
+            name: Measured(self.name, value, f"{found.path}.{name}") for name, value in found.value.items()
+        }
 
     def each(self, path: str) -> list[Measured]:
         """What stands in a list there."""

@@ -1,4 +1,6 @@
-"""The page docs/performance.md: the aims of the project and what came of them, and a section for each measurement."""
+"""The page docs/performance.md: the aims of the project and what came of them, and a section for each
+measurement.
+"""
 
 from __future__ import annotations
 
@@ -52,5 +54,8 @@ def page(folder: Path = RESULTS) -> str:
     """The whole page, of the results in this folder."""
     results = results_in(folder)
     sections = [section(results) for section in SECTIONS]
-    summary = table(["aim", "what", "wanted", "measured", "verdict"], [aim.row() for section in sections for aim in section.aims])
+    summary = table(
+        ["aim", "what", "wanted", "measured", "verdict"],
+        [aim.row() for section in sections for aim in section.aims],
+    )
     return "\n".join([HEAD + paragraph(HOW), summary, *(section.text() for section in sections)])

@@ -9,7 +9,20 @@ from archiver.config.topics import ArchiveSettings
 from archiver.runtime.text import counted
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section, at_least, at_most
-from scripts.performance.words import between, figure, listed, paragraph, percent, ratio, seconds, shown, size, table, tenths, whole
+from scripts.performance.words import (
+    between,
+    figure,
+    listed,
+    paragraph,
+    percent,
+    ratio,
+    seconds,
+    shown,
+    size,
+    table,
+    tenths,
+    whole,
+)
 
 CONTENDERS = {
     "archiver": "the archiver",
@@ -49,18 +62,31 @@ def peers(results: Results) -> Section:
     found = results("peers")
     batch = whole(found.number("contenders.small_triggers.settings.maxOffsetsPerTrigger"))
     names = {name: label.format(batch=batch) for name, label in CONTENDERS.items()}
-    wanted = {name: found.number(f"wanted_at_least.{name}") for name in names if found.has(f"wanted_at_least.{name}")}
+    wanted = {
+        name: found.number(f"wanted_at_least.{name}")
+        for name in names
+        if found.has(f"wanted_at_least.{name}")
+    }
     by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in NO_PEERS}
     limits = {name: f", wanted: {wanted[name]:g}" if name in wanted else "" for name in by_peer}
-    told = [f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}" for name, spread in by_peer.items()]
-    daemon, workers, jvm = (found.number(f"contenders.archiver.cpu_s.{part}.median") for part in ("program", "workers", "jvm"))
+    told = [
+        f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}"
+        for name, spread in by_peer.items()
+    ]
+    daemon, workers, jvm = (
+        found.number(f"contenders.archiver.cpu_s.{part}.median") for part in ("program", "workers", "jvm")
+    )
     outro = f"""
         For a core-second the archiver's work is {"; ".join(told)}. Of its CPU {figure(daemon)} s are of the daemon that consumes the
         topic ([mirror](#kafka-mirror)), {figure(workers)} s of the workers that refine, and {figure(jvm, 2)} s of the JVM."""
     own_by_peer, with_writer = (
-        {name: found.spread(f"{which}_by_peer.{name}") for name in wanted} for which in ("own_intake", "own_intake_with_its_writer")
+        {name: found.spread(f"{which}_by_peer.{name}") for name in wanted}
+        for which in ("own_intake", "own_intake_with_its_writer")
     )
-    times = [f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}" for name, spread in own_by_peer.items()]
+    times = [
+        f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}"
+        for name, spread in own_by_peer.items()
+    ]
     own = f"""
         When records are sent to the archiver in the place of a broker, it begins with what is in its intake, as the peers begin with what
         the broker has: its work for a core-second is {" and ".join(times)}. To store the records, sent as Arrow batches, took
@@ -68,14 +94,21 @@ def peers(results: Results) -> Section:
         took is counted for nobody; with the archiver's own counted the ratios are
         {" and ".join(shown(spread, tenths) for spread in with_writer.values())}."""
     most = [
-        f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]} (wanted of the archiver: {least:g})"
+        f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]} "
+        f"(wanted of the archiver: {least:g})"
         for name, least in wanted.items()
     ]
     limit = f"""
         For a core-second the libraries alone do {" and ".join(most)}; the archiver does
         {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries
         ([decision 0062](decisions/0062-what-is-left-to-the-limit.md))."""
-    head = ["", "thousand records per core-second", "by the clock, thousand a second", "last commit after most of the work", "stored"]
+    head = [
+        "",
+        "thousand records per core-second",
+        "by the clock, thousand a second",
+        "last commit after most of the work",
+        "stored",
+    ]
     rows = [[label, *_contender(found.at(f"contenders.{name}"))] for name, label in names.items()]
     parts = [paragraph(_compared(found)), table(head, rows), *map(paragraph, (outro, own, limit))]
     aims = [
@@ -85,14 +118,19 @@ def peers(results: Results) -> Section:
             f"at least {least:g} times",
             [at_least(least, ours[name], tenths)],
         )
-        for how, ours in (("mirrored from the same topic", by_peer), ("sent to the archiver, storing not counted", own_by_peer))
+        for how, ours in (
+            ("mirrored from the same topic", by_peer),
+            ("sent to the archiver, storing not counted", own_by_peer),
+        )
         for name, least in wanted.items()
     ]
     return Section("Peers", [("bench-peers", found)], parts, [*aims, _least_stored(found, by_peer)])
 
 
 def _least_stored(found: Measured, peers: Iterable[str]) -> Aim:
-    ours, *others = (median(found.numbers(f"contenders.{name}.stored_bytes")) for name in ("archiver", *peers))
+    ours, *others = (
+        median(found.numbers(f"contenders.{name}.stored_bytes")) for name in ("archiver", *peers)
+    )
     case = Case(f"{ratio(ours / min(others))} times", reached=ours <= min(others))
     return Aim("Peers", "bytes stored, by those of the peer that stores least", "at most as many", [case])
 
@@ -123,7 +161,10 @@ def freshness(results: Results) -> Section:
         snapshot's manifests have reached its last offset in every partition. With the defaults `complete_delay_max`
         ({whole(ArchiveSettings().complete_delay_max)} s) is the wait, whatever the machine. A longest wait that grows from snapshot to
         snapshot would say that archiving does not keep up."""
-    rows = [[label, *(seconds(one.number(f"visible_s.{which}")) for one in profiles.values())] for label, which in VISIBLE.items()]
+    rows = [
+        [label, *(seconds(one.number(f"visible_s.{which}")) for one in profiles.values())]
+        for label, which in VISIBLE.items()
+    ]
     rows += [
         ["the longest wait of a snapshot grows in a minute by", *(_slope(one) for one in profiles.values())],
         ["cores in use: daemon, Spark", *(_cores(one) for one in profiles.values())],
@@ -133,9 +174,19 @@ def freshness(results: Results) -> Section:
     if "eager" in profiles:
         p99 = profiles["eager"].number("visible_s.p99")
         case = Case(seconds(p99), reached=p99 < wanted)
-        aims.append(Aim("Freshness", "visible in 99 of 100 cases, with eager settings", f"less than {wanted:g} s", [case]))
+        aims.append(
+            Aim(
+                "Freshness",
+                "visible in 99 of 100 cases, with eager settings",
+                f"less than {wanted:g} s",
+                [case],
+            )
+        )
     if found.has("idle"):
-        many, most = found.number("idle.many.cores.all"), f"less than {100 * found.number('idle.wanted_cores'):g} %"
+        many, most = (
+            found.number("idle.many.cores.all"),
+            f"less than {100 * found.number('idle.wanted_cores'):g} %",
+        )
         topics = whole(found.number("idle.many.topics"))
         idle = f"""
             A daemon with {topics} topics, a table each, to which nobody sends took {percent(many)} of a core in
@@ -157,7 +208,12 @@ def _cores(one: Measured) -> str:
     return f"{daemon:.2f}, {together - daemon:.2f}"
 
 
-STEPS = {"prepare": "prepare: tables and schemas are looked at", "plan": "plan", "refine": "refine", "commit": "commit"}
+STEPS = {
+    "prepare": "prepare: tables and schemas are looked at",
+    "plan": "plan",
+    "refine": "refine",
+    "commit": "commit",
+}
 
 
 def partitions(results: Results) -> Section:
@@ -168,7 +224,9 @@ def partitions(results: Results) -> Section:
         wanted, slowest = found.number("wanted_plan_s"), found.number("many.plan_s_max")
         parts += _many(found.at("many"), wanted)
         case = Case(seconds(slowest), reached=slowest < wanted)
-        aims.append(Aim("Many partitions", "planning a round, the slowest", f"less than {wanted:g} s", [case]))
+        aims.append(
+            Aim("Many partitions", "planning a round, the slowest", f"less than {wanted:g} s", [case])
+        )
     if found.has("requests"):
         parts.append(_requests(found.at("requests")))
     for part in ("one_topic", "one_topic_large"):
@@ -181,7 +239,9 @@ def partitions(results: Results) -> Section:
 
 def _many(many: Measured, wanted_plan_s: float) -> list[str]:
     """A daemon and its topics."""
-    oldest, most = (max(pair.number("1") for pair in many.each(path)) for path in ("oldest_s", "waiting_records"))
+    oldest, most = (
+        max(pair.number("1") for pair in many.each(path)) for path in ("oldest_s", "waiting_records")
+    )
     left, sent = many.each("waiting_records")[-1].number("1"), many.number("sent.records")
     intro = f"""
         {whole(many.number("topics"))} topics with {whole(many.number("partitions"))} partitions and a table each, an order a second to
@@ -195,7 +255,10 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
     daemon = many.at("memory.daemon")
     rows = [
         ["the oldest record without a table, at most", f"{whole(oldest)} s"],
-        ["records without a table, at most, and when sending ended", f"{whole(most)} and {whole(left)} of {whole(sent)}"],
+        [
+            "records without a table, at most, and when sending ended",
+            f"{whole(most)} and {whole(left)} of {whole(sent)}",
+        ],
         ["the rest is in its tables after", f"{whole(many.number('in_tables_after_the_end_s'))} s"],
         ["commits, each of one table in one round", whole(many.number("commits.count"))],
         ["a commit", seconds(many.number("commits.seconds_each"))],
@@ -203,9 +266,19 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
     ]
     if daemon.has("max_mb_by_minute"):
         minutes = daemon.numbers("max_mb_by_minute")
-        rows.append(["most of it in each minute of the second half", f"{between(minutes[len(minutes) // 2 :], whole)} MB"])
+        rows.append(
+            [
+                "most of it in each minute of the second half",
+                f"{between(minutes[len(minutes) // 2 :], whole)} MB",
+            ]
+        )
     else:
-        rows.append(["grows in a minute of the second half by", f"{whole(daemon.number('mb_per_minute_of_second_half'))} MB"])
+        rows.append(
+            [
+                "grows in a minute of the second half by",
+                f"{whole(daemon.number('mb_per_minute_of_second_half'))} MB",
+            ]
+        )
     rounds = [one for one in many.each("round_steps_s") if one.number("refine") >= 1]
     for step, label in STEPS.items() if rounds else ():
         limit = f" (wanted: less than {wanted_plan_s:g} s)" if step == "plan" else ""
@@ -227,7 +300,8 @@ def _one_topic_aim(one: Measured) -> Aim:
     few, many = (whole(value) for value in one.numbers("partitions"))
     most = one.number("wanted_ratio")
     cases = [
-        at_most(most, one.spread(f"slower_{path}"), name=name) for path, name in (("by_the_clock", "by the clock"), ("by_cpu", "by CPU"))
+        at_most(most, one.spread(f"slower_{path}"), name=name)
+        for path, name in (("by_the_clock", "by the clock"), ("by_cpu", "by CPU"))
     ]
     what = f"{many} partitions of a topic, by {few} with the same {whole(one.number('records'))} records"
     return Aim("Many partitions", what, f"at most {most:g} times", cases)
@@ -267,12 +341,22 @@ def compaction(results: Results) -> Section:
         {figure(found.number("records_per_cpu_second"))} records a second, of which each was rebuilt twice;
         {figure(1000 * cpu / before.number("archives"), 2)} ms for each old archive."""
     rows = [
-        ["archives", *(whole(one.number("archives")) for one in (before, after)), _by(before.number("archives"), after.number("archives"))],
-        ["bytes", *(size(one.number("bytes")) for one in (before, after)), _by(before.number("bytes"), after.number("bytes"))],
+        [
+            "archives",
+            *(whole(one.number("archives")) for one in (before, after)),
+            _by(before.number("archives"), after.number("archives")),
+        ],
+        [
+            "bytes",
+            *(size(one.number("bytes")) for one in (before, after)),
+            _by(before.number("bytes"), after.number("bytes")),
+        ],
         *([f"query by {engine}, median", *map(seconds, both), _by(*both)] for engine, both in times.items()),
     ]
     cases = [Case(f"{_by(*both)} times", None, engine) for engine, both in times.items()]
-    aim = Aim("Compaction", "time of queries before a day's archives are merged, by that after it", NO_AIM, cases)
+    aim = Aim(
+        "Compaction", "time of queries before a day's archives are merged, by that after it", NO_AIM, cases
+    )
     head = ["", "before", "after", "before by after"]
     return Section("Compaction", [("bench-compaction", found)], [paragraph(intro), table(head, rows)], [aim])
 

@@ -24,7 +24,10 @@ STEPS = {
     "write": ("write", "write"),
     "digest": ("digest", "digest"),
     "fsync": ("fsync", "fsync"),
-    "everything else: columns into shape, compare, ingest times, bounds": ("everything else", "everything else"),
+    "everything else: columns into shape, compare, ingest times, bounds": (
+        "everything else",
+        "everything else",
+    ),
 }
 """What the libraries' steps and those of a task are called."""
 
@@ -33,7 +36,11 @@ def limit(results: Results) -> Section:
     """Refinement against the libraries that it stands on."""
     found = results("limit")
     shapes, records = found.parts("shapes"), whole(found.number("records"))
-    wanted = {run: found.number(f"wanted_at_least.{run}") for run in ("refine", "whole", "tuned") if found.has(f"wanted_at_least.{run}")}
+    wanted = {
+        run: found.number(f"wanted_at_least.{run}")
+        for run in ("refine", "whole", "tuned")
+        if found.has(f"wanted_at_least.{run}")
+    }
     intro = f"""
         {records} records of each message, {whole(found.number("partitions"))} partitions. *The libraries* are pyarrow and ptars
         alone, a process per core: read the same intake files, decode, encode again and compare, write one synced Parquet file each,
@@ -53,14 +60,20 @@ def limit(results: Results) -> Section:
     names = [f"{name}, {one.number('raw_bytes_per_record'):.0f} B" for name, one in shapes.items()]
     head = f"thousand records per core-second, {whole(found.number('repetitions'))} repetitions"
     speeds = [
-        [label, *(shown(one.spread(f"records_per_core_second.{run}").by(1000)) for one in shapes.values())] for run, label in RUNS.items()
+        [label, *(shown(one.spread(f"records_per_core_second.{run}").by(1000)) for one in shapes.values())]
+        for run, label in RUNS.items()
     ]
     parts = [
         paragraph(intro),
         table([head, *names], speeds),
-        table(["ratio to the libraries with default options", *shapes], _ratios(list(shapes.values()), wanted)),
+        table(
+            ["ratio to the libraries with default options", *shapes], _ratios(list(shapes.values()), wanted)
+        ),
         paragraph(beyond),
-        table([f"CPU seconds of {records} records: the libraries, a task", *shapes], _steps(list(shapes.values()))),
+        table(
+            [f"CPU seconds of {records} records: the libraries, a task", *shapes],
+            _steps(list(shapes.values())),
+        ),
     ]
     aims = [
         Aim(
@@ -93,12 +106,24 @@ def _steps(shapes: Sequence[Measured]) -> list[list[str]]:
     """A row for each step that somebody takes, also if it is not known here."""
     rows, known = [], {name for names in STEPS.values() for name in names}
     others = {
-        name: (name, name) for one in shapes for who in ("default", "task") for name in one.parts(f"steps.{who}") if name not in known
+        name: (name, name)
+        for one in shapes
+        for who in ("default", "task")
+        for name in one.parts(f"steps.{who}")
+        if name not in known
     }
     for label, (theirs, ours) in {**STEPS, **others}.items():
         paths = (f"steps.default.{theirs}", f"steps.task.{ours}")
         if any(one.has(path) for one in shapes for path in paths):
-            rows.append([label, *(", ".join(tenths(one.number(path)) if one.has(path) else "-" for path in paths) for one in shapes)])
+            rows.append(
+                [
+                    label,
+                    *(
+                        ", ".join(tenths(one.number(path)) if one.has(path) else "-" for path in paths)
+                        for one in shapes
+                    ),
+                ]
+            )
     return [*rows, ["Spark, beyond the task", *(shown(one.spread("steps.spark"), tenths) for one in shapes)]]
 
 
@@ -113,7 +138,11 @@ CASES = {
     "groups": "a group in every record",
     "json": "JSON (a Struct) in every record",
 }
-WANTED_OF = {"plain": "against the libraries", "one_bad": "with a bad record", "unknown": "with unknown fields"}
+WANTED_OF = {
+    "plain": "against the libraries",
+    "one_bad": "with a bad record",
+    "unknown": "with unknown fields",
+}
 
 
 def schema(results: Results) -> Section:
@@ -130,17 +159,33 @@ def schema(results: Results) -> Section:
         unknown fields are learnt from the first batch that has them, and the next ones are decoded with a descriptor that is extended
         by them. Records with unknown fields between known ones or with nanoseconds keep their bytes beside the columns and are encoded
         twice to prove what they hold."""
-    labels = {name: CASES.get(name, name).format(bad_every=whole(found.number("bad_every"))) for name in cases}
-    rows = [[f"{labels[name]} ({one.number('raw_bytes_per_record'):.0f} B)", *_odd(one)] for name, one in cases.items()]
-    judged = [(name, one.number(f"{_against(one)}.median"), one.at("wanted").value) for name, one in cases.items() if one.has("wanted")]
+    labels = {
+        name: CASES.get(name, name).format(bad_every=whole(found.number("bad_every"))) for name in cases
+    }
+    rows = [
+        [f"{labels[name]} ({one.number('raw_bytes_per_record'):.0f} B)", *_odd(one)]
+        for name, one in cases.items()
+    ]
+    judged = [
+        (name, one.number(f"{_against(one)}.median"), one.at("wanted").value)
+        for name, one in cases.items()
+        if one.has("wanted")
+    ]
     aim = Aim(
         "Odd messages",
         "records per CPU second, by those of the libraries or of a clean message",
         f"at least {told}",
         [Case(ratio(value), value >= wanted[kind], name.replace("_", " ")) for name, value, kind in judged],
     )
-    head = [f"{whole(found.number('repetitions'))} repetitions", "thousand records per CPU second", "ratio", "of the codec"]
-    return Section("Wide, deep and odd messages", [("bench-schema", found)], [paragraph(intro), table(head, rows)], [aim])
+    head = [
+        f"{whole(found.number('repetitions'))} repetitions",
+        "thousand records per CPU second",
+        "ratio",
+        "of the codec",
+    ]
+    return Section(
+        "Wide, deep and odd messages", [("bench-schema", found)], [paragraph(intro), table(head, rows)], [aim]
+    )
 
 
 def _against(one: Measured) -> str:
@@ -175,7 +220,10 @@ def edge(results: Results) -> Section:
 
 AUDITED_ROWS_PER_S = 1_000_000
 """That many are wanted of the deep audit on two cores; the result does not say so."""
-AUDITS = {"deep_with_intake": "`audit --deep`, all intake still there", "deep": "`audit --deep`, intake cleaned away"}
+AUDITS = {
+    "deep_with_intake": "`audit --deep`, all intake still there",
+    "deep": "`audit --deep`, intake cleaned away",
+}
 AUDIT_PARTS = {
     "rebuild": "rebuilding the producers' bytes",
     "read": "reading",
@@ -190,12 +238,21 @@ def deep_audit(results: Results) -> Section:
     rounds = whole(found.number("rounds"))
     rows = [["refinement", shown(found.spread("refine_rows_per_s").by(1000)), ""]]
     rows += [
-        [label, shown(found.spread(f"{path}_rows_per_s").by(1000)), shown(found.spread(f"{path}_to_refine"), ratio)]
+        [
+            label,
+            shown(found.spread(f"{path}_rows_per_s").by(1000)),
+            shown(found.spread(f"{path}_to_refine"), ratio),
+        ]
         for path, label in AUDITS.items()
     ]
-    workers, jvm, driver = (found.number(f"deep_cpu_us_per_row.{part}") for part in ("workers", "jvm", "program"))
+    workers, jvm, driver = (
+        found.number(f"deep_cpu_us_per_row.{part}") for part in ("workers", "jvm", "program")
+    )
     profile = found.at("worker_cpu_us_per_row")
-    shares = [f"{label} {percent(profile.number(f'{name}.median') / profile.number('all.median'))}" for name, label in AUDIT_PARTS.items()]
+    shares = [
+        f"{label} {percent(profile.number(f'{name}.median') / profile.number('all.median'))}"
+        for name, label in AUDIT_PARTS.items()
+    ]
     intro = f"""
         Orders of about 140 bytes in four partitions, refined and then audited on the same local session. {rounds} rounds of
         {whole(found.number("rows_per_round"))} rows, each refined and followed by an audit of the whole table so far; then the intake
@@ -205,7 +262,12 @@ def deep_audit(results: Results) -> Section:
         worker's part by a profile: {listed(shares)} ([decision 0051](decisions/0051-the-deep-audit-reads-for-itself.md)). The fast
         audit of the same table took {found.number("fast_audit_s.median"):.2f} s."""
     case = at_least(AUDITED_ROWS_PER_S / 1000, found.spread("deep_rows_per_s").by(1000), figure)
-    aim = Aim("Deep audit", "thousand rows a second, intake cleaned away", f"at least {whole(AUDITED_ROWS_PER_S / 1000)}", [case])
+    aim = Aim(
+        "Deep audit",
+        "thousand rows a second, intake cleaned away",
+        f"at least {whole(AUDITED_ROWS_PER_S / 1000)}",
+        [case],
+    )
     parts = [paragraph(intro), table(["", "thousand rows a second", "ratio"], rows)]
     return Section("The deep audit", [("bench-deep-audit", found)], parts, [aim])
 
@@ -233,7 +295,9 @@ def late_store(results: Results) -> Section:
         for one in topic.each("cases")
     ]
     head = ["archives", "answers later by", "waiting, s", "not waiting, s", "ratio by the clock", "by CPU"]
-    return Section("A store that answers late", [("bench-late-store", found)], [paragraph(intro), table(head, rows)])
+    return Section(
+        "A store that answers late", [("bench-late-store", found)], [paragraph(intro), table(head, rows)]
+    )
 
 
 MEMORY_OF = {
@@ -248,9 +312,19 @@ def memory(results: Results) -> Section:
     """Peaks by process."""
     found = results("memory")
     backlogs = found.parts("backlogs")
-    rows = [[name, *(whole(one.number(name)) for one in backlogs.values())] for name in ("records", "archives")]
-    rows += [[f"{label}, MiB", *(whole(one.number(f"peak_mib.{kind}")) for one in backlogs.values())] for label, kind in MEMORY_OF.items()]
-    rows += [["all together at one time, shared pages once, MiB", *(whole(one.number("together_mib")) for one in backlogs.values())]]
+    rows = [
+        [name, *(whole(one.number(name)) for one in backlogs.values())] for name in ("records", "archives")
+    ]
+    rows += [
+        [f"{label}, MiB", *(whole(one.number(f"peak_mib.{kind}")) for one in backlogs.values())]
+        for label, kind in MEMORY_OF.items()
+    ]
+    rows += [
+        [
+            "all together at one time, shared pages once, MiB",
+            *(whole(one.number("together_mib")) for one in backlogs.values()),
+        ]
+    ]
     first, *_, last = backlogs
     intro = f"""
         What `archiver archive --all` takes with default settings, process by process, for backlogs of nested orders in one partition.
@@ -260,4 +334,9 @@ def memory(results: Results) -> Section:
         JVM starts has the JVM's memory; a peak of the workers' parent may be that."""
     case = Case(f"{ratio(found.number('worker_last_by_first'))} times", reached=None)
     aim = Aim("Memory", f"peak of a Python worker, backlog of {last} by that of {first}", NO_AIM, [case])
-    return Section("Memory", [("bench-memory", found)], [paragraph(intro), table(["a backlog of", *backlogs], rows)], [aim])
+    return Section(
+        "Memory",
+        [("bench-memory", found)],
+        [paragraph(intro), table(["a backlog of", *backlogs], rows)],
+        [aim],
+    )

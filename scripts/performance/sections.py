@@ -79,7 +79,11 @@ class Section:
 def source(target: str, result: Measured) -> str:
     """Who wrote a result, and where: as far as the result says it."""
     machine = f"{result.at('machine.system').value}, {whole(result.number('machine.cores'))} cores"
-    versions = [f"{name} {part.value}" for name, part in result.parts("versions").items() if isinstance(part.value, str)]
+    versions = [
+        f"{name} {part.value}"
+        for name, part in result.parts("versions").items()
+        if isinstance(part.value, str)
+    ]
     return f"`make {target}`, `{result.file}`: {machine}{load(result)}; {', '.join(versions)}."
 
 

@@ -6,7 +6,19 @@ from archiver.config.groups import LogSettings
 from archiver.config.topics import ArchiveSettings
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import Aim, Case, Section
-from scripts.performance.words import Writing, figure, listed, paragraph, ratio, seconds, shown, size, table, tenths, whole
+from scripts.performance.words import (
+    Writing,
+    figure,
+    listed,
+    paragraph,
+    ratio,
+    seconds,
+    shown,
+    size,
+    table,
+    tenths,
+    whole,
+)
 
 Rows = dict[str, tuple[str, Writing]]
 TABLE_ROWS: Rows = {
@@ -49,8 +61,16 @@ def growth(results: Results) -> Section:
         ([decision 0045](decisions/0045-checkpoints-of-the-ledger.md)), and so has the ledger's checkpoint: 65,536 earlier watermarks of
         a topic and 512 times of a partition. What is kept of a table has bounds of its own
         ([decision 0032](decisions/0032-table-metadata-stays-bounded.md))."""
-    parts = [paragraph(intro), *(_curves(f"{_archives(one)}, after commits", one, TABLE_ROWS) for one in tables)]
-    return Section("The life of a table", [("bench-growth", found)], parts, [*_commit_aims(tables, wanted), _audit_aim(tables, wanted)])
+    parts = [
+        paragraph(intro),
+        *(_curves(f"{_archives(one)}, after commits", one, TABLE_ROWS) for one in tables),
+    ]
+    return Section(
+        "The life of a table",
+        [("bench-growth", found)],
+        parts,
+        [*_commit_aims(tables, wanted), _audit_aim(tables, wanted)],
+    )
 
 
 def _mib(log: LogSettings) -> str:
@@ -81,7 +101,14 @@ def _commit_aims(tables: list[Measured], wanted: Measured) -> list[Aim]:
         most = wanted.number(name)
         values = {_archives(one): one.number(f"growth.{name}") for one in tables}
         cases = [Case(ratio(value), value <= most, what) for what, value in values.items()]
-        aims.append(Aim("Growth", f"{label} of a commit, the worst later window by the first", f"at most {most:g} times", cases))
+        aims.append(
+            Aim(
+                "Growth",
+                f"{label} of a commit, the worst later window by the first",
+                f"at most {most:g} times",
+                cases,
+            )
+        )
     return aims
 
 
@@ -119,10 +146,23 @@ def backlog(results: Results) -> Section:
         to a table on a SQL catalog in SQLite; {whole(found.number("rounds"))} rounds, each in a new table. By default
         `archive.pending_files_max` lets {whole(ArchiveSettings().pending_files_max)} wait."""
     rows = [
-        ["kept in the fold of the ledger, kB each", *(shown(one.spread("folded_bytes").by(1000), tenths) for one in cases)],
-        ["once its description was decoded", *(shown(one.spread("described_bytes").by(1000), tenths) for one in cases)],
+        [
+            "kept in the fold of the ledger, kB each",
+            *(shown(one.spread("folded_bytes").by(1000), tenths) for one in cases),
+        ],
+        [
+            "once its description was decoded",
+            *(shown(one.spread("described_bytes").by(1000), tenths) for one in cases),
+        ],
         ["CPU of the commit", *(shown(one.spread("commit_cpu_s"), seconds) for one in cases)],
-        ["CPU to read its manifests, by pyiceberg", *(shown(one.spread("library_cpu_s"), seconds) for one in cases)],
+        [
+            "CPU to read its manifests, by pyiceberg",
+            *(shown(one.spread("library_cpu_s"), seconds) for one in cases),
+        ],
         ["by our own reader, times that", *(shown(one.spread("ours_by_library"), ratio) for one in cases)],
     ]
-    return Section("Archives that wait", [("bench-backlog", found)], [paragraph(intro), table(["archives", *names], rows)])
+    return Section(
+        "Archives that wait",
+        [("bench-backlog", found)],
+        [paragraph(intro), table(["archives", *names], rows)],
+    )

@@ -1,10 +1,13 @@
-"""Makes the golden deployment of this version. Run once per stored format, never again: `python -m tests.compat.make_golden v2`.
+"""Makes the golden deployment of this version. Run once per stored format, never again: `python -m
+tests.compat.make_golden v2`.
 
-It holds records that are archived and committed, archives that are in the ledger and in no table (the archiver was killed there), and
-records that are in intake only; from version 2 on also committed, aborted and repeated batches of producers, checkpoints and shelves, and
-a log that was trimmed; from version 3 on a topic that was deleted, and files that a source has finished, begun, and forgotten; from
-version 4 on a topic whose schema has changed, and an archive that was made anew after the change; from version 5 on a topic whose oldest
-archives retention has taken out of its table; from version 6 on checkpoints of the ledger, and a control log that was trimmed.
+It holds records that are archived and committed, archives that are in the ledger and in no table (the
+archiver was killed there), and records that are in intake only; from version 2 on also committed, aborted and
+repeated batches of producers, checkpoints and shelves, and a log that was trimmed; from version 3 on a topic
+that was deleted, and files that a source has finished, begun, and forgotten; from version 4 on a topic whose
+schema has changed, and an archive that was made anew after the change; from version 5 on a topic whose oldest
+archives retention has taken out of its table; from version 6 on checkpoints of the ledger, and a control log
+that was trimmed.
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ def main(version: str) -> None:
 
 def make(folder: Path) -> None:
     """The history of the deployment."""
-    deployment = Deployment(folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}})
+    deployment = Deployment(
+        folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}}
+    )
     deployment.overrides["topics"] = [*deployment.document()["topics"], AGED]
     deployment.write(deployment.document())
     aged(deployment)
@@ -94,7 +99,8 @@ def make(folder: Path) -> None:
 
 
 def aged(deployment: Deployment) -> None:
-    """Two archives of one topic, of which the first is beyond its retention now and no longer in the table."""
+    """Two archives of one topic, of which the first is beyond its retention now and no longer in the
+    table."""
     clock = AheadClock()
     for days, values in ((-AGED_DAYS, range(10)), (0, range(10, 16))):
         clock.ahead_s = days * 86_400.0
@@ -106,7 +112,8 @@ def aged(deployment: Deployment) -> None:
 
 
 def mended(deployment: Deployment) -> None:
-    """The orders get a schema that reads what the first one could not, and other changes of every kind; what was archived is replayed."""
+    """The orders get a schema that reads what the first one could not, and other changes of every kind; what
+    was archived is replayed."""
     files = descriptor_pb2.FileDescriptorSet.FromString((deployment.root / "shop.binpb").read_bytes())
     line, order = files.file[0].message_type
     order.field[1].type = FIELD.TYPE_BYTES  # customer: its new column is customer_v2
@@ -120,7 +127,8 @@ def mended(deployment: Deployment) -> None:
 
 
 def transactions(deployment: Deployment) -> list[tuple[str, int, int]]:
-    """A committed and an aborted transaction, and a batch that came twice; topic, partition and offset of what was aborted."""
+    """A committed and an aborted transaction, and a batch that came twice; topic, partition and offset of
+    what was aborted."""
     os.environ[failpoints.VARIABLE] = ""
     with Writer(deployment.config) as writer:
         producer = writer.producer("golden")
@@ -145,7 +153,9 @@ def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:
     inbox.mkdir(exist_ok=True)
     names = ("later.jsonl",) if again else ("whole.jsonl", "gone.jsonl")
     for name in names:
-        (inbox / name).write_text("".join(json.dumps({"value": f"{name} {number}"}) + "\n" for number in range(20)))
+        (inbox / name).write_text(
+            "".join(json.dumps({"value": f"{name} {number}"}) + "\n" for number in range(20))
+        )
     if again:
         (inbox / "gone.jsonl").unlink()
     else:
@@ -153,8 +163,19 @@ def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:
     os.environ[failpoints.VARIABLE] = ""
     with open_application(load_settings(deployment.config, os.environ), os.environ) as app:
         app.writer().close()
-        source = FileSourceSettings(glob=f"{inbox}/*.jsonl", topic="kept", format="jsonl", text=True, settle=0)
-        sources = FileSources([source], {"kept": 1}, app.settings.intake, app.sequencer, app.objects, SystemClock(), SystemIds(), 1.0)
+        source = FileSourceSettings(
+            glob=f"{inbox}/*.jsonl", topic="kept", format="jsonl", text=True, settle=0
+        )
+        sources = FileSources(
+            [source],
+            {"kept": 1},
+            app.settings.intake,
+            app.sequencer,
+            app.objects,
+            SystemClock(),
+            SystemIds(),
+            1.0,
+        )
         for _ in range(LOOKS):
             sources.look()
         state = sources.state()[0]

@@ -1,7 +1,8 @@
-"""What an older version does with what a newer one has stored: it stops and says so, and nothing is damaged by the attempt.
+"""What an older version does with what a newer one has stored: it stops and says so, and nothing is damaged
+by the attempt.
 
-A version of the future is played by format numbers that this one does not know. The message is the same that the older one has, because
-every reader stops at a number that it does not know.
+A version of the future is played by format numbers that this one does not know. The message is the same that
+the older one has, because every reader stops at a number that it does not know.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def intake_entry(deployment: Deployment) -> None:
 
 
 def control_entry(deployment: Deployment) -> None:
-    entry = control_log_pb2.ControlEntry(format=FORMATS[-1] + 1, id=bytes.fromhex(NEWER), epoch=1, owner="newer:1", time_us=NOW_US)
+    entry = control_log_pb2.ControlEntry(
+        format=FORMATS[-1] + 1, id=bytes.fromhex(NEWER), epoch=1, owner="newer:1", time_us=NOW_US
+    )
     entry.epoch_started.SetInParent()
     append(deployment, "control", entry.SerializeToString())
 
@@ -73,11 +76,31 @@ def database(deployment: Deployment) -> None:
 
 
 CASES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
-    "intake entry": (intake_entry, ("produce", "consume", "archive", "audit", "status"), f"has the format {ENTRY_FORMATS[-1] + 1}"),
-    "control entry": (control_entry, ("consume", "archive", "audit", "reconcile"), f"has format {FORMATS[-1] + 1}"),
-    "checkpoint": (checkpoint, ("produce", "consume", "archive", "audit"), f"has the format {STATE_FORMATS[-1] + 1}"),
-    "cluster.json": (cluster, ("produce", "consume", "archive", "audit", "status"), "has format 2, this version reads 1"),
-    "database": (database, ("produce", "consume", "archive", "audit", "status"), "has format 2, this version reads format 1"),
+    "intake entry": (
+        intake_entry,
+        ("produce", "consume", "archive", "audit", "status"),
+        f"has the format {ENTRY_FORMATS[-1] + 1}",
+    ),
+    "control entry": (
+        control_entry,
+        ("consume", "archive", "audit", "reconcile"),
+        f"has format {FORMATS[-1] + 1}",
+    ),
+    "checkpoint": (
+        checkpoint,
+        ("produce", "consume", "archive", "audit"),
+        f"has the format {STATE_FORMATS[-1] + 1}",
+    ),
+    "cluster.json": (
+        cluster,
+        ("produce", "consume", "archive", "audit", "status"),
+        "has format 2, this version reads 1",
+    ),
+    "database": (
+        database,
+        ("produce", "consume", "archive", "audit", "status"),
+        "has format 2, this version reads format 1",
+    ),
 }
 """What is newer; which commands read it; what they say."""
 ARGUMENTS = {"consume": ("--topic", "orders"), "archive": ("--all",)}
@@ -86,20 +109,30 @@ ARGUMENTS = {"consume": ("--topic", "orders"), "archive": ("--all",)}
 def entries(deployment: Deployment) -> list[str]:
     """What the logs hold; the database's files change with every look."""
     connection = sqlite3.connect(deployment.root / "metadata.db")
-    found = [repr(row) for table in ("logs", "log_intake", "log_control") for row in connection.execute(f"SELECT * FROM {table}")]
+    found = [
+        repr(row)
+        for table in ("logs", "log_intake", "log_control")
+        for row in connection.execute(f"SELECT * FROM {table}")
+    ]
     connection.close()
     return found
 
 
 def objects(deployment: Deployment) -> dict[str, str]:
     """By path, a digest of everything in the data folder."""
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in deployment.data.rglob("*") if path.is_file()}
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in deployment.data.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("what", CASES)
 def test_what_a_newer_version_wrote_is_refused_and_left_alone(what: str, tmp_path: Path) -> None:
     spoil, commands, message = CASES[what]
-    deployment = Deployment(tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 2}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 2}}
+    )
     for first in range(0, 30, 6):
         deployment.produce(sample_records(6, first))
     spoil(deployment)

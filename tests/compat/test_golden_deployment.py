@@ -51,7 +51,9 @@ def test_it_is_read(golden: Golden) -> None:
     events = golden.cli("ledger", "events").lines()
     kinds = {item["event"]["type_name"] for item in events}
     every = {"START_COMMIT", "DATA_WRITTEN", "DATA_COMPLETE", "COMMIT_TO_TABLE", "COMMIT_COMPLETE"}
-    trimmed = (golden.root / "data" / "checkpoint" / "control").exists()  # then the log has the newest of them alone
+    trimmed = (
+        golden.root / "data" / "checkpoint" / "control"
+    ).exists()  # then the log has the newest of them alone
     assert kinds <= every if trimmed else kinds == every
     assert "DATA_WRITTEN" in kinds
 
@@ -70,7 +72,9 @@ def test_files_and_deleted_topics_of_version_3_are_known() -> None:
             assert "gone" not in fold.topics_by_name
             values = [record.value for record in app.stream().read(app.topic("kept").topic_id, 0)]
         for name in ("whole", "gone", "later"):
-            taken = [value for value in values if value is not None and value.startswith(f"{name}.jsonl".encode())]
+            taken = [
+                value for value in values if value is not None and value.startswith(f"{name}.jsonl".encode())
+            ]
             assert taken == [f"{name}.jsonl {number}".encode() for number in range(20)], name
 
 
@@ -88,7 +92,10 @@ def test_a_changed_schema_and_a_replayed_archive_of_version_4_are_known() -> Non
             assert app.objects.uri(topic.rewrites.replaced[old].by) in paths
             assert app.objects.uri(old) not in paths
         done = Golden(folder).cli(
-            "query", "SELECT value.customer_v2 FROM shop.orders WHERE key.__raw__ = 'latin'::BLOB", "--output", "json"
+            "query",
+            "SELECT value.customer_v2 FROM shop.orders WHERE key.__raw__ = 'latin'::BLOB",
+            "--output",
+            "json",
         )
         assert done.json()["rows"] == [{"customer_v2": "6ek="}], done
 
@@ -99,8 +106,12 @@ def test_a_start_that_retention_moved_of_version_5_is_known() -> None:
         with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
             topic = app.topic("aged").topic_id
             assert dict(app.ledger().topic(topic).starts) == {0: 10}
-            assert [record.value for record in app.stream().read(topic, 0, 10)] == [b"aged %d" % number for number in range(10, 16)]
-        done = Golden(folder).cli("query", "SELECT count(*) AS n, min(kafka.offset) AS low FROM shop.aged", "--output", "json")
+            assert [record.value for record in app.stream().read(topic, 0, 10)] == [
+                b"aged %d" % number for number in range(10, 16)
+            ]
+        done = Golden(folder).cli(
+            "query", "SELECT count(*) AS n, min(kafka.offset) AS low FROM shop.aged", "--output", "json"
+        )
         assert done.json()["rows"] == [{"n": 6, "low": 10}], done
 
 
@@ -112,7 +123,11 @@ def test_a_ledger_of_version_6_is_read_from_its_checkpoint() -> None:
             ledger = app.ledger()
             assert ledger.next_index == app.control_log.tail()
             assert app.leader.checkpoint_index > app.control_log.floor()
-            assert sum(len(topic.pending_by_id) for topic in ledger.topics.values()) == len(Golden(folder).pending()) > 0
+            assert (
+                sum(len(topic.pending_by_id) for topic in ledger.topics.values())
+                == len(Golden(folder).pending())
+                > 0
+            )
 
 
 @pytest.mark.spark

@@ -1,4 +1,5 @@
-"""Are control events read and written exactly as the Java classes do it, and is the older vocabulary still read?"""
+"""Are control events read and written exactly as the Java classes do it, and is the older vocabulary still
+read?"""
 
 from __future__ import annotations
 
@@ -60,13 +61,19 @@ def test_bytes_become_the_content(path: Path) -> None:
 def test_content_becomes_the_bytes(path: Path) -> None:
     content = _content(path)
     built = json_form.from_json(content["event"])
-    assert codec.encode(built.event, built.partition_fields, table_uuid=content["table_uuid_field"]) == path.read_bytes()
+    assert (
+        codec.encode(built.event, built.partition_fields, table_uuid=content["table_uuid_field"])
+        == path.read_bytes()
+    )
 
 
 @_current
 def test_values_become_the_bytes_they_were_read_from(path: Path) -> None:
     found = codec.read(path.read_bytes())
-    assert codec.encode(found.event, found.partition_fields, table_uuid=_content(path)["table_uuid_field"]) == path.read_bytes()
+    assert (
+        codec.encode(found.event, found.partition_fields, table_uuid=_content(path)["table_uuid_field"])
+        == path.read_bytes()
+    )
     assert not found.legacy
 
 
@@ -88,21 +95,29 @@ def test_an_independent_reader_agrees(path: Path) -> None:
     assert values["type"] == event.type
     if isinstance(event.payload, DataWritten):
         assert values["payload"]["table_reference"]["name"] == event.payload.table.name
-        for key, files in (("data_files", event.payload.data_files), ("delete_files", event.payload.delete_files)):
+        for key, files in (
+            ("data_files", event.payload.data_files),
+            ("delete_files", event.payload.delete_files),
+        ):
             if files is None:
                 assert values["payload"][key] is None
                 continue
             assert [one["file_path"] for one in values["payload"][key]] == [one.path for one in files]
-            assert [len(one["partition"]) for one in values["payload"][key]] == [len(one.partition) for one in files]
+            assert [len(one["partition"]) for one in values["payload"][key]] == [
+                len(one.partition) for one in files
+            ]
             bounds = [
                 None if one["lower_bounds"] is None else [(e["key"], e["value"]) for e in one["lower_bounds"]]
                 for one in values["payload"][key]
             ]
-            assert bounds == [None if one.lower_bounds is None else sorted(one.lower_bounds.items()) for one in files]
+            assert bounds == [
+                None if one.lower_bounds is None else sorted(one.lower_bounds.items()) for one in files
+            ]
 
 
 def _qualified(tree: Any, namespace: str, bare: set[str]) -> Any:
-    """Give names without a namespace the made-up one `bare`, because the independent reader does not look them up without one."""
+    """Give names without a namespace the made-up one `bare`, because the independent reader does not look
+    them up without one."""
     if isinstance(tree, list):
         return [_qualified(one, namespace, bare) for one in tree]
     if isinstance(tree, str):
@@ -113,7 +128,9 @@ def _qualified(tree: Any, namespace: str, bare: set[str]) -> Any:
             made["namespace"] = "bare"
             bare.add(made["name"])
         if "fields" in made:
-            made["fields"] = [dict(one) | {"type": _qualified(one["type"], namespace, bare)} for one in made["fields"]]
+            made["fields"] = [
+                dict(one) | {"type": _qualified(one["type"], namespace, bare)} for one in made["fields"]
+            ]
     elif made.get("type") == "array":
         made["items"] = _qualified(made["items"], namespace, bare)
     return made
@@ -124,7 +141,10 @@ def test_the_older_vocabulary_is_read_into_the_same_types(path: Path) -> None:
     found, expected = codec.read(path.read_bytes()), _content(path)["event"]
     assert found.legacy
     assert (str(found.event.id), found.event.group_id) == (expected["id"], expected["groupId"])
-    assert (int(found.event.type), found.event.timestamp_us) == (expected["type"], expected["timestamp"] * 1000)
+    assert (int(found.event.type), found.event.timestamp_us) == (
+        expected["type"],
+        expected["timestamp"] * 1000,
+    )
     told = json_form.to_json(found)
     assert told == expected
     assert json.dumps(told) == json.dumps(expected), "the order of keys differs"
@@ -135,7 +155,9 @@ def test_a_golden_file_as_it_is_becomes_the_bytes(path: Path) -> None:
     assert codec.write(json_form.from_document(_content(path))) == path.read_bytes()
 
 
-@pytest.mark.parametrize("path", sorted(path for path in _CURRENT if "partition_spec" in _content(path)), ids=_name)
+@pytest.mark.parametrize(
+    "path", sorted(path for path in _CURRENT if "partition_spec" in _content(path)), ids=_name
+)
 def test_the_partition_spec_gives_the_types_that_java_wrote(path: Path) -> None:
     content = _content(path)
     stated = content["event"]["payload"].pop("partition_type")

@@ -1,8 +1,9 @@
-"""The column layout that this version froze: the same descriptor sets must give the same Iceberg schema, byte for byte, for ever.
+"""The column layout that this version froze: the same descriptor sets must give the same Iceberg schema, byte
+for byte, for ever.
 
-`golden_schema/{name}.binpb` is a descriptor set, `{name}.json` the schema of a table whose key and value both have that message;
-`bytes.json` is the schema of a topic without Protobuf.
-A difference here means that tables in the field no longer fit: do not adjust the files.
+`golden_schema/{name}.binpb` is a descriptor set, `{name}.json` the schema of a table whose key and value both
+have that message; `bytes.json` is the schema of a topic without Protobuf. A difference here means that tables
+in the field no longer fit: do not adjust the files.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ MESSAGES = {"order": "shop.Order", "all_kinds": "shop.AllKinds"}
 @pytest.mark.parametrize("name", MESSAGES)
 def test_schema_of_a_message(name: str) -> None:
     source = load_source(GOLDEN / f"{name}.binpb", MESSAGES[name])
-    assert decide("t", (), source, source).schema.iceberg_json == (GOLDEN / f"{name}.json").read_text().rstrip("\n")
+    assert decide("t", (), source, source).schema.iceberg_json == (
+        GOLDEN / f"{name}.json"
+    ).read_text().rstrip("\n")
 
 
 def test_schema_without_protobuf() -> None:

@@ -1,4 +1,5 @@
-"""Do the Java classes of Iceberg read every event we write, find in it what we said, and write the same bytes themselves?"""
+"""Do the Java classes of Iceberg read every event we write, find in it what we said, and write the same bytes
+themselves?"""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def older() -> Judge:
 
 def test_the_judge_reads_what_its_own_release_wrote(current: Judge, older: Judge) -> None:
     for one in (current, older):
-        verdicts = one.read(*sorted((_SAMPLES / _FOLDERS[one.release]).glob("*.bin")), options=("--strict", "--expect"))
+        verdicts = one.read(
+            *sorted((_SAMPLES / _FOLDERS[one.release]).glob("*.bin")), options=("--strict", "--expect")
+        )
         assert (verdicts.code, len(verdicts.events)) == (0, 24), verdicts.errors
 
 
@@ -59,7 +62,9 @@ def test_the_judge_refuses_what_is_wrong(current: Judge, older: Judge, tmp_path:
 
 
 @pytest.mark.parametrize(("release", "table_uuid"), [(CURRENT, True), (CURRENT, False), (OLDER, False)])
-def test_java_writes_the_same_bytes_and_reads_the_same_content(release: str, table_uuid: bool, tmp_path: Path) -> None:
+def test_java_writes_the_same_bytes_and_reads_the_same_content(
+    release: str, table_uuid: bool, tmp_path: Path
+) -> None:
     one = judge(release)
     made = cases(_CASES, table_uuid, 7)
     if table_uuid == (release == CURRENT):
@@ -89,14 +94,24 @@ class _Kept(Deployment):
         """Nothing is written: everything is there."""
 
 
-def test_java_reads_the_ledger_of_every_earlier_version(golden: Deployment, current: Judge, tmp_path: Path) -> None:
+def test_java_reads_the_ledger_of_every_earlier_version(
+    golden: Deployment, current: Judge, tmp_path: Path
+) -> None:
     assert _judged(golden, current, tmp_path / "events.raw")
 
 
 @pytest.mark.spark
-def test_java_reads_our_own_rounds(tmp_path: Path, current: Judge, older: Judge, spark_session: SparkSession) -> None:  # noqa: F811
-    """A round for readers of release 1.10, one with `table_uuid` and a changed schema, a replay; every granularity; split events."""
-    deployment = Deployment(tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "entry_bytes_max": "16KiB"}})
+def test_java_reads_our_own_rounds(
+    tmp_path: Path,
+    current: Judge,
+    older: Judge,
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
+    """A round for readers of release 1.10, one with `table_uuid` and a changed schema, a replay; every
+    granularity; split events."""
+    deployment = Deployment(
+        tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "entry_bytes_max": "16KiB"}}
+    )
     _round(deployment, table_uuid=False)
     assert _judged(deployment, older, tmp_path / "older.raw")
     _round(deployment, table_uuid=True, descriptors=_changed())
@@ -107,7 +122,12 @@ def test_java_reads_our_own_rounds(tmp_path: Path, current: Judge, older: Judge,
 
     written = [event["payload"] for event in events if event["type_name"] == "DATA_WRITTEN"]
     names = {one["table_reference"]["name"]: one["partition_type"][0]["name"] for one in written}
-    assert names == {"orders": "ingest_day", "clicks": "ingest_day", "hourly": "ingest_hour", "monthly": "ingest_month"}
+    assert names == {
+        "orders": "ingest_day",
+        "clicks": "ingest_day",
+        "hourly": "ingest_hour",
+        "monthly": "ingest_month",
+    }
     wide = [one for one in written if one["table_reference"]["name"] == "clicks"]
     rounds = {one["commit_id"] for one in wide}
     assert (len(rounds), len(wide) > len(rounds)) == (2, True), "some were split"
@@ -119,22 +139,32 @@ def test_java_reads_our_own_rounds(tmp_path: Path, current: Judge, older: Judge,
 
     refused = older.read_stream(tmp_path / "current.raw")
     named = [event["payload"].get("table_reference", {}).get("table_uuid") for event in events]
-    assert [event is None for event in refused.events] == [uuid is not None for uuid in named], "only those with a uuid"
+    assert [event is None for event in refused.events] == [uuid is not None for uuid in named], (
+        "only those with a uuid"
+    )
     assert any(named)
 
 
 def _round(deployment: Deployment, table_uuid: bool, descriptors: bytes = DESCRIPTOR_SET) -> None:
-    """One more round: a record for every partition of a wide topic, one for each other granularity, and a few orders."""
+    """One more round: a record for every partition of a wide topic, one for each other granularity, and a few
+    orders."""
     document = deployment.document() | {"events": {"table_uuid": table_uuid}}
     topics = {topic["name"]: topic for topic in document["topics"]}
     topics["clicks"]["partitions"] = _PARTITIONS
     for name, granularity in (("hourly", "hour"), ("monthly", "month")):
-        archive = {"kind": "iceberg", "catalog": "local", "table": f"shop.{name}", "partition_by": [granularity]}
+        archive = {
+            "kind": "iceberg",
+            "catalog": "local",
+            "table": f"shop.{name}",
+            "partition_by": [granularity],
+        }
         document["topics"].append({"name": name, "partitions": 1, "archive": archive})
     deployment.write(document)
     (deployment.root / "shop.binpb").write_bytes(descriptors)
     places = [("clicks", partition) for partition in range(_PARTITIONS)] + [("hourly", 0), ("monthly", 0)]
-    records: list[dict[str, Any]] = [{"topic": topic, "partition": partition, "value": text(b"click")} for topic, partition in places]
+    records: list[dict[str, Any]] = [
+        {"topic": topic, "partition": partition, "value": text(b"click")} for topic, partition in places
+    ]
     records += [{"topic": "orders", "value": text(value)} for value in (order(1), order(2), _LATIN)]
     done = deployment.cli("produce", "--output", "json", stdin=jsonl(records))
     assert done.code == 0, done.err
@@ -152,7 +182,8 @@ def _changed() -> bytes:
 
 
 def _judged(deployment: Deployment, one: Judge, raw: Path) -> list[Any]:
-    """All events of the ledger as Java reads them, after comparing each with what we read in the same bytes."""
+    """All events of the ledger as Java reads them, after comparing each with what we read in the same
+    bytes."""
     assert deployment.cli("ledger", "events", "--raw", str(raw)).code == 0
     verdicts = one.read_stream(raw)
     assert verdicts.code == 0, verdicts.errors
@@ -165,7 +196,8 @@ def _judged(deployment: Deployment, one: Judge, raw: Path) -> list[Any]:
 
 
 def _named(event: Any) -> Any:
-    """An event without the key `table_uuid` where it is null: whether it stands there depends on the release that prints it."""
+    """An event without the key `table_uuid` where it is null: whether it stands there depends on the release
+    that prints it."""
     reference = event["payload"].get("table_reference")
     if reference is None or reference.get("table_uuid") is not None:
         return event

@@ -1,6 +1,8 @@
-"""An upgrade: a real daemon of this version on what each earlier one left behind, with readers that were there before it; and the way back.
+"""An upgrade: a real daemon of this version on what each earlier one left behind, with readers that were
+there before it; and the way back.
 
-docs/operations/upgrade.md says what holds; `test_upgrade_page.py` holds its table of formats against the code.
+docs/operations/upgrade.md says what holds; `test_upgrade_page.py` holds its table of formats against the
+code.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ def read_by(reader: Command) -> list[Any]:
     return [json.loads(line) for line in list(reader.out) if line.endswith("\n")]
 
 
-def test_a_daemon_takes_over_what_an_earlier_version_left(golden: Golden, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+def test_a_daemon_takes_over_what_an_earlier_version_left(
+    golden: Golden,
+    tmp_path: Path,
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
     golden.write(quick(yaml.safe_load(golden.config.read_text(encoding="utf-8"))))
     sent, acknowledged = golden.jsonl("sent.jsonl"), golden.jsonl("acknowledged.jsonl")
     orders = sum(record["topic"] == "orders" for record in sent)

@@ -1,4 +1,5 @@
-"""Does docs/operations/upgrade.md name the formats that the code reads and writes, and the versions that are tried?"""
+"""Does docs/operations/upgrade.md name the formats that the code reads and writes, and the versions that are
+tried?"""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ READ = {
 
 
 def test_the_table_of_formats_is_what_the_code_says() -> None:
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+    ]
     found = {row[0]: row[1] for row in rows if len(row) == 3 and re.fullmatch(r"[0-9, ]+", row[1])}
     assert found == READ
 
@@ -63,5 +67,7 @@ def test_every_golden_version_is_named() -> None:
 def test_the_messages_on_the_page_are_those_of_this_version() -> None:
     page = PAGE.read_text(encoding="utf-8")
     newest = ENTRY_FORMATS[-1]
-    assert f"has the format {newest + 1}, this version knows {newest}; upgrade before reading this log" in page
+    assert (
+        f"has the format {newest + 1}, this version knows {newest}; upgrade before reading this log" in page
+    )
     assert f"has format {FORMATS[-1] + 1}; this version knows up to {FORMATS[-1]}" in page

@@ -1,4 +1,5 @@
-"""What each answer of a REST catalog is taken for, request by request: the table of docs/protocols/outcomes.md, against a real catalog."""
+"""What each answer of a REST catalog is taken for, request by request: the table of
+docs/protocols/outcomes.md, against a real catalog."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ TIMEOUT_S = 1.5
 NO, YES, UNKNOWN = SwapOutcome.CONFLICT, SwapOutcome.APPLIED, SwapOutcome.UNKNOWN
 
 NOT_APPLIED: dict[Fault, SwapOutcome] = {
-    **{Fault(Play.ANSWER_BEFORE, status): NO for status in (400, 403, 404, 405, 406, 409, 413, 422, 429, 501)},
+    **{
+        Fault(Play.ANSWER_BEFORE, status): NO for status in (400, 403, 404, 405, 406, 409, 413, 422, 429, 501)
+    },
     # pyiceberg asks for another token, and sends what was refused once more.
     **{Fault(Play.ANSWER_BEFORE, status): YES for status in (401, 419)},
     **{Fault(Play.ANSWER_BEFORE, status): UNKNOWN for status in (408, 418, 500, 502, 503, 504, 520)},
@@ -40,7 +43,10 @@ APPLIED: dict[Fault, SwapOutcome] = {
     # The catalog says no to a repetition that somebody in between has sent: only a look tells.
     Fault(Play.ANSWER_AFTER, 409): NO,
     **{Fault(Play.ANSWER_AFTER, status): UNKNOWN for status in (408, 500, 502, 503, 504)},
-    **{Fault(play): UNKNOWN for play in (Play.RESET_AFTER, Play.SILENT_AFTER, Play.GARBAGE_AFTER, Play.DRIP, Play.DRIP_HEADER)},
+    **{
+        Fault(play): UNKNOWN
+        for play in (Play.RESET_AFTER, Play.SILENT_AFTER, Play.GARBAGE_AFTER, Play.DRIP, Play.DRIP_HEADER)
+    },
     Fault(Play.SLOW): YES,
 }
 
@@ -64,7 +70,9 @@ class Rig:
     def made(self, tables: IcebergTables | None = None) -> TableView:
         """The table, created."""
         properties = table_properties(CLUSTER_ID, TOPIC_ID, "flights")
-        return (tables or self.tables).create(IDENTIFIER, target_in(self.folder).location, schema_json(), "day", properties)
+        return (tables or self.tables).create(
+            IDENTIFIER, target_in(self.folder).location, schema_json(), "day", properties
+        )
 
 
 @pytest.fixture
@@ -72,7 +80,9 @@ def rig(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[Rig]:  # noqa: F8
     rest_catalog.empty()
     with HttpFaults(lambda: rest_catalog.uri) as faults:
         tables = IcebergTables("local", {"type": "rest", "uri": faults.uri}, SeededIds(7))
-        hurried = IcebergTables("local", {"type": "rest", "uri": faults.uri}, SeededIds(9), RemoteLimits(TIMEOUT_S))
+        hurried = IcebergTables(
+            "local", {"type": "rest", "uri": faults.uri}, SeededIds(9), RemoteLimits(TIMEOUT_S)
+        )
         direct = IcebergTables("direct", rest_catalog.properties, SeededIds(8))
         yield Rig(faults, tables, hurried, direct, tmp_path)
         tables.close()
@@ -115,7 +125,9 @@ def test_a_create(rig: Rig, fault: Fault) -> None:
     elif expected is YES:
         rig.made(rig.of(fault))
     else:
-        with pytest.raises(RetryLater if expected is NO else OutcomeUnknown, match="created in catalog local"):
+        with pytest.raises(
+            RetryLater if expected is NO else OutcomeUnknown, match="created in catalog local"
+        ):
             rig.made(rig.of(fault))
     assert (rig.direct.load(IDENTIFIER) is not None) is there
     assert not rig.faults.unmet
@@ -186,7 +198,11 @@ def test_a_silent_catalog_is_waited_for_within_the_bound_and_told_from_a_silent_
     assert rig.hurried.load(("demo", "other")) is None, "the catalog is there"
 
 
-@pytest.mark.parametrize(("play", "told"), [(Play.DRIP, "not whole after"), (Play.DRIP_HEADER, "timed out")], ids=["body", "header"])
+@pytest.mark.parametrize(
+    ("play", "told"),
+    [(Play.DRIP, "not whole after"), (Play.DRIP_HEADER, "timed out")],
+    ids=["body", "header"],
+)
 def test_an_answer_that_drips_is_cut_at_the_bound(rig: Rig, play: Play, told: str) -> None:
     rig.made()
     assert rig.hurried.load(IDENTIFIER) is not None

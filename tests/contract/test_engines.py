@@ -69,7 +69,9 @@ def expected_value(one: Any, value: Any) -> Any:
     if one.message_type is None:
         return value
     if one.message_type.full_name == "google.protobuf.Timestamp":
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+            seconds=value.seconds, microseconds=value.nanos // 1000
+        )
     return expected(value)
 
 
@@ -131,11 +133,16 @@ def test_random_schemas_and_records(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_producers_write_needs_no_raw(seed: int) -> None:
-    """Canonical bytes are rebuilt from columns alone, but for the fractions of a microsecond that columns do not hold."""
+    """Canonical bytes are rebuilt from columns alone, but for the fractions of a microsecond that columns do
+    not hold."""
     rng = random.Random(1000 + seed)
     value = source(random_file(rng), "M0")
     make = message_class(value)
-    items = [item for item in payloads(rng, make, 200, bad=0.0) if item is not None and b"\x10\x95\x9a\xef\x3a" not in item]
+    items = [
+        item
+        for item in payloads(rng, make, 200, bad=0.0)
+        if item is not None and b"\x10\x95\x9a\xef\x3a" not in item
+    ]
     for engine in ENGINES:
         rows = encoded(engine, value, items)
         assert [row for row in rows if row is None or row[RAW] is not None] == []
@@ -196,25 +203,36 @@ class TestOrders:
     def test_bad_records_far_apart_in_a_large_batch(self, engine: str) -> None:
         good = orders(500, 6)
         items = [good[i % 500] for i in range(9000 if engine == "ptars" else 600)]
-        bad = {0: b"\x08", 17: b"\x12" + b"\xff" * 9 + b"\x01", len(items) // 2: b"\x48\x05\x42\x01a", len(items) - 1: b"\x0c"}
+        bad = {
+            0: b"\x08",
+            17: b"\x12" + b"\xff" * 9 + b"\x01",
+            len(items) // 2: b"\x48\x05\x42\x01a",
+            len(items) - 1: b"\x0c",
+        }
         for place, payload in bad.items():
             items[place] = payload
         rows = encoded(engine, self.value, items)
         odd = {place: row for place, row in enumerate(rows) if row is None or row[RAW] is not None}
         assert {place: row[RAW] for place, row in odd.items() if row is not None} == bad
-        assert [place for place, row in odd.items() if row is not None and row[ERR] is None] == [len(items) // 2]
+        assert [place for place, row in odd.items() if row is not None and row[ERR] is None] == [
+            len(items) // 2
+        ]
         assert [row["id"] for row in rows[18:40] if row is not None] == list(range(18, 40))
 
     def test_a_failing_batch_changes_nothing_in_those_behind_it(self, engine: Any) -> None:
         good = orders(300, 6) * (240 if engine == "ptars" else 2)  # more than are decoded at once
         bad = [*good[:100], b"\x08", *good[101:]]
         codec, nulls = RecordCodec(schema_for(self.value), engine), [None] * len(good)
-        found: list[Any] = [codec.encode_columns(values_of(nulls), values_of(items))[1] for items in (good, bad, good)]
+        found: list[Any] = [
+            codec.encode_columns(values_of(nulls), values_of(items))[1] for items in (good, bad, good)
+        ]
         before, failing, after = found
         assert before.field(RAW).null_count == len(good)
         assert after.equals(before)
         assert failing[100].as_py()[ERR] is not None
-        assert failing.slice(0, 100).equals(before.slice(0, 100)) and failing.slice(101).equals(before.slice(101))
+        assert failing.slice(0, 100).equals(before.slice(0, 100)) and failing.slice(101).equals(
+            before.slice(101)
+        )
 
     def test_only_bad_records(self, engine: str) -> None:
         rows = encoded(engine, self.value, [b"\x08", b"\xff", b"\x0c"] * 50)
@@ -237,10 +255,16 @@ class TestOrders:
             (b"\xa0\x06\x01\x08\x01", "id", 1),
             (b"\x0d\x01\x02\x03\x04\x12\x01a", "id", 0),
             (b"\x0d\x01\x02\x03\x04\x12\x01a", "__unrecognized__", b"\x0d\x01\x02\x03\x04"),
-            (b"\x2a\x03\x0a\x01x\x2a\x03\x12\x01y", "address", {"city": "x", "zip": "y", "__unrecognized__": None}),
+            (
+                b"\x2a\x03\x0a\x01x\x2a\x03\x12\x01y",
+                "address",
+                {"city": "x", "zip": "y", "__unrecognized__": None},
+            ),
         ],
     )
-    def test_odd_records_read_as_protobuf_reads_them(self, engine: str, payload: bytes, name: str, shown: Any) -> None:
+    def test_odd_records_read_as_protobuf_reads_them(
+        self, engine: str, payload: bytes, name: str, shown: Any
+    ) -> None:
         [row] = encoded(engine, self.value, [payload])
         assert row is not None and row[ERR] is None
         assert row[name] == shown
@@ -265,10 +289,15 @@ class TestOrders:
         for start, length in ((0, 3), (5, 20), (9, 4), (49, 3)):
             _, part = codec.encode_columns(whole.slice(start, length), whole.slice(start, length))
             assert part.equals(column.slice(start, length))
-            assert codec.rebuild(key.slice(start, length), column.slice(start, length))[1].to_pylist() == items[start : start + length]
+            assert (
+                codec.rebuild(key.slice(start, length), column.slice(start, length))[1].to_pylist()
+                == items[start : start + length]
+            )
         chunked = pa.chunked_array([whole.slice(0, 7), whole.slice(7)])
         assert codec.encode_columns(chunked, chunked)[1].equals(column)
-        rebuilt = codec.rebuild(pa.chunked_array([key]), pa.chunked_array([column.slice(0, 30), column.slice(30)]))
+        rebuilt = codec.rebuild(
+            pa.chunked_array([key]), pa.chunked_array([column.slice(0, 30), column.slice(30)])
+        )
         assert rebuilt[1].to_pylist() == items and rebuilt[0].to_pylist() == items
 
     def test_through_parquet(self, engine: str, tmp_path: Any) -> None:
@@ -279,7 +308,9 @@ class TestOrders:
         keys = values_of([None if i % 7 == 0 else f"k{i}".encode() for i in range(len(items))])
         columns = codec.encode_columns(keys, values_of(items))
         layout = arrow_schema(schema)
-        table = pa.Table.from_arrays(list(columns), schema=pa.schema([layout.field("key"), layout.field("value")]))
+        table = pa.Table.from_arrays(
+            list(columns), schema=pa.schema([layout.field("key"), layout.field("value")])
+        )
         path = tmp_path / "part.parquet"
         pq.write_table(table, path, compression="zstd", row_group_size=64)
         assert pq.read_schema(path).equals(table.schema)
@@ -291,12 +322,26 @@ class TestOrders:
 
     def test_a_stack_of_groups_does_not_kill_the_process(self, engine: str) -> None:
         deep = b"\xa3\x06" * 400_000
-        rows = encoded(engine, self.value, [deep, *orders(3, 1), deep + b"\xa4\x06" * 400_000, b"\x2a\x80\xea\x30" + deep, b"\x0b" * 8192])
-        assert [row is not None and row[ERR] is not None for row in rows] == [True, False, False, False, True, True, True]
+        rows = encoded(
+            engine,
+            self.value,
+            [deep, *orders(3, 1), deep + b"\xa4\x06" * 400_000, b"\x2a\x80\xea\x30" + deep, b"\x0b" * 8192],
+        )
+        assert [row is not None and row[ERR] is not None for row in rows] == [
+            True,
+            False,
+            False,
+            False,
+            True,
+            True,
+            True,
+        ]
 
     def test_large_good_records(self, engine: str) -> None:
         make = message_class(self.value)
-        items = [make(payload=bytes([i]) * 100_000, customer="x" * 20_000).SerializeToString() for i in range(5)]
+        items = [
+            make(payload=bytes([i]) * 100_000, customer="x" * 20_000).SerializeToString() for i in range(5)
+        ]
         rows = encoded(engine, self.value, [*items, b"\x08", *items])
         assert sum(row is not None and row[RAW] is None for row in rows) == 10
 
@@ -324,7 +369,16 @@ def test_timestamps_out_of_range_deep_inside(engine: str) -> None:
         one.by_name["x"].at.add(seconds=5)
         one.by_name["y"].at.add(seconds=5)
     bad.by_name["y"].at.add(nanos=-1)
-    rows = encoded(engine, value, [good.SerializeToString(), make().SerializeToString(), bad.SerializeToString(), good.SerializeToString()])
+    rows = encoded(
+        engine,
+        value,
+        [
+            good.SerializeToString(),
+            make().SerializeToString(),
+            bad.SerializeToString(),
+            good.SerializeToString(),
+        ],
+    )
     assert [row is not None and row[ERR] is not None for row in rows] == [False, False, True, False]
     assert rows[0] is not None and rows[3] is not None and rows[0][RAW] is None and rows[3][RAW] is None
 
@@ -363,7 +417,9 @@ def test_keys_keep_their_bytes_and_have_fields(engine: Any) -> None:
     columns: tuple[Any, Any] = (key, value)
     rows = columns[0].to_pylist()
     assert rows[3] is None
-    assert [row[RAW] for row in rows if row is not None] == [one for one in keys.to_pylist() if one is not None]
+    assert [row[RAW] for row in rows if row is not None] == [
+        one for one in keys.to_pylist() if one is not None
+    ]
     assert rows[2] is not None and rows[2][ERR] is not None and rows[0] is not None and rows[0]["id"] == 0
     assert columns[1].to_pylist() == [None, {RAW: b""}, {RAW: b"x"}, {RAW: b"y"}, {RAW: b"\xff"}]
     assert codec.rebuild(key, value) == (keys, values)
@@ -379,8 +435,14 @@ def float_source() -> Any:
 
 
 def test_what_one_engine_wrote_the_other_gives_back_also_signaling_nans() -> None:
-    """A Python float cannot hold one. The fast engine falls back to the complete one for whole batches, so both must give the same."""
-    items = [b"\x0d\x00\x00\x84\x7f", b"\x12\x04\x01\x00\x80\x7f", b"\x1a\x07\x08\x01\x15\x01\x00\x80\xff", b"\x0d\x00\x00\xc0\x7f"]
+    """A Python float cannot hold one. The fast engine falls back to the complete one for whole batches, so
+    both must give the same."""
+    items = [
+        b"\x0d\x00\x00\x84\x7f",
+        b"\x12\x04\x01\x00\x80\x7f",
+        b"\x1a\x07\x08\x01\x15\x01\x00\x80\xff",
+        b"\x0d\x00\x00\xc0\x7f",
+    ]
     codecs = [RecordCodec(schema_for(float_source()), engine) for engine in ("ptars", "protobuf")]
     for writer in codecs:
         keys, values = writer.encode_columns(pa.nulls(len(items), pa.binary()), pa.array(items, pa.binary()))
@@ -389,8 +451,13 @@ def test_what_one_engine_wrote_the_other_gives_back_also_signaling_nans() -> Non
 
 
 def test_json_too_deep_for_the_message_around_it() -> None:
-    """Protobuf counts 100 levels from the outermost message; the fast engine parses JSON by itself, one level further in."""
-    number = next(one.number for one in descriptor_of(source(well_known_file(), "WellKnown")).fields if one.name == "anything")
+    """Protobuf counts 100 levels from the outermost message; the fast engine parses JSON by itself, one level
+    further in."""
+    number = next(
+        one.number
+        for one in descriptor_of(source(well_known_file(), "WellKnown")).fields
+        if one.name == "anything"
+    )
     deep = b"\x08\x00"
     for _ in range(49):
         deep = wrapped(6, wrapped(1, deep))
@@ -402,5 +469,8 @@ def test_json_too_deep_for_the_message_around_it() -> None:
 
 def wrapped(number: int, data: bytes) -> bytes:
     """A message in a field; both numbers may take two bytes."""
-    head = b"".join(bytes([one]) if one < 128 else bytes([one & 127 | 128, one >> 7]) for one in (number << 3 | 2, len(data)))
+    head = b"".join(
+        bytes([one]) if one < 128 else bytes([one & 127 | 128, one >> 7])
+        for one in (number << 3 | 2, len(data))
+    )
     return head + data

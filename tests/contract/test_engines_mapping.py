@@ -40,7 +40,10 @@ def test_empty_messages() -> None:
     field(holder, "many", 2, F.TYPE_MESSAGE, type_name=".shop.Nothing", repeated=True)
     map_field(holder, "shop.Holder", "by_name", 3, F.TYPE_STRING, F.TYPE_MESSAGE, ".shop.Nothing")
     none, some = {UNRECOGNIZED: None}, {UNRECOGNIZED: b"\x08\x05"}
-    rows = both(source(file, "Holder"), [b"", b"\x0a\x00\x12\x00\x12\x00\x1a\x05\x0a\x01a\x12\x00", b"\x0a\x02\x08\x05\x12\x02\x08\x05"])
+    rows = both(
+        source(file, "Holder"),
+        [b"", b"\x0a\x00\x12\x00\x12\x00\x1a\x05\x0a\x01a\x12\x00", b"\x0a\x02\x08\x05\x12\x02\x08\x05"],
+    )
     assert [row[RAW] for row in rows] == [None] * 3
     assert [(row["one"], row["many"], row["by_name"]) for row in rows] == [
         (None, [], []),
@@ -91,7 +94,12 @@ class TestGroups:
         [
             (b"\x0b\x08\x05\x10\x07\x0c", {"x": 5, UNRECOGNIZED: b"\x10\x07"}, None, False),
             (b"\x0a\x02\x08\x05", None, b"\x0a\x02\x08\x05", False),  # behind a length it is an unknown field
-            (b"\x0b\x08\x05\x0c\x0b\x10\x01\x0c", {"x": 5, UNRECOGNIZED: b"\x10\x01"}, None, True),  # twice: merged
+            (
+                b"\x0b\x08\x05\x0c\x0b\x10\x01\x0c",
+                {"x": 5, UNRECOGNIZED: b"\x10\x01"},
+                None,
+                True,
+            ),  # twice: merged
             (b"\x0b\x08\x05\x0b\x08\x06\x0c\x0c", {"x": 5, UNRECOGNIZED: b"\x0b\x08\x06\x0c"}, None, False),
             (b"\x2b\x08\x05\x2c", None, b"\x2b\x08\x05\x2c", False),
         ],
@@ -103,7 +111,9 @@ class TestGroups:
     def test_many_that_stand_behind_a_length(self) -> None:
         """Enough rows for the fast engine to look for what they share."""
         rows = both(self.old(), [b"\x0a\x02\x08\x05"] * 200)
-        assert {(row["part"], row[UNRECOGNIZED], row[RAW]) for row in rows} == {(None, b"\x0a\x02\x08\x05", None)}
+        assert {(row["part"], row[UNRECOGNIZED], row[RAW]) for row in rows} == {
+            (None, b"\x0a\x02\x08\x05", None)
+        }
 
     def test_groups_that_do_not_end(self) -> None:
         rows = both(self.old(), [b"\x0b\x08\x05", b"\x0b\x08\x05\x14", b"\x0c", b"\x0b\x0a\x05\x0c"])
@@ -129,7 +139,12 @@ class TestGroups:
         payload = message.SerializeToString()
         rows = both(value, [payload, b""])
         assert b"\x0b\x08\x01\x0c" in payload and rows[0][RAW] is None
-        assert (rows[0]["inner"]["x"], rows[0]["at"].second, rows[0]["size"], rows[0]["extra"]) == (1, 7, [3], "true")
+        assert (rows[0]["inner"]["x"], rows[0]["at"].second, rows[0]["size"], rows[0]["extra"]) == (
+            1,
+            7,
+            [3],
+            "true",
+        )
         assert shown(rows[1]) == {}
 
 
@@ -149,7 +164,13 @@ def test_extensions() -> None:
     one.Extensions[pool.FindExtensionByName("shop.notes")].extend(["a", ""])
     one.Extensions[pool.FindExtensionByName("shop.other")].x = 9
     [row] = both(value, [one.SerializeToString()])
-    assert (row["x"], row["shop_priority"], row["shop_notes"], row["shop_other"]["x"], row[RAW]) == (1, -3, ["a", ""], 9, None)
+    assert (row["x"], row["shop_priority"], row["shop_notes"], row["shop_other"]["x"], row[RAW]) == (
+        1,
+        -3,
+        ["a", ""],
+        9,
+        None,
+    )
 
 
 class TestRecursion:
@@ -204,7 +225,18 @@ class TestRecursion:
         [row] = both(self.node(0), [payload])
         assert (row[name], row[RAW]) == (column, payload)
 
-    @pytest.mark.parametrize("bad", [b"\x08", b"\x0a\x05", b"\x32\x01\xff", b"\x00\x01", b"\x0b", b"\x12\x01\x08", b"\x12\x03\x32\x01\xff"])
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            b"\x08",
+            b"\x0a\x05",
+            b"\x32\x01\xff",
+            b"\x00\x01",
+            b"\x0b",
+            b"\x12\x01\x08",
+            b"\x12\x03\x32\x01\xff",
+        ],
+    )
     @pytest.mark.parametrize("depth", [0, 1])
     def test_what_stays_encoded_is_parsed_too(self, depth: int, bad: bytes) -> None:
         for _ in range(depth + 1):
@@ -217,7 +249,11 @@ class TestRecursion:
     def test_it_is_parsed_as_what_it_is(self) -> None:
         """Field 1 is a text of A, a number of B and a message of C."""
         file = file_of()
-        for name, other, kind in (("A", "B", F.TYPE_STRING), ("B", "C", F.TYPE_INT32), ("C", "A", F.TYPE_MESSAGE)):
+        for name, other, kind in (
+            ("A", "B", F.TYPE_STRING),
+            ("B", "C", F.TYPE_INT32),
+            ("C", "A", F.TYPE_MESSAGE),
+        ):
             message = file.message_type.add(name=name)
             field(message, "own", 1, kind, type_name=".shop.C" if kind == F.TYPE_MESSAGE else "")
             field(message, "to", 2, F.TYPE_MESSAGE, type_name=f".shop.{other}")
@@ -244,7 +280,11 @@ class TestRecursion:
             payload = b"\x08\x01"
             for _ in range(count):
                 length = len(payload)
-                payload = b"\x12" + (bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])) + payload
+                payload = (
+                    b"\x12"
+                    + (bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7]))
+                    + payload
+                )
             return payload
 
         rows = both(self.node(1), [nested(99), nested(101)])
@@ -253,13 +293,19 @@ class TestRecursion:
     def test_a_group_beyond_the_depth_is_unrecognized(self) -> None:
         file = edition_file()
         node = file.message_type.add(name="Node")
-        field(node, "below", 1, F.TYPE_MESSAGE, type_name=".shop.Node").options.features.message_encoding = Features.DELIMITED
+        field(
+            node, "below", 1, F.TYPE_MESSAGE, type_name=".shop.Node"
+        ).options.features.message_encoding = Features.DELIMITED
         field(node, "x", 2, F.TYPE_INT32)
         value = Source("shop.Node", descriptor_set(file), 0)
         message = message_class(value)(x=1)
         message.below.x = 2
         [row] = both(value, [message.SerializeToString()])
-        assert (row["x"], row[UNRECOGNIZED], row[RAW]) == (1, b"\x0b\x10\x02\x0c", message.SerializeToString())
+        assert (row["x"], row[UNRECOGNIZED], row[RAW]) == (
+            1,
+            b"\x0b\x10\x02\x0c",
+            message.SerializeToString(),
+        )
 
     def test_a_group_beyond_the_depth_is_parsed_too(self) -> None:
         file = file_of(syntax="proto2")
@@ -270,10 +316,15 @@ class TestRecursion:
         field(inner, "inner", 3, F.TYPE_GROUP, type_name=".shop.Node.Inner")
         field(node, "inner", 1, F.TYPE_GROUP, type_name=".shop.Node.Inner")
         value = Source("shop.Node", descriptor_set(file), 0)
-        items = [b"\x0b" + one + b"\x0c" for one in (b"\x1b\x12\x02\x08\x05\x1c", b"\x1b\x12\x01\x08\x1c", b"\x1b\x0a\x03\x0b\x08\x0c\x1c")]
+        items = [
+            b"\x0b" + one + b"\x0c"
+            for one in (b"\x1b\x12\x02\x08\x05\x1c", b"\x1b\x12\x01\x08\x1c", b"\x1b\x0a\x03\x0b\x08\x0c\x1c")
+        ]
         rows = both(value, items)
         make = message_class(value)
-        assert [row[ERR] is None for row in rows] == [parses(make, one) for one in items] == [True, False, False]
+        assert (
+            [row[ERR] is None for row in rows] == [parses(make, one) for one in items] == [True, False, False]
+        )
         assert rows[0]["inner"][UNRECOGNIZED] == b"\x1b\x12\x02\x08\x05\x1c"
 
 
@@ -284,7 +335,10 @@ class TestRecursion:
         (b"\x08\x01\xa0\x86\x80\x00\x85\x00", b"\xa0\x86\x80\x00\x85\x00"),
         (b"\x08\x01\xa3\x06\x08\x01\xa4\x06", b"\xa3\x06\x08\x01\xa4\x06"),
         (b"\xa0\x06\x05\x08\x01", b"\xa0\x06\x05"),
-        (b"\x0d\x01\x02\x03\x04\xa0\x06\x05\x15\x01\x02\x03\x04", b"\x0d\x01\x02\x03\x04\xa0\x06\x05\x15\x01\x02\x03\x04"),
+        (
+            b"\x0d\x01\x02\x03\x04\xa0\x06\x05\x15\x01\x02\x03\x04",
+            b"\x0d\x01\x02\x03\x04\xa0\x06\x05\x15\x01\x02\x03\x04",
+        ),
     ],
 )
 def test_unknown_fields_stand_as_they_were(payload: bytes, unrecognized: bytes) -> None:
@@ -310,7 +364,14 @@ def test_names_that_clash_have_columns_of_their_own() -> None:
         "ID_v2": 3,
         "__Err___v2": 4,
         "select": 5,
-        "Id_v3": {"__raw___v2": 6, "id": None, "ID_v2": 7, "__Err___v2": None, "select": None, UNRECOGNIZED: None},
+        "Id_v3": {
+            "__raw___v2": 6,
+            "id": None,
+            "ID_v2": 7,
+            "__Err___v2": None,
+            "select": None,
+            UNRECOGNIZED: None,
+        },
     }
     assert row[RAW] is None
 
@@ -329,9 +390,14 @@ def test_columns_wider_than_the_wire() -> None:
         field(message, f"{name}s", number + 10, kind, repeated=True)
     value = source(file, "M")
     tree = source_tree(value)
-    columns = [pa.field(one.name, wide[one.name][1] if one.number < 10 else pa.list_(wide[one.name[:-1]][1])) for one in tree.fields]
+    columns = [
+        pa.field(one.name, wide[one.name][1] if one.number < 10 else pa.list_(wide[one.name[:-1]][1]))
+        for one in tree.fields
+    ]
     target = pa.struct([*columns, pa.field(UNRECOGNIZED, pa.binary())])
-    one = message_class(value)(int=-5, float=0.1, big=2**64 - 1, ints=[1, -1], floats=[float("inf"), 1e-45], bigs=[0, 2**63])
+    one = message_class(value)(
+        int=-5, float=0.1, big=2**64 - 1, ints=[1, -1], floats=[float("inf"), 1e-45], bigs=[0, 2**63]
+    )
     payloads = arrow.array([one.SerializeToString(), b""])
     fast, slow = (make(tree, target) for make in (PtarsEngine, ProtobufEngine))
     decoded = [engine.decode(payloads).columns for engine in (fast, slow)]
@@ -347,10 +413,18 @@ def test_every_kind_through_a_codec_of_an_edition(engine: str) -> None:
     message = file.message_type.add(name="M")
     field(message, "plain", 1, F.TYPE_INT32)
     field(message, "present", 2, F.TYPE_INT32).options.features.field_presence = Features.EXPLICIT
-    field(message, "loose", 3, F.TYPE_INT32, repeated=True).options.features.repeated_field_encoding = Features.EXPANDED
+    field(
+        message, "loose", 3, F.TYPE_INT32, repeated=True
+    ).options.features.repeated_field_encoding = Features.EXPANDED
     field(message, "packed", 4, F.TYPE_INT32, repeated=True)
-    rows = encoded(engine, source(file, "M"), [b"", b"\x10\x00\x18\x01\x18\x02\x22\x02\x01\x02", b"\x08\x00\x1a\x02\x01\x02"])
-    assert [row and (row["plain"], row["present"], row["loose"], row["packed"], row[RAW] is None) for row in rows] == [
+    rows = encoded(
+        engine,
+        source(file, "M"),
+        [b"", b"\x10\x00\x18\x01\x18\x02\x22\x02\x01\x02", b"\x08\x00\x1a\x02\x01\x02"],
+    )
+    assert [
+        row and (row["plain"], row["present"], row["loose"], row["packed"], row[RAW] is None) for row in rows
+    ] == [
         (0, None, [], [], True),
         (0, 0, [1, 2], [1, 2], True),
         (0, None, [1, 2], [], False),

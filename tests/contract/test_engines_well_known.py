@@ -1,4 +1,5 @@
-"""Both engines give the same columns and bytes for the well-known types: wrappers, JSON, and messages of their own fields."""
+"""Both engines give the same columns and bytes for the well-known types: wrappers, JSON, and messages of
+their own fields."""
 
 from __future__ import annotations
 
@@ -25,7 +26,17 @@ class TestWrappers:
     def test_zero_is_not_null(self) -> None:
         make = message_class(WELL_KNOWN)
         full = make()
-        for name in ("a_double", "a_float", "an_int64", "a_uint64", "an_int32", "a_uint32", "a_bool", "a_string", "a_bytes"):
+        for name in (
+            "a_double",
+            "a_float",
+            "an_int64",
+            "a_uint64",
+            "an_int32",
+            "a_uint32",
+            "a_bool",
+            "a_string",
+            "a_bytes",
+        ):
             getattr(full, name).SetInParent()
         some = make()
         some.a_uint64.value, some.a_float.value, some.a_string.value = 2**64 - 1, -0.0, "x"
@@ -101,7 +112,9 @@ class TestJson:
         assert shown(rows[1]) == {} and rows[1][RAW] is None
 
     def test_keys_keep_the_order_of_the_wire(self) -> None:
-        entries = [b"\x0a" + bytes([len(one)]) + one for one in (_entry("z", b"\x20\x01"), _entry("a", b"\x08\x00"))]
+        entries = [
+            b"\x0a" + bytes([len(one)]) + one for one in (_entry("z", b"\x20\x01"), _entry("a", b"\x08\x00"))
+        ]
         for order, text in ((entries, '{"z":true,"a":null}'), (entries[::-1], '{"a":null,"z":true}')):
             struct = b"".join(order)
             [row] = both(WELL_KNOWN, [b"\x7a" + bytes([len(struct)]) + struct])
@@ -196,6 +209,12 @@ def test_messages_of_google_with_their_own_fields() -> None:
     message.nothing.SetInParent()
     [row] = both(WELL_KNOWN, [message.SerializeToString()])
     none = {UNRECOGNIZED: None}
-    assert (row["wait"], row["mask"]) == ({"seconds": -5, "nanos": -1, **none}, {"paths": ["a.b", ""], **none})
-    assert (row["any"], row["nothing"]) == ({"type_url": "type.googleapis.com/x", "value": b"\xff\x00", **none}, none)
+    assert (row["wait"], row["mask"]) == (
+        {"seconds": -5, "nanos": -1, **none},
+        {"paths": ["a.b", ""], **none},
+    )
+    assert (row["any"], row["nothing"]) == (
+        {"type_url": "type.googleapis.com/x", "value": b"\xff\x00", **none},
+        none,
+    )
     assert row[RAW] is None

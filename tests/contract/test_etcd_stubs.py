@@ -23,8 +23,10 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 def test_etcd3_still_needs_our_messages() -> None:
     assert not stubs_of_etcd3_load(), (
-        "etcd3 loads with the messages that it brings along: archiver/log/etcd/stubs.py is needed no more. Import etcd3 in "
-        "archiver/log/etcd/cluster.py, take its messages from etcd3.etcdrpc, and remove that file and archiver/proto/etcd_*"
+        "etcd3 loads with the messages that it brings along: archiver/log/etcd/stubs.py is needed no "
+        "more. Import etcd3 in "
+        "archiver/log/etcd/cluster.py, take its messages from etcd3.etcdrpc, and remove that file and "
+        "archiver/proto/etcd_*"
     )
 
 
@@ -33,7 +35,11 @@ def test_its_client_works_on_ours(etcd: Etcd) -> None:
     with etcd.client() as client:
         client.put("one", b"1")
         assert client.get("one")[0] == b"1"
-        swap = {"compare": [client.transactions.value("one") == b"1"], "success": [client.transactions.put("one", b"2")], "failure": []}
+        swap = {
+            "compare": [client.transactions.value("one") == b"1"],
+            "success": [client.transactions.put("one", b"2")],
+            "failure": [],
+        }
         assert [client.transaction(**swap)[0] for _ in range(2)] == [True, False]
         lease = client.lease(60)
         client.put("two", b"leased", lease=lease)
@@ -48,4 +54,7 @@ def test_nothing_of_it_is_loaded_where_the_logs_are_in_a_file() -> None:
         "import sys, archiver.cli.app, archiver.app.application, archiver.log.open\n"
         "sys.exit(any(name.partition('.')[0] in ('etcd3', 'grpc') for name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, timeout=60, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, timeout=60, check=False).returncode
+        == 0
+    )

@@ -41,9 +41,16 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 
 
 def lease_of(
-    etcd: Etcd, folder: Path, owner: str, clock: ManualClock | None = None, timeout_s: float = 5.0, ttl_s: int = TTL_S
+    etcd: Etcd,
+    folder: Path,
+    owner: str,
+    clock: ManualClock | None = None,
+    timeout_s: float = 5.0,
+    ttl_s: int = TTL_S,
 ) -> EtcdLease:
-    lease = etcd_metadata([etcd.address], folder, ttl_s, clock=clock, timeout_s=timeout_s).lease("leader", owner)
+    lease = etcd_metadata([etcd.address], folder, ttl_s, clock=clock, timeout_s=timeout_s).lease(
+        "leader", owner
+    )
     assert isinstance(lease, EtcdLease)
     return lease
 
@@ -160,8 +167,13 @@ def test_a_file_that_proves_nothing_takes_no_lease(etcd: Etcd, tmp_path: Path, c
         lease.acquire()
 
 
-def test_a_lease_that_could_not_be_given_back_is_taken_at_once_after_a_restart(etcd: Etcd, tmp_path: Path) -> None:
-    one, two = lease_of(etcd, tmp_path, "host:1", timeout_s=0.5, ttl_s=LONG_S), lease_of(etcd, tmp_path, "host:2", ttl_s=LONG_S)
+def test_a_lease_that_could_not_be_given_back_is_taken_at_once_after_a_restart(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    one, two = (
+        lease_of(etcd, tmp_path, "host:1", timeout_s=0.5, ttl_s=LONG_S),
+        lease_of(etcd, tmp_path, "host:2", ttl_s=LONG_S),
+    )
     one.acquire()
     etcd.kill()
     one.release()
@@ -178,7 +190,9 @@ def test_a_member_has_a_third_of_a_lease_to_answer_a_refresh(etcd: Etcd, tmp_pat
     for member in lease._cluster._members:
         call = member.call
 
-        def noted(stub: str, method: str, request: object, timeout_s: float, call: Callable[..., object] = call) -> object:
+        def noted(
+            stub: str, method: str, request: object, timeout_s: float, call: Callable[..., object] = call
+        ) -> object:
             limits.append(timeout_s) if method.startswith("Lease") else None
             return call(stub, method, request, timeout_s)
 
@@ -190,7 +204,8 @@ def test_a_member_has_a_third_of_a_lease_to_answer_a_refresh(etcd: Etcd, tmp_pat
 
 
 def test_a_holder_that_slept_knows_that_it_holds_nothing(etcd: Etcd, tmp_path: Path) -> None:
-    """Its thread may not have run yet: its own clock says so, and what it does next begins with taking the lease."""
+    """Its thread may not have run yet: its own clock says so, and what it does next begins with taking the
+    lease."""
     clock = ManualClock()
     one, two = lease_of(etcd, tmp_path, "host:1", clock), lease_of(etcd, tmp_path, "host:2")
     one.acquire()
@@ -222,7 +237,10 @@ def test_a_lease_that_etcd_ended_is_taken_anew(etcd: Etcd, tmp_path: Path) -> No
 
 
 def test_without_etcd_it_is_neither_had_nor_waited_for(etcd: Etcd, tmp_path: Path) -> None:
-    one, two = lease_of(etcd, tmp_path, "host:1", timeout_s=0.5), lease_of(etcd, tmp_path, "host:2", timeout_s=0.5)
+    one, two = (
+        lease_of(etcd, tmp_path, "host:1", timeout_s=0.5),
+        lease_of(etcd, tmp_path, "host:2", timeout_s=0.5),
+    )
     one.acquire()
     etcd.kill()
     for work in (two.acquire, two.holder):

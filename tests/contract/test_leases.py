@@ -31,7 +31,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         place = LeasePlace()
         yield lambda owner: MemoryLease(owner, place)
     else:
-        metadata = etcd_metadata([request.getfixturevalue("etcd").address], tmp_path, prefix=f"/{tmp_path.name}")
+        metadata = etcd_metadata(
+            [request.getfixturevalue("etcd").address], tmp_path, prefix=f"/{tmp_path.name}"
+        )
         yield lambda owner: metadata.lease("leader", owner)
         metadata.close()
 

@@ -44,7 +44,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     elif request.param == "memory":
         made = MemoryLogStore(ENTRY_BYTES_MAX)
     else:
-        made = etcd_store([request.getfixturevalue("etcd").address], tmp_path, prefix=f"/{tmp_path.name}", entry_bytes_max=ENTRY_BYTES_MAX)
+        made = etcd_store(
+            [request.getfixturevalue("etcd").address],
+            tmp_path,
+            prefix=f"/{tmp_path.name}",
+            entry_bytes_max=ENTRY_BYTES_MAX,
+        )
     yield made
     made.close()
 
@@ -215,14 +220,23 @@ def test_of_all_who_want_one_index_one_gets_it(log: Log) -> None:
 
 # Settling an unknown outcome (rule L2)
 
-DROPPED, REPLY_LOST, LATE, REFUSED = AppendFault.DROPPED, AppendFault.REPLY_LOST, AppendFault.LATE, AppendFault.REFUSED
+DROPPED, REPLY_LOST, LATE, REFUSED = (
+    AppendFault.DROPPED,
+    AppendFault.REPLY_LOST,
+    AppendFault.LATE,
+    AppendFault.REFUSED,
+)
 
 
-def settle(log: Log, index: int, data: bytes, attempts_max: int = 5, clock: ManualClock | None = None) -> Appended:
+def settle(
+    log: Log, index: int, data: bytes, attempts_max: int = 5, clock: ManualClock | None = None
+) -> Appended:
     return append_settled(log, index, data, attempts_max, 0.05, clock or ManualClock())
 
 
-@pytest.mark.parametrize("script", [(), (DROPPED,), (REPLY_LOST,), (LATE,), (DROPPED, REPLY_LOST), (LATE, DROPPED, REFUSED, LATE)])
+@pytest.mark.parametrize(
+    "script", [(), (DROPPED,), (REPLY_LOST,), (LATE,), (DROPPED, REPLY_LOST), (LATE, DROPPED, REFUSED, LATE)]
+)
 def test_an_unknown_append_ends_with_one_entry(log: Log, script: tuple[AppendFault, ...]) -> None:
     entries = fill(log, 2)
     faulty = FaultyLog(log, script)

@@ -51,7 +51,9 @@ def fill(log: EtcdLog, count: int, size: int = 0) -> list[bytes]:
     return entries
 
 
-def test_entries_outlive_a_power_cut_of_the_server_and_the_connection_recovers(etcd: Etcd, log: EtcdLog) -> None:
+def test_entries_outlive_a_power_cut_of_the_server_and_the_connection_recovers(
+    etcd: Etcd, log: EtcdLog
+) -> None:
     entries = fill(log, 20)
     log.trim(5)
     etcd.kill()
@@ -117,7 +119,9 @@ def test_a_trim_between_two_pages_is_told(log: EtcdLog, monkeypatch: pytest.Monk
         log.read(0)
 
 
-def test_a_trim_that_stops_in_the_middle_hides_what_it_left(etcd: Etcd, log: EtcdLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trim_that_stops_in_the_middle_hides_what_it_left(
+    etcd: Etcd, log: EtcdLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The floor is moved before anything is deleted, and what is deleted goes from the oldest on."""
     monkeypatch.setattr(module, "TRIM_ENTRIES", 4)
     entries = fill(log, 20)
@@ -153,7 +157,9 @@ def test_a_trim_that_stops_in_the_middle_hides_what_it_left(etcd: Etcd, log: Etc
     assert log.append(20, b"next") is Appended.OK
 
 
-def test_a_wholly_trimmed_log_whose_entries_are_left_takes_only_the_next(log: EtcdLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wholly_trimmed_log_whose_entries_are_left_takes_only_the_next(
+    log: EtcdLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = fill(log, 3)
     monkeypatch.setattr(log, "_forget", lambda below: None)
     log.trim(3)
@@ -190,7 +196,11 @@ def test_the_quota_takes_nothing_from_the_log(tmp_path: Path) -> None:
         entries, refused = fill_up(log), bytes(400_000)
         assert log.tail() == len(entries) > 5
         assert [entry.data for entry in log.read(0)] == entries
-        for work in (lambda: log.append(len(entries), refused), lambda: log.trim(3), lambda: store.log("control")):
+        for work in (
+            lambda: log.append(len(entries), refused),
+            lambda: log.trim(3),
+            lambda: store.log("control"),
+        ):
             with pytest.raises(RetryLater, match="used up its quota"):
                 work()
         assert (log.floor(), log.tail()) == (0, len(entries))
@@ -211,7 +221,8 @@ def test_the_quota_takes_nothing_from_the_log(tmp_path: Path) -> None:
 
 
 def test_an_append_that_etcd_calls_refused_may_be_applied(tmp_path: Path) -> None:
-    """Of several requests that use the quota up together, some are applied and answered as if they were not."""
+    """Of several requests that use the quota up together, some are applied and answered as if they were
+    not."""
     writers = 8
     with Etcd(tmp_path / "server", "--quota-backend-bytes", str(6 * 2**20)) as etcd:
         store = etcd_store([etcd.address], tmp_path)
@@ -220,7 +231,9 @@ def test_an_append_that_etcd_calls_refused_may_be_applied(tmp_path: Path) -> Non
         for log in logs:
             look = log._without_space
 
-            def counted(index: int, data: bytes, error: NoSpace, log: EtcdLog = log, look: Any = look) -> Appended:
+            def counted(
+                index: int, data: bytes, error: NoSpace, log: EtcdLog = log, look: Any = look
+            ) -> Appended:
                 outcome: Appended = look(index, data, error)
                 applied.append(log.name)
                 return outcome
@@ -254,7 +267,9 @@ def control(etcd: Etcd, *arguments: str) -> None:
 
 
 def run(command: list[str]) -> None:
-    done = subprocess.run(command, env={"ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env={"ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -300,7 +315,8 @@ def test_what_others_did_to_the_keys_is_noticed(etcd: Etcd, log: EtcdLog) -> Non
 
 
 def test_an_older_copy_of_the_data_takes_nothing(etcd: Etcd, tmp_path: Path) -> None:
-    """Restored as etcd's handbook says, from a snapshot that lacks the last entry: cluster and members have the ids they had."""
+    """Restored as etcd's handbook says, from a snapshot that lacks the last entry: cluster and members have
+    the ids they had."""
     store = etcd_store([etcd.address], tmp_path)
     log = store.log("intake")
     fill(log, 5)
@@ -309,7 +325,11 @@ def test_an_older_copy_of_the_data_takes_nothing(etcd: Etcd, tmp_path: Path) -> 
     assert log.append(5, b"the last") is Appended.OK
     etcd.stop()
     (etcd.folder / "data").rename(tmp_path / "lost")
-    same = [f"--name={etcd.name}", f"--initial-cluster={etcd.name}={etcd.peer_url}", f"--initial-advertise-peer-urls={etcd.peer_url}"]
+    same = [
+        f"--name={etcd.name}",
+        f"--initial-cluster={etcd.name}={etcd.peer_url}",
+        f"--initial-advertise-peer-urls={etcd.peer_url}",
+    ]
     run([str(restoring()), "snapshot", "restore", snapshot, f"--data-dir={etcd.folder / 'data'}", *same])
     etcd.start()
     time.sleep(PROOF_S)
@@ -323,7 +343,9 @@ def test_an_older_copy_of_the_data_takes_nothing(etcd: Etcd, tmp_path: Path) -> 
     elsewhere = tmp_path / "another machine"
     elsewhere.mkdir()
     unknowing = etcd_store([etcd.address], elsewhere)
-    assert unknowing.log("intake").append(5, b"another") is Appended.OK, "a machine that has seen nothing cannot tell"
+    assert unknowing.log("intake").append(5, b"another") is Appended.OK, (
+        "a machine that has seen nothing cannot tell"
+    )
     unknowing.close()
 
 

@@ -44,7 +44,9 @@ def test_with_certificates_on_both_sides(secured: Etcd, certificates: Certificat
     store.close()
 
 
-def test_an_authority_that_is_not_ours_is_not_believed(secured: Etcd, certificates: Certificates, tmp_path: Path) -> None:
+def test_an_authority_that_is_not_ours_is_not_believed(
+    secured: Etcd, certificates: Certificates, tmp_path: Path
+) -> None:
     stranger = make_certificates(tmp_path / "strangers")
     wrong = replace(certificates, authority=stranger.authority)
     with pytest.raises(RetryLater, match="CERTIFICATE_VERIFY_FAILED"):
@@ -68,7 +70,9 @@ def test_a_certificate_for_another_name_is_not_believed(tmp_path: Path) -> None:
         etcd.kill()
 
 
-def test_who_has_no_certificate_is_not_let_in(secured: Etcd, certificates: Certificates, tmp_path: Path) -> None:
+def test_who_has_no_certificate_is_not_let_in(
+    secured: Etcd, certificates: Certificates, tmp_path: Path
+) -> None:
     without = replace(access_to([secured.address], certificates=certificates), cert_file=None, key_file=None)
     with pytest.raises(RetryLater, match="no member of the metadata store answers"):
         store_of(without, tmp_path)
@@ -76,9 +80,14 @@ def test_who_has_no_certificate_is_not_let_in(secured: Etcd, certificates: Certi
         store_of(access_to([secured.address]), tmp_path)
 
 
-def test_a_file_of_a_certificate_that_is_gone_halts(secured: Etcd, certificates: Certificates, tmp_path: Path) -> None:
+def test_a_file_of_a_certificate_that_is_gone_halts(
+    secured: Etcd, certificates: Certificates, tmp_path: Path
+) -> None:
     with pytest.raises(Halt, match=r"a file of metadata\.etcd\.tls cannot be read: .*gone\.pem"):
-        store_of(replace(access_to([secured.address], certificates=certificates), ca_file=tmp_path / "gone.pem"), tmp_path)
+        store_of(
+            replace(access_to([secured.address], certificates=certificates), ca_file=tmp_path / "gone.pem"),
+            tmp_path,
+        )
 
 
 def test_a_user_who_may_only_what_we_need(guarded: Etcd, tmp_path: Path) -> None:
@@ -102,8 +111,16 @@ def test_a_user_who_may_only_what_we_need(guarded: Etcd, tmp_path: Path) -> None
 def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
     for user, prefix, why in (
         (None, "/archiver", r"wants to know who asks: give metadata\.etcd\.user and password"),
-        (User("archiver", "wrong"), "/archiver", r"refuses user archiver: .*correct metadata\.etcd\.user or password"),
-        (OURS, "/elsewhere", r"user archiver may not do that; grant it readwrite for everything below metadata\.etcd\.prefix"),
+        (
+            User("archiver", "wrong"),
+            "/archiver",
+            r"refuses user archiver: .*correct metadata\.etcd\.user or password",
+        ),
+        (
+            OURS,
+            "/elsewhere",
+            r"user archiver may not do that; grant it readwrite for everything below metadata\.etcd\.prefix",
+        ),
     ):
         with pytest.raises(Halt, match=why):
             store_of(access_to([guarded.address], user=user), tmp_path, prefix)
@@ -111,10 +128,19 @@ def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
 
 def test_a_user_where_nobody_is_asked_for_one_is_refused(tmp_path: Path) -> None:
     """Whoever has configured it believes that the logs are guarded."""
-    with Etcd(tmp_path / "server") as etcd, pytest.raises(Halt, match="knows no users, so whoever reaches it may do anything"):
+    with (
+        Etcd(tmp_path / "server") as etcd,
+        pytest.raises(Halt, match="knows no users, so whoever reaches it may do anything"),
+    ):
         store_of(access_to([etcd.address], user=OURS), tmp_path)
 
 
 def test_no_secret_is_shown() -> None:
     access = access_to(["127.0.0.1:1"], user=OURS)
-    assert OURS.password not in repr(access) + str(access) + repr(cluster_of(access, "/archiver")) + cluster_of(access, "/a").name
+    assert (
+        OURS.password
+        not in repr(access)
+        + str(access)
+        + repr(cluster_of(access, "/archiver"))
+        + cluster_of(access, "/a").name
+    )

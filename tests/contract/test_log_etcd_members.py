@@ -29,7 +29,9 @@ def three(tmp_path: Path) -> Iterator[EtcdThree]:
         yield members
 
 
-def appenders(addresses: Sequence[str], folder: Path, names: Sequence[str], each: int, pause_s: float) -> list[subprocess.Popen[bytes]]:
+def appenders(
+    addresses: Sequence[str], folder: Path, names: Sequence[str], each: int, pause_s: float
+) -> list[subprocess.Popen[bytes]]:
     return [
         subprocess.Popen(
             [
@@ -51,19 +53,32 @@ def appenders(addresses: Sequence[str], folder: Path, names: Sequence[str], each
 
 
 def check_all_are_there_once(
-    running: Sequence[subprocess.Popen[bytes]], names: Sequence[str], each: int, addresses: Sequence[str], folder: Path
+    running: Sequence[subprocess.Popen[bytes]],
+    names: Sequence[str],
+    each: int,
+    addresses: Sequence[str],
+    folder: Path,
 ) -> None:
-    """Wait for the appenders; then the log is dense, and holds what they were told at the index they were told, and nothing else."""
+    """Wait for the appenders; then the log is dense, and holds what they were told at the index they were
+    told, and nothing else."""
     results = [process.communicate(timeout=APPENDERS_TIMEOUT_S) for process in running]
-    assert [process.returncode for process in running] == [0] * len(running), [error[-2000:] for _, error in results]
-    acknowledged = sorted((int(index), name) for out, _ in results for index, name in (line.split() for line in out.decode().splitlines()))
+    assert [process.returncode for process in running] == [0] * len(running), [
+        error[-2000:] for _, error in results
+    ]
+    acknowledged = sorted(
+        (int(index), name)
+        for out, _ in results
+        for index, name in (line.split() for line in out.decode().splitlines())
+    )
     store = etcd_store(addresses, folder)
     found = [(entry.index, entry.data.decode()) for entry in entries_from(store.log("intake"), 0)]
     store.close()
     assert found == acknowledged
     assert [index for index, _ in found] == list(range(len(names) * each))
     for name in names:
-        assert [text for _, text in found if text.startswith(f"{name}-")] == [f"{name}-{number}" for number in range(each)]
+        assert [text for _, text in found if text.startswith(f"{name}-")] == [
+            f"{name}-{number}" for number in range(each)
+        ]
 
 
 def while_they_append(progress: Callable[[], int], at: int, fault: Callable[[], None]) -> threading.Thread:

@@ -46,8 +46,14 @@ def test_entries_outlive_the_store(tmp_path: Path) -> None:
 def test_writes_through_to_the_disk(tmp_path: Path) -> None:
     store = sqlite_store(tmp_path / "metadata.db")
     store.log("intake")
-    assert store.transact("begin", lambda connection: connection.execute("pragma synchronous").fetchone()[0]) == 2
-    assert store.transact("begin", lambda connection: connection.execute("pragma journal_mode").fetchone()[0]) == "wal"
+    assert (
+        store.transact("begin", lambda connection: connection.execute("pragma synchronous").fetchone()[0])
+        == 2
+    )
+    assert (
+        store.transact("begin", lambda connection: connection.execute("pragma journal_mode").fetchone()[0])
+        == "wal"
+    )
     store.close()
 
 
@@ -65,7 +71,9 @@ def test_two_processes_race_for_the_tail(tmp_path: Path) -> None:
     path, each = tmp_path / "metadata.db", 400
     command = [sys.executable, "-m", "tests.support.log.appender", str(path)]
     running = [
-        subprocess.Popen([*command, owner, str(each), "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, owner, str(each), "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         for owner in ("a", "b")
     ]
     results = [process.communicate(timeout=110) for process in running]
@@ -77,7 +85,9 @@ def test_two_processes_race_for_the_tail(tmp_path: Path) -> None:
     assert sorted(found) == sorted((index, name) for pairs in acknowledged for index, name in pairs)
     assert [int(index) for index, _ in found] == list(range(2 * each))
     for owner in ("a", "b"):
-        assert [name for _, name in found if name.startswith(owner)] == [f"{owner}-{number}" for number in range(each)]
+        assert [name for _, name in found if name.startswith(owner)] == [
+            f"{owner}-{number}" for number in range(each)
+        ]
 
 
 def test_locked_past_the_time_out_means_not_appended(tmp_path: Path) -> None:
@@ -117,7 +127,9 @@ def foreign_database(path: Path) -> None:
         (lambda path: path.mkdir(), "cannot be opened"),
     ],
 )
-def test_refuses_a_file_that_is_not_its_own(tmp_path: Path, prepare: Callable[[Path], object], message: str) -> None:
+def test_refuses_a_file_that_is_not_its_own(
+    tmp_path: Path, prepare: Callable[[Path], object], message: str
+) -> None:
     path = tmp_path / "metadata.db"
     prepare(path)
     before = path.read_bytes() if path.is_file() else None
@@ -185,7 +197,9 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 12
 assert log.append(0, b"parent") is Appended.OK
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 

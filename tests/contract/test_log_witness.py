@@ -32,7 +32,9 @@ def test_a_copy_that_lost_one_entry_takes_none(tmp_path: Path) -> None:
     store = log_of(path)
     log = store.log("intake")
     with pytest.raises(
-        Halt, match=r"ends at entry 3, but .*metadata\.db\.intake\.tail says that it once had 4.*put the newest one in place"
+        Halt,
+        match=r"ends at entry 3, but .*metadata\.db\.intake\.tail says that it once had 4.*put the newest "
+        r"one in place",
     ):
         log.append(3, b"another")
     assert log.tail() == 3
@@ -41,7 +43,10 @@ def test_a_copy_that_lost_one_entry_takes_none(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("text", [b"", b"\0" * 42, b"4 4\n", b"9" * 20 + b"\n", b"%020d %020d\n" % (299, 200), b"%020d %020d" % (9, 9)])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\0" * 42, b"4 4\n", b"9" * 20 + b"\n", b"%020d %020d\n" % (299, 200), b"%020d %020d" % (9, 9)],
+)
 def test_a_garbled_note_says_nothing(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "metadata.db"
     log_of(path, 2).close()

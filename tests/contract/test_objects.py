@@ -27,11 +27,14 @@ REPOSITORY = Path(__file__).parents[2]
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "s3":
         return new_store(request.getfixturevalue("s3_server"))
-    return LocalObjectStore(tmp_path / "not" / "yet there") if request.param == "local" else MemoryObjectStore()
+    return (
+        LocalObjectStore(tmp_path / "not" / "yet there") if request.param == "local" else MemoryObjectStore()
+    )
 
 
 def is_s3(store: ObjectStore) -> bool:
-    """A bucket has no folders: a key may be what others go through. The server of the tests keeps objects as files, where it cannot."""
+    """A bucket has no folders: a key may be what others go through. The server of the tests keeps objects as
+    files, where it cannot."""
     return isinstance(store, S3ObjectStore)
 
 
@@ -50,7 +53,11 @@ def test_what_was_created_can_be_read(store: ObjectStore) -> None:
 
 def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     store.create("empty", b"")
-    assert (store.read("empty"), store.read_range("empty", 0, 5), store.read_range("empty", -5, 5)) == (b"", b"", b"")
+    assert (store.read("empty"), store.read_range("empty", 0, 5), store.read_range("empty", -5, 5)) == (
+        b"",
+        b"",
+        b"",
+    )
     assert store.open_input("empty").read() == b""
     assert keys(store) == ["empty"]
 
@@ -119,7 +126,19 @@ def test_a_file_does_not_replace_an_object(store: ObjectStore, tmp_path: Path) -
         store.create_from_file("other", tmp_path / "missing")
 
 
-RANGES = [(0, 4), (3, 2), (8, 100), (10, 1), (50, 1), (0, 0), (-3, 3), (-3, 2), (-10, 10), (-50, 4), (-1, 100)]
+RANGES = [
+    (0, 4),
+    (3, 2),
+    (8, 100),
+    (10, 1),
+    (50, 1),
+    (0, 0),
+    (-3, 3),
+    (-3, 2),
+    (-10, 10),
+    (-50, 4),
+    (-1, 100),
+]
 
 
 @pytest.mark.parametrize(("start", "length"), RANGES)
@@ -152,7 +171,22 @@ def test_a_large_object_reads_by_ranges_and_through_pyarrow(store: ObjectStore) 
 
 
 def test_a_listing_is_in_the_order_of_whole_keys(store: ObjectStore) -> None:
-    names = ["a/x", "a-b/x", "a.b", "a/x.y/z", "a/x-y/z", "a0", "b", "a/é", "a/z", "a/Z", "p=1/q", "p=10/q", "p/q", "\uffee"]
+    names = [
+        "a/x",
+        "a-b/x",
+        "a.b",
+        "a/x.y/z",
+        "a/x-y/z",
+        "a0",
+        "b",
+        "a/é",
+        "a/z",
+        "a/Z",
+        "p=1/q",
+        "p=10/q",
+        "p/q",
+        "\uffee",
+    ]
     if not is_s3(store):  # whose server sorts by UTF-16, not by UTF-8 as S3 does; keys of ours are ASCII
         names.append("\U0001f600")
     for name in names:
@@ -162,7 +196,9 @@ def test_a_listing_is_in_the_order_of_whole_keys(store: ObjectStore) -> None:
     assert {info.key: info.size for info in store.list("")} == {name: len(name.encode()) for name in names}
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/x", "a/x-", "a/xy/", "b", "c/", "a/b/c/d", "p=1", "none/none", "."])
+@pytest.mark.parametrize(
+    "prefix", ["", "a", "a/", "a/x", "a/x-", "a/xy/", "b", "c/", "a/b/c/d", "p=1", "none/none", "."]
+)
 def test_a_prefix_is_of_the_key_and_not_of_a_folder(store: ObjectStore, prefix: str) -> None:
     names = ["a/x", "a/x-y/z", "a/xy/z", "ab/c", "b", "p=1/q", "p=10/q", "a/b/c/d/e", ".hidden/x"]
     for name in names:
@@ -255,7 +291,9 @@ def test_create_once_is_content_with_the_same_bytes(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(("fault", "created"), [(ObjectFault.LOST, True), (ObjectFault.REPLY_LOST, False)])
-def test_create_once_settles_an_unknown_outcome(store: ObjectStore, fault: ObjectFault, created: bool) -> None:
+def test_create_once_settles_an_unknown_outcome(
+    store: ObjectStore, fault: ObjectFault, created: bool
+) -> None:
     faulty = FaultyObjectStore(store)
     faulty.fail("create", fault)
     assert create_once(faulty, "k", b"one") is created

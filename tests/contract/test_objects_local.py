@@ -52,7 +52,9 @@ def test_nothing_half_done_is_left(local: LocalObjectStore) -> None:
     assert spooled(local.root) == []
 
 
-def test_syncs_file_and_folders_before_create_returns(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_syncs_file_and_folders_before_create_returns(
+    local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File before link, and every folder from the object's own up to the one that holds the root."""
     synced: list[tuple[str, bool]] = []
     real = os.fsync
@@ -74,7 +76,9 @@ def test_syncs_file_and_folders_before_create_returns(local: LocalObjectStore, m
     assert [path for path, _ in synced if "/.spool/" not in path] == [f"{root}/a/b"]
 
 
-def test_a_folder_that_cannot_be_synced_is_an_unknown_outcome(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_synced_is_an_unknown_outcome(
+    local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     local.create("a/first", b"")
     real = os.fsync
 
@@ -150,7 +154,9 @@ def other_process(local: LocalObjectStore) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_the_spool_of_a_killed_process_is_removed_by_the_next(local: LocalObjectStore, other_process: subprocess.Popen[bytes]) -> None:
+def test_the_spool_of_a_killed_process_is_removed_by_the_next(
+    local: LocalObjectStore, other_process: subprocess.Popen[bytes]
+) -> None:
     local.create("one", b"")
     assert [path.name for path in spooled(local.root)] == ["half"], "the spool of a living process must stay"
     other_process.send_signal(signal.SIGKILL)
@@ -161,8 +167,11 @@ def test_the_spool_of_a_killed_process_is_removed_by_the_next(local: LocalObject
     assert keys(local) == ["by-the-other", "one", "two"]
 
 
-def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_anew(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that begin together clean up after each other: a folder may go between its making and its opening."""
+def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_anew(
+    local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that begin together clean up after each other: a folder may go between its making and its
+    opening."""
     real = os.open
     removed: list[str] = []
 
@@ -178,7 +187,9 @@ def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_anew(local: Loca
     assert local.read("k") == b"one"
 
 
-def test_a_process_that_ends_takes_its_spool_along(local: LocalObjectStore, other_process: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_ends_takes_its_spool_along(
+    local: LocalObjectStore, other_process: subprocess.Popen[bytes]
+) -> None:
     other_process.communicate(timeout=20)
     assert list((local.root / ".spool").iterdir()) == []
 
@@ -189,7 +200,8 @@ OURS, THEIRS = "a" * 32, "b" * 32
 
 @pytest.fixture
 def restarted(local: LocalObjectStore) -> LocalObjectStore:
-    """Opened for its cluster as a process does that starts on an existing folder; it has stored nothing yet."""
+    """Opened for its cluster as a process does that starts on an existing folder; it has stored nothing
+    yet."""
     identify(local.root, OURS)
     local.create("one", b"1")
     return LocalObjectStore(local.root, OURS)
@@ -216,7 +228,9 @@ def refuses_everything(store: LocalObjectStore, outside: Path, why: str) -> None
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "a file"])
-def test_a_folder_that_was_unmounted_is_not_begun_anew(left: str, restarted: LocalObjectStore, tmp_path: Path) -> None:
+def test_a_folder_that_was_unmounted_is_not_begun_anew(
+    left: str, restarted: LocalObjectStore, tmp_path: Path
+) -> None:
     root = restarted.root
     root.rename(tmp_path / "away")
     if left == "an empty folder":
@@ -239,16 +253,22 @@ def test_a_folder_that_was_unmounted_is_not_begun_anew(left: str, restarted: Loc
 
 
 @pytest.mark.parametrize("identity", ["another", "damaged", "of a later format"])
-def test_a_folder_that_was_exchanged_is_left_alone(identity: str, restarted: LocalObjectStore, tmp_path: Path) -> None:
+def test_a_folder_that_was_exchanged_is_left_alone(
+    identity: str, restarted: LocalObjectStore, tmp_path: Path
+) -> None:
     root = restarted.root
     root.rename(tmp_path / "away")
     identify(root, THEIRS)
     (root / "one").write_bytes(b"theirs")
     if identity != "another":
-        (root / "cluster.json").write_text("{" if identity == "damaged" else '{"format": 2}', encoding="utf-8")
+        (root / "cluster.json").write_text(
+            "{" if identity == "damaged" else '{"format": 2}', encoding="utf-8"
+        )
     before = everything(root)
     refuses_everything(
-        restarted, tmp_path / "outside", "is another cluster's now" if identity == "another" else r"has another cluster\.json now"
+        restarted,
+        tmp_path / "outside",
+        "is another cluster's now" if identity == "another" else r"has another cluster\.json now",
     )
     assert everything(root) == before
 
@@ -275,8 +295,12 @@ def test_a_folder_that_goes_in_the_middle_of_a_write(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fsync)
         with pytest.raises(RetryLater, match="the data folder"):
-            restarted.create("folder/two", b"2") if how == "create" else restarted.create_from_file("folder/two", spooled)
+            restarted.create("folder/two", b"2") if how == "create" else restarted.create_from_file(
+                "folder/two", spooled
+            )
     assert (tmp_path / "away").is_dir(), "it went in the middle"
     assert root.exists() == (left != "nothing")
-    assert [path.name for path in everything(root)] == (["cluster.json"] if left == "another cluster's" else [])
+    assert [path.name for path in everything(root)] == (
+        ["cluster.json"] if left == "another cluster's" else []
+    )
     assert not (tmp_path / "away" / "folder" / "two").exists()

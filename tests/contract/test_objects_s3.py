@@ -1,4 +1,5 @@
-"""What the store on S3 owes beyond the Protocol: outcomes told right when answers are lost, late or refused, in bounded tries.
+"""What the store on S3 owes beyond the Protocol: outcomes told right when answers are lost, late or refused,
+in bounded tries.
 
 A real server behind a proxy that loses, refuses and counts. Nothing is mocked.
 """
@@ -41,7 +42,9 @@ def beside(store: S3ObjectStore, server: S3Server, **changed: object) -> S3Objec
 
 
 def identity(cluster_id: str) -> bytes:
-    return json.dumps({"format": 1, "cluster_id": cluster_id, "name": "test", "created": "2026-01-02T03:04:05.678901Z"}).encode()
+    return json.dumps(
+        {"format": 1, "cluster_id": cluster_id, "name": "test", "created": "2026-01-02T03:04:05.678901Z"}
+    ).encode()
 
 
 # one key, one winner
@@ -71,7 +74,9 @@ def test_sixteen_who_create_one_key_have_one_winner(server: S3Server) -> None:
 # outcomes of a create in one request
 
 
-@pytest.mark.parametrize("play", [Fault(Play.RESET_AFTER), Fault(Play.ANSWER_AFTER, 500), Fault(Play.ANSWER_AFTER, 504)])
+@pytest.mark.parametrize(
+    "play", [Fault(Play.RESET_AFTER), Fault(Play.ANSWER_AFTER, 500), Fault(Play.ANSWER_AFTER, 504)]
+)
 def test_taken_after_a_lost_answer_is_ours(store: S3ObjectStore, faults: S3Faults, play: Fault) -> None:
     faults.arm(play, "put")
     store.create("k", b"ours")
@@ -133,8 +138,12 @@ def test_lost_without_an_answer_is_unknown(store: S3ObjectStore, faults: S3Fault
     assert store.info("k") is None
 
 
-def test_a_late_request_is_why_nothing_there_proves_nothing(store: S3ObjectStore, faults: S3Faults, server: S3Server) -> None:
-    slow = S3ObjectStore(StorePlace(store.place.uri, options(faults.uri, request_timeout_s=0.3, attempts_max=1)))
+def test_a_late_request_is_why_nothing_there_proves_nothing(
+    store: S3ObjectStore, faults: S3Faults, server: S3Server
+) -> None:
+    slow = S3ObjectStore(
+        StorePlace(store.place.uri, options(faults.uri, request_timeout_s=0.3, attempts_max=1))
+    )
     faults.arm(Fault(Play.LATE), "put")
     with pytest.raises(OutcomeUnknown):
         slow.create("k", b"late")
@@ -143,14 +152,18 @@ def test_a_late_request_is_why_nothing_there_proves_nothing(store: S3ObjectStore
     assert store.read("k") == b"late"
 
 
-def test_what_was_stored_at_a_try_without_an_answer_is_found_at_the_end(store: S3ObjectStore, faults: S3Faults) -> None:
+def test_what_was_stored_at_a_try_without_an_answer_is_found_at_the_end(
+    store: S3ObjectStore, faults: S3Faults
+) -> None:
     faults.arm(Fault(Play.RESET_AFTER), "put")
     arm(faults, Fault(Play.RESET_BEFORE), "put", 2)
     store.create("k", b"ours")
     assert faults.counts() == {"put": 3, "head": 1}
 
 
-def test_an_unknown_outcome_stays_unknown_if_the_server_then_refuses(store: S3ObjectStore, faults: S3Faults) -> None:
+def test_an_unknown_outcome_stays_unknown_if_the_server_then_refuses(
+    store: S3ObjectStore, faults: S3Faults
+) -> None:
     faults.arm(Fault(Play.RESET_AFTER), "put")
     faults.arm(Fault(Play.ANSWER_BEFORE, 403), "put")
     arm(faults, Fault(Play.ANSWER_BEFORE, 403), "head", 1)
@@ -160,7 +173,9 @@ def test_an_unknown_outcome_stays_unknown_if_the_server_then_refuses(store: S3Ob
 
 
 @pytest.mark.parametrize("status", [409, 503])
-def test_a_conflict_or_too_many_requests_is_tried_again(store: S3ObjectStore, faults: S3Faults, status: int) -> None:
+def test_a_conflict_or_too_many_requests_is_tried_again(
+    store: S3ObjectStore, faults: S3Faults, status: int
+) -> None:
     arm(faults, Fault(Play.ANSWER_BEFORE, status), "put", 2)
     store.create("k", b"ours")
     assert faults.counts() == {"put": 3}
@@ -174,7 +189,9 @@ def test_refused_at_every_try_nothing_was_stored(store: S3ObjectStore, faults: S
     assert faults.counts() == {"put": 3}
 
 
-def test_a_503_that_is_no_throttling_may_have_been_carried_out(store: S3ObjectStore, faults: S3Faults) -> None:
+def test_a_503_that_is_no_throttling_may_have_been_carried_out(
+    store: S3ObjectStore, faults: S3Faults
+) -> None:
     faults.codes[503] = "ServiceUnavailable"
     arm(faults, Fault(Play.ANSWER_BEFORE, 503), "put", 3)
     with pytest.raises(OutcomeUnknown):
@@ -183,12 +200,19 @@ def test_a_503_that_is_no_throttling_may_have_been_carried_out(store: S3ObjectSt
 
 def test_a_server_that_is_away_has_stored_nothing(store: S3ObjectStore, faults: S3Faults) -> None:
     faults.refuse()
-    for call in (lambda: store.create("k", b"x"), lambda: store.read("k"), lambda: store.delete("k"), lambda: list(store.list(""))):
+    for call in (
+        lambda: store.create("k", b"x"),
+        lambda: store.read("k"),
+        lambda: store.delete("k"),
+        lambda: list(store.list("")),
+    ):
         with pytest.raises(RetryLater):
             call()
     faults.recover()
     store.create("k", b"x")
-    nameless = S3ObjectStore(StorePlace("s3://bucket", options("http://no-such-host.invalid:1", attempts_max=1)))
+    nameless = S3ObjectStore(
+        StorePlace("s3://bucket", options("http://no-such-host.invalid:1", attempts_max=1))
+    )
     with pytest.raises(RetryLater):
         nameless.create("k", b"x")
 
@@ -214,7 +238,12 @@ def test_a_refusal_says_what_to_do_and_is_not_repeated(store: S3ObjectStore, fau
 def test_a_bucket_that_is_not_there_is_a_wrong_configuration(server: S3Server) -> None:
     store = S3ObjectStore(StorePlace("s3://no-such-bucket/x", options(server.uri)), CLUSTER)
     plain = S3ObjectStore(StorePlace("s3://no-such-bucket/x", options(server.uri)))
-    calls = (lambda: store.create("k", b""), lambda: plain.create("k", b""), lambda: plain.read("k"), lambda: list(plain.list("")))
+    calls = (
+        lambda: store.create("k", b""),
+        lambda: plain.create("k", b""),
+        lambda: plain.read("k"),
+        lambda: list(plain.list("")),
+    )
     for call in calls:
         with pytest.raises(ConfigInvalid, match="no such bucket; create it, or correct"):
             call()
@@ -230,7 +259,9 @@ def test_wrong_keys_are_a_wrong_configuration(server: S3Server, changed: dict[st
 # outcomes of a create in parts
 
 
-def test_a_large_object_goes_in_parts_and_is_whole(store: S3ObjectStore, faults: S3Faults, tmp_path: Path) -> None:
+def test_a_large_object_goes_in_parts_and_is_whole(
+    store: S3ObjectStore, faults: S3Faults, tmp_path: Path
+) -> None:
     file = tmp_path / "large"
     file.write_bytes(THREE_PARTS)
     store.create_from_file("k", file)
@@ -252,14 +283,18 @@ def test_a_conflict_at_the_end_starts_over(store: S3ObjectStore, faults: S3Fault
 
 
 @pytest.mark.parametrize("play", [Fault(Play.RESET_AFTER), Fault(Play.ANSWER_AFTER, 500)])
-def test_a_completion_whose_answer_was_lost_is_found(store: S3ObjectStore, faults: S3Faults, play: Fault) -> None:
+def test_a_completion_whose_answer_was_lost_is_found(
+    store: S3ObjectStore, faults: S3Faults, play: Fault
+) -> None:
     faults.arm(play, "complete")
     store.create("k", THREE_PARTS)
     assert store.read("k") == THREE_PARTS
     assert list(store.open_uploads()) == []
 
 
-def test_a_completion_in_doubt_is_not_aborted_and_the_vacuum_can(store: S3ObjectStore, faults: S3Faults) -> None:
+def test_a_completion_in_doubt_is_not_aborted_and_the_vacuum_can(
+    store: S3ObjectStore, faults: S3Faults
+) -> None:
     arm(faults, Fault(Play.RESET_BEFORE), "complete", 3)
     with pytest.raises(OutcomeUnknown):
         store.create("k", THREE_PARTS)
@@ -283,7 +318,9 @@ def test_parts_that_do_not_arrive_leave_nothing(store: S3ObjectStore, faults: S3
     assert store.read("k") == THREE_PARTS
 
 
-def test_an_upload_that_somebody_aborted_starts_over(store: S3ObjectStore, faults: S3Faults, server: S3Server) -> None:
+def test_an_upload_that_somebody_aborted_starts_over(
+    store: S3ObjectStore, faults: S3Faults, server: S3Server
+) -> None:
     faults.codes[404] = "NoSuchUpload"
     faults.arm(Fault(Play.ANSWER_BEFORE, 404), "complete")
     store.create("k", THREE_PARTS)
@@ -293,7 +330,9 @@ def test_an_upload_that_somebody_aborted_starts_over(store: S3ObjectStore, fault
 # reading
 
 
-def test_trouble_while_reading_is_repeated_and_then_told_as_trouble(store: S3ObjectStore, faults: S3Faults) -> None:
+def test_trouble_while_reading_is_repeated_and_then_told_as_trouble(
+    store: S3ObjectStore, faults: S3Faults
+) -> None:
     store.create("k", b"0123456789" * 100_000)
     for play in (Fault(Play.RESET_AFTER), Fault(Play.ANSWER_BEFORE, 500), Fault(Play.ANSWER_BEFORE, 503)):
         faults.arm(play, "get")
@@ -338,7 +377,9 @@ def test_a_listing_goes_through_its_pages(store: S3ObjectStore, faults: S3Faults
 # whose bucket
 
 
-def test_the_bucket_of_another_cluster_is_not_touched(server: S3Server, faults: S3Faults, tmp_path: Path) -> None:
+def test_the_bucket_of_another_cluster_is_not_touched(
+    server: S3Server, faults: S3Faults, tmp_path: Path
+) -> None:
     where = place(server, endpoint=faults.uri)
     theirs = S3ObjectStore(where)
     theirs.create(cluster_key(), identity("d" * 32))

@@ -1,4 +1,5 @@
-"""Who may use the store on S3, and on which server: guarantees asked for, credentials found and renewed, forks, spool."""
+"""Who may use the store on S3, and on which server: guarantees asked for, credentials found and renewed,
+forks, spool."""
 
 from __future__ import annotations
 
@@ -32,9 +33,19 @@ def store(server: S3Server, faults: S3Faults) -> S3ObjectStore:
 # the guarantees
 
 
-def test_the_guarantees_cost_one_request_once_they_were_asked_for(store: S3ObjectStore, faults: S3Faults) -> None:
+def test_the_guarantees_cost_one_request_once_they_were_asked_for(
+    store: S3ObjectStore, faults: S3Faults
+) -> None:
     check_guarantees(store)
-    assert faults.counts() == {"put": 2, "begin": 1, "part": 1, "complete": 1, "abort": 1, "get": 1, "list": 1}
+    assert faults.counts() == {
+        "put": 2,
+        "begin": 1,
+        "part": 1,
+        "complete": 1,
+        "abort": 1,
+        "get": 1,
+        "list": 1,
+    }
     check_guarantees(store)
     assert faults.counts() == {"put": 1}
 
@@ -47,7 +58,9 @@ def test_a_server_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
             check_guarantees(store)
         faults.ignoring = ("put",)
         for _ in range(2):  # also where it was asked before
-            with pytest.raises(ConfigInvalid, match=r"although it was asked not to \(If-None-Match: \*\): two writers"):
+            with pytest.raises(
+                ConfigInvalid, match=r"although it was asked not to \(If-None-Match: \*\): two writers"
+            ):
                 check_guarantees(store)
         assert [info.key for info in store.list("")] == [probe_key()]
         faults.ignoring = ()
@@ -61,7 +74,9 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
     (tmp_path / "s3").mkdir()
     with S3Server(tmp_path / "s3", tls=True) as server:
         strange = new_store(server, attempts_max=2)
-        with pytest.raises(ConfigInvalid, match=r"certificate is not trusted; name its authorities in data\.ca_file"):
+        with pytest.raises(
+            ConfigInvalid, match=r"certificate is not trusted; name its authorities in data\.ca_file"
+        ):
             strange.create("k", b"x")
         trusting = new_store(server, ca_file=str(server.ca_file))
         trusting.create("k", b"x")
@@ -95,7 +110,9 @@ def test_only_stale_uploads_are_aborted(store: S3ObjectStore, server: S3Server) 
     assert stale_uploads(store, later_us, 86_400.0, 10, abort=True) == ["archive/left"]
     assert list(store.open_uploads()) == []
     assert stale_uploads(MemoryObjectStore(), later_us, 86_400.0, 10, abort=True) == []
-    assert len(server.client().list_multipart_uploads(Bucket=bucket)["Uploads"]) == 1, "another prefix is not ours"
+    assert len(server.client().list_multipart_uploads(Bucket=bucket)["Uploads"]) == 1, (
+        "another prefix is not ours"
+    )
 
 
 # credentials
@@ -120,7 +137,9 @@ def test_the_usual_chain_is_asked_if_the_configuration_has_no_keys(
     new_store(server, **without, request_timeout_s=12.0).create("k", b"")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    (tmp_path / "credentials").write_text(f"[default]\naws_access_key_id={ACCESS_KEY_ID}\naws_secret_access_key={SECRET_ACCESS_KEY}\n")
+    (tmp_path / "credentials").write_text(
+        f"[default]\naws_access_key_id={ACCESS_KEY_ID}\naws_secret_access_key={SECRET_ACCESS_KEY}\n"
+    )
     new_store(server, **without, request_timeout_s=13.0).create("k", b"")
 
 
@@ -131,7 +150,10 @@ def test_credentials_of_the_chain_are_renewed(
 ) -> None:
     calls, script = tmp_path / "calls", tmp_path / "keys.sh"
     keys = f'"Version": 1, "AccessKeyId": "{ACCESS_KEY_ID}", "SecretAccessKey": "{SECRET_ACCESS_KEY}"'
-    script.write_text(f"#!/bin/sh\necho x >> {calls}\necho '{{{keys}, \"Expiration\": \"'$(date -u -d +2min +%FT%TZ)'\"}}'\n")
+    script.write_text(
+        f'#!/bin/sh\necho x >> {calls}\necho \'{{{keys}, "Expiration": "\'$(date -u -d +2min '
+        f"+%FT%TZ)'\"}}'\n"
+    )
     script.chmod(0o755)
     (tmp_path / "config").write_text(f"[default]\ncredential_process = {script}\n")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -147,7 +169,10 @@ def test_credentials_of_the_chain_are_renewed(
 
 def test_a_place_travels_and_shows_no_secret() -> None:
     token = "a-session-token"
-    where = StorePlace("s3://bucket/x", S3Options(access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET_ACCESS_KEY, session_token=token))
+    where = StorePlace(
+        "s3://bucket/x",
+        S3Options(access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET_ACCESS_KEY, session_token=token),
+    )
     assert pickle.loads(pickle.dumps(where)) == where
     for text in (repr(where), str(where), repr(where.s3), f"{where}"):
         assert not any(secret in text for secret in (ACCESS_KEY_ID, SECRET_ACCESS_KEY, token))

@@ -1,4 +1,5 @@
-"""What is acknowledged is on the disk: every sync that a stored object or a new log needs, seen through the only call that makes one."""
+"""What is acknowledged is on the disk: every sync that a stored object or a new log needs, seen through the
+only call that makes one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-def test_an_object_from_a_spooled_file_is_synced_before_it_is_linked(tmp_path: Path, synced: list[Path]) -> None:
+def test_an_object_from_a_spooled_file_is_synced_before_it_is_linked(
+    tmp_path: Path, synced: list[Path]
+) -> None:
     local = LocalObjectStore(tmp_path / "data")
     spooled = local.spool_dir() / "part"
     spooled.write_bytes(b"one")

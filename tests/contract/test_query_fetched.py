@@ -25,7 +25,10 @@ def test_files_are_copied_once_and_within_a_bound(request: pytest.FixtureRequest
         store = new_store(server, endpoint=faults.uri)
         store.create("archive/a", b"a" * 600)
         store.create("archive/b", b"b" * 600)
-        one, two = live(store.uri("archive/a"), 600), live(store.uri("archive/b").replace("s3://", "s3a://"), 600)
+        one, two = (
+            live(store.uri("archive/a"), 600),
+            live(store.uri("archive/b").replace("s3://", "s3a://"), 600),
+        )
         faults.counts()
         copies = FetchedFiles(store, 1000)
         (path,) = copies.paths([one])
@@ -34,7 +37,10 @@ def test_files_are_copied_once_and_within_a_bound(request: pytest.FixtureRequest
         assert faults.counts() == {"get": 1}
         with pytest.raises(Halt, match="more than the 1KB that are fetched"):
             copies.paths([one, two])
-        assert [Path(found).read_bytes()[:1] for found in FetchedFiles(store, 1200).paths([two, one])] == [b"b", b"a"]
+        assert [Path(found).read_bytes()[:1] for found in FetchedFiles(store, 1200).paths([two, one])] == [
+            b"b",
+            b"a",
+        ]
         for strange in ("s3://another/archive/a", "file:///etc/passwd", f"{store.uri('archive/none')}"):
             with pytest.raises(Halt, match=r"lies outside|cannot be fetched"):
                 FetchedFiles(store).paths([replace(one, path=strange)])

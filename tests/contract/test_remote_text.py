@@ -1,4 +1,5 @@
-"""Does text that a catalog or a table's author wrote run code, open a server, or reach a file that is not the table's?"""
+"""Does text that a catalog or a table's author wrote run code, open a server, or reach a file that is not the
+table's?"""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     mark = tmp_path / "executed"
     folder = tmp_path / "modules"
     folder.mkdir()
-    text = f"open({str(mark)!r}, 'w').close()\nclass Call:\n    def __init__(self, *a, **k):\n        open({str(mark)!r}, 'w').close()\n"
+    text = (
+        f"open({str(mark)!r}, 'w').close()\nclass Call:\n    def __init__(self, *a, **k):\n        "
+        f"open({str(mark)!r}, 'w').close()\n"
+    )
     (folder / f"{CANARY}.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     yield mark
@@ -50,7 +54,9 @@ def hostile() -> Iterator[HostileCatalog]:
 
 
 def rest(catalog: HostileCatalog, limits: RemoteLimits | None = None, **more: str) -> IcebergTables:
-    return IcebergTables("lake", {"type": "rest", "uri": catalog.uri, **more}, SeededIds(3), limits or RemoteLimits(10.0))
+    return IcebergTables(
+        "lake", {"type": "rest", "uri": catalog.uri, **more}, SeededIds(3), limits or RemoteLimits(10.0)
+    )
 
 
 def metadata_of(view: TableView) -> dict[str, Any]:
@@ -78,11 +84,21 @@ AUTH: dict[str, Any] = {"type": "custom", "impl": f"{CANARY}.Call", "custom": {"
 
 
 @pytest.mark.parametrize("group", ["defaults", "overrides"])
-def test_remote_settings_import_nothing(hostile: HostileCatalog, canary: Path, tmp_path: Path, group: str) -> None:
+def test_remote_settings_import_nothing(
+    hostile: HostileCatalog, canary: Path, tmp_path: Path, group: str
+) -> None:
     with sql_tables_closed(tmp_path) as sql:
         view = made(sql, tmp_path)
-    hostile.config = {"defaults": {}, "overrides": {}, group: {**POISON, "auth": AUTH, "rest.sigv4-enabled": "true"}}
-    hostile.table = {"metadata-location": view.metadata_location, "metadata": metadata_of(view), "config": dict(POISON)}
+    hostile.config = {
+        "defaults": {},
+        "overrides": {},
+        group: {**POISON, "auth": AUTH, "rest.sigv4-enabled": "true"},
+    }
+    hostile.table = {
+        "metadata-location": view.metadata_location,
+        "metadata": metadata_of(view),
+        "config": dict(POISON),
+    }
     hostile.table["storage-credentials"] = [{"prefix": "file:", "config": dict(POISON)}]
     tables = rest(hostile)
     found = tables.load(IDENTIFIER)
@@ -92,15 +108,23 @@ def test_remote_settings_import_nothing(hostile: HostileCatalog, canary: Path, t
     assert prepared(tables, found, one_file(found, 0, 5)).snapshot_id
     assert not canary.exists()
     assert CANARY not in sys.modules
-    assert not {name for name in handle.io.properties if name in POISON and handle.io.properties[name] == POISON[name]}
+    assert not {
+        name for name in handle.io.properties if name in POISON and handle.io.properties[name] == POISON[name]
+    }
     tables.close()
 
 
-def test_what_is_left_out_is_logged_once_by_name(hostile: HostileCatalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_left_out_is_logged_once_by_name(
+    hostile: HostileCatalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with sql_tables_closed(tmp_path) as sql:
         view = made(sql, tmp_path)
     hostile.config = {"defaults": {}, "overrides": {"auth": AUTH, "py-io-impl": "one"}}
-    hostile.table = {"metadata-location": view.metadata_location, "metadata": metadata_of(view), "config": {"s3.signer": "two"}}
+    hostile.table = {
+        "metadata-location": view.metadata_location,
+        "metadata": metadata_of(view),
+        "config": {"s3.signer": "two"},
+    }
     tables = rest(hostile)
     for _ in range(3):
         assert tables.load(IDENTIFIER) is not None
@@ -137,7 +161,9 @@ def test_table_properties_import_nothing(tmp_path: Path, canary: Path) -> None:
         point_at(tmp_path, path)
 
         view = loaded(tables)
-        assert view.properties["write.py-location-provider.impl"] == POISON["write.py-location-provider.impl"], "properties of others stay"
+        assert (
+            view.properties["write.py-location-provider.impl"] == POISON["write.py-location-provider.impl"]
+        ), "properties of others stay"
         for number in range(2):
             request = prepared(tables, view, one_file(view, 5 * number, 5 * number + 5))
             assert tables.swap(request).outcome is SwapOutcome.APPLIED
@@ -201,7 +227,9 @@ def test_a_refusal_with_any_body_is_typed(hostile: HostileCatalog, body: bytes) 
 
 
 def test_what_a_catalog_says_of_a_refusal_is_cut(hostile: HostileCatalog, tmp_path: Path) -> None:
-    hostile.refusal = json.dumps({"error": {"message": "x" * 2**20, "type": "NoSuchTableException", "code": 404}}).encode()
+    hostile.refusal = json.dumps(
+        {"error": {"message": "x" * 2**20, "type": "NoSuchTableException", "code": 404}}
+    ).encode()
     tables = rest(hostile)
     with pytest.raises(RetryLater) as caught:
         made(tables, tmp_path)
@@ -209,7 +237,9 @@ def test_what_a_catalog_says_of_a_refusal_is_cut(hostile: HostileCatalog, tmp_pa
     tables.close()
 
 
-def test_many_mistakes_in_an_answer_are_counted_and_not_listed(hostile: HostileCatalog, tmp_path: Path) -> None:
+def test_many_mistakes_in_an_answer_are_counted_and_not_listed(
+    hostile: HostileCatalog, tmp_path: Path
+) -> None:
     """200 bytes of text for each two bytes of the answer."""
     with sql_tables_closed(tmp_path) as sql:
         view = made(sql, tmp_path)
@@ -249,7 +279,9 @@ def test_a_metadata_file_has_a_bound_in_values(tmp_path: Path, compressed: bool)
 
 @pytest.mark.parametrize("setting", ["namespace-separator", "view-endpoints-supported"])
 @pytest.mark.parametrize("value", ["", "x", 7, [], {}, None], ids=repr)
-def test_a_wrong_setting_of_a_catalog_is_no_mistake_of_ours(hostile: HostileCatalog, setting: str, value: object) -> None:
+def test_a_wrong_setting_of_a_catalog_is_no_mistake_of_ours(
+    hostile: HostileCatalog, setting: str, value: object
+) -> None:
     hostile.config = {"defaults": {}, "overrides": {setting: value}}
     tables = rest(hostile)
     with suppress(CatalogAway):
@@ -281,15 +313,22 @@ def test_a_redirected_commit_is_not_taken_for_an_applied_one(hostile: HostileCat
     tables.close()
 
 
-def test_pyicebergs_own_configuration_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory of a service is its data folder. A right to write there is none to configure a catalog."""
+def test_pyicebergs_own_configuration_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working directory of a service is its data folder. A right to write there is none to configure a
+    catalog."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("PYICEBERG_HOME", raising=False)
-    (tmp_path / ".pyiceberg.yaml").write_text(f"catalog:\n  local:\n    s3.retry-strategy-impl: {CANARY}.Call\n")
+    (tmp_path / ".pyiceberg.yaml").write_text(
+        f"catalog:\n  local:\n    s3.retry-strategy-impl: {CANARY}.Call\n"
+    )
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__S3__ENDPOINT", "http://store.example.com")
-    assert load_catalog("local", type="sql", uri=f"sqlite:///{tmp_path}/other.db").properties["s3.retry-strategy-impl"]
+    assert load_catalog("local", type="sql", uri=f"sqlite:///{tmp_path}/other.db").properties[
+        "s3.retry-strategy-impl"
+    ]
     with sql_tables_closed(tmp_path) as tables:
         assert not [name for name in tables.connected().properties if name.startswith("s3.")]
 
@@ -302,7 +341,9 @@ def test_the_configuration_has_a_smaller_bound(hostile: HostileCatalog) -> None:
 
 def limited(folder: Path, *places: str, bytes_max: int = 2**20) -> IcebergTables:
     limits = RemoteLimits(bytes_max=bytes_max, places=TablePlaces(places or (f"file://{folder}",)))
-    return IcebergTables("local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(7), limits)
+    return IcebergTables(
+        "local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(7), limits
+    )
 
 
 def manifest_list(folder: Path) -> Path:
@@ -405,14 +446,20 @@ def cut(path: Path, share: float) -> None:
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.6, 0.9, 0.999])
 @pytest.mark.parametrize("kind", ["manifest list", "manifest", "metadata"])
-def test_damaged_metadata_is_a_halt_with_the_name_of_the_file(tmp_path: Path, kind: str, share: float) -> None:
+def test_damaged_metadata_is_a_halt_with_the_name_of_the_file(
+    tmp_path: Path, kind: str, share: float
+) -> None:
     """Not an `EOFError`, which a command would take for Ctrl-C, and not a shorter list of files."""
     lists = manifest_list(tmp_path)
     with sql_tables_closed(tmp_path) as tables:
         view = loaded(tables)
         handle: Any = view.handle
         (manifest,) = handle.metadata.current_snapshot().manifests(handle.io)
-        path = {"manifest list": str(lists), "manifest": manifest.manifest_path, "metadata": view.metadata_location}[kind]
+        path = {
+            "manifest list": str(lists),
+            "manifest": manifest.manifest_path,
+            "metadata": view.metadata_location,
+        }[kind]
         cut(Path(path.removeprefix("file://")), share)
     again = limited(tmp_path)
     with pytest.raises(Halt, match=Path(path).name if kind != "metadata" else "cannot be read"):

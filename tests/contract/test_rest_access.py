@@ -1,4 +1,5 @@
-"""Does a REST catalog that asks who we are get a good answer, in time, and is no answer of its or of a token server's taken for another?"""
+"""Does a REST catalog that asks who we are get a good answer, in time, and is no answer of its or of a token
+server's taken for another?"""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
 from tests.contract.test_tables_evolve import with_column
 from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
-from tests.support.catalog.rest_guard import BEARER, CLIENT_SECRET, SECRET_ACCESS_KEY, Guard, Guarded, properties
+from tests.support.catalog.rest_guard import (
+    BEARER,
+    CLIENT_SECRET,
+    SECRET_ACCESS_KEY,
+    Guard,
+    Guarded,
+    properties,
+)
 from tests.support.catalog.table_catalogs import loaded
 from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, schema_json, target_in
 from tests.support.servers.http_faults import Fault, Play
@@ -31,7 +39,10 @@ pytestmark = pytest.mark.spark  # needs Java
 TIMEOUT_S = 1.5
 SCHEMES = ("bearer", "oauth2", "sigv4")
 AWAY = [Fault(Play.ANSWER_BEFORE, status) for status in (500, 503, 429, 404)]
-AWAY += [Fault(play) for play in (Play.SILENT_BEFORE, Play.RESET_BEFORE, Play.DRIP, Play.DRIP_HEADER, Play.GARBAGE_BEFORE)]
+AWAY += [
+    Fault(play)
+    for play in (Play.SILENT_BEFORE, Play.RESET_BEFORE, Play.DRIP, Play.DRIP_HEADER, Play.GARBAGE_BEFORE)
+]
 Opened = Callable[..., tuple[Guarded, IcebergTables]]
 
 
@@ -43,7 +54,9 @@ def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:  # noqa: F811
 
     def make(guard: Guard, timeout_s: float = 30.0, **changed: str) -> tuple[Guarded, IcebergTables]:
         guarded = Guarded(lambda: rest_catalog.uri, guard)
-        tables = IcebergTables("lake", {**properties(guarded), **changed}, SeededIds(7), RemoteLimits(timeout_s))
+        tables = IcebergTables(
+            "lake", {**properties(guarded), **changed}, SeededIds(7), RemoteLimits(timeout_s)
+        )
         ends.extend((tables.close, guarded.__exit__))
         return guarded, tables
 
@@ -53,7 +66,13 @@ def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:  # noqa: F811
 
 
 def made(tables: IcebergTables, folder: Path) -> TableView:
-    return tables.create(IDENTIFIER, target_in(folder).location, schema_json(), "day", table_properties(CLUSTER_ID, TOPIC_ID, "flights"))
+    return tables.create(
+        IDENTIFIER,
+        target_in(folder).location,
+        schema_json(),
+        "day",
+        table_properties(CLUSTER_ID, TOPIC_ID, "flights"),
+    )
 
 
 def ready(tables: IcebergTables, folder: Path) -> tuple[TableView, Prepared]:
@@ -94,18 +113,28 @@ def test_a_client_asks_its_own_token_server_for_what_is_configured(opened: Opene
     guarded, tables = opened(Guard("oauth2"), audience="lake-house")
     assert tables.load(IDENTIFIER) is None
     (form,) = guarded.guard.asked_for_tokens
-    assert (form["scope"], form["audience"], form["grant_type"]) == ("tables", "lake-house", "client_credentials")
+    assert (form["scope"], form["audience"], form["grant_type"]) == (
+        "tables",
+        "lake-house",
+        "client_credentials",
+    )
     assert tables.load(IDENTIFIER) is None
     assert len(guarded.guard.asked_for_tokens) == 1
 
 
 WRONG = {
-    "bearer": ({"token": "of-the-day-before"}, "put a new one where the catalog's token is configured, and restart"),
+    "bearer": (
+        {"token": "of-the-day-before"},
+        "put a new one where the catalog's token is configured, and restart",
+    ),
     "oauth2": (
         {"credential": "archiver:of-yesterday"},
         r"refuses us \(401: invalid_client who is that\): look at credential, scope and audience",
     ),
-    "sigv4": ({"client.secret-access-key": "key-of-yesterday"}, "it does not take the signature: look at the keys"),
+    "sigv4": (
+        {"client.secret-access-key": "key-of-yesterday"},
+        "it does not take the signature: look at the keys",
+    ),
 }
 
 
@@ -120,7 +149,9 @@ def test_wrong_credentials_halt_and_say_what_to_do(opened: Opened, scheme: str) 
             assert secret not in str(caught.value)
 
 
-def test_keys_that_are_not_there_are_told_before_anything_is_sent(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keys_that_are_not_there_are_told_before_anything_is_sent(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -155,7 +186,9 @@ def test_a_token_that_is_good_for_a_while_bridges_a_token_server_that_is_away(op
 
 
 @pytest.mark.parametrize("lasts_s", [3600.0, None], ids=["said to last", "nothing said"])
-def test_a_token_that_expires_in_the_middle_of_a_commit_is_replaced_once(opened: Opened, tmp_path: Path, lasts_s: float | None) -> None:
+def test_a_token_that_expires_in_the_middle_of_a_commit_is_replaced_once(
+    opened: Opened, tmp_path: Path, lasts_s: float | None
+) -> None:
     guarded, tables = opened(Guard("oauth2", lasts_s=lasts_s))
     _, request = ready(tables, tmp_path)
     guarded.guard.expire()
@@ -176,7 +209,9 @@ def test_new_tokens_that_are_refused_as_well_are_a_no_and_then_halt(opened: Open
     swapped = tables.swap(request)
     assert swapped.outcome is SwapOutcome.CONFLICT
     assert len(guarded.guard.asked_for_tokens) == 2, "another one was tried"
-    with pytest.raises(Halt, match=r"it refuses a token that .* has just given: look at credential, scope and audience"):
+    with pytest.raises(
+        Halt, match=r"it refuses a token that .* has just given: look at credential, scope and audience"
+    ):
         tables.load(IDENTIFIER)
     with pytest.raises(Halt):
         tables.create(("demo", "other"), target_in(tmp_path).location, schema_json(), "day", {})
@@ -185,7 +220,9 @@ def test_new_tokens_that_are_refused_as_well_are_a_no_and_then_halt(opened: Open
 
 
 @pytest.mark.parametrize("fault", AWAY, ids=str)
-def test_a_token_server_that_is_away_is_a_catalog_that_is_away(opened: Opened, tmp_path: Path, fault: Fault) -> None:
+def test_a_token_server_that_is_away_is_a_catalog_that_is_away(
+    opened: Opened, tmp_path: Path, fault: Fault
+) -> None:
     guarded, tables = opened(Guard("oauth2"), TIMEOUT_S)
     guarded.arm(fault, "token")
     with within(3 * TIMEOUT_S), pytest.raises(CatalogAway, match="catalog lake cannot be reached: "):
@@ -272,9 +309,11 @@ def test_what_we_may_not_do_is_told_as_it_is(opened: Opened, tmp_path: Path) -> 
 
 
 def test_neither_a_tables_own_properties_nor_its_token_count(opened: Opened, tmp_path: Path) -> None:
-    """Whoever may change a table could else send our keys to a server of his own; a token would go along to other tables."""
+    """Whoever may change a table could else send our keys to a server of his own; a token would go along to
+    other tables."""
     guarded, tables = opened(
-        Guard("bearer", vended={"token": "for-this-table", "s3.region": "eu-north-1"}), **{"s3.endpoint": "https://ours"}
+        Guard("bearer", vended={"token": "for-this-table", "s3.region": "eu-north-1"}),
+        **{"s3.endpoint": "https://ours"},
     )
     mine = table_properties(CLUSTER_ID, TOPIC_ID, "flights") | {
         "s3.endpoint": "https://theirs",

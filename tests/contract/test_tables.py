@@ -1,4 +1,5 @@
-"""One suite for every `Tables`: the pyiceberg adapter on a SQL catalog in SQLite and on the real REST catalog, and the twin in memory."""
+"""One suite for every `Tables`: the pyiceberg adapter on a SQL catalog in SQLite and on the real REST
+catalog, and the twin in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +24,15 @@ from archiver.events.types import DataFile
 from archiver.runtime.errors import ConfigInvalid, Halt, KeyExists, RetryLater
 from archiver.runtime.ids import SeededIds
 from tests.support.catalog.table_catalogs import client, loaded, made, sql_tables
-from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, data_file, schema_json, target_in
+from tests.support.catalog.tables import (
+    CLUSTER_ID,
+    IDENTIFIER,
+    TOPIC_ID,
+    Bench,
+    data_file,
+    schema_json,
+    target_in,
+)
 
 
 @pytest.fixture
@@ -47,13 +56,19 @@ def named(**properties: str) -> Any:
     return properties_of
 
 
-def prepared(tables: Tables, view: TableView, *files: DataFile, merge: bool = False, expire: tuple[int, ...] = ()) -> Prepared:
+def prepared(
+    tables: Tables, view: TableView, *files: DataFile, merge: bool = False, expire: tuple[int, ...] = ()
+) -> Prepared:
     return tables.prepare(view, files, named(), {"archiver.commit-id": "c"}, merge, expire)
 
 
-def append(tables: Tables, *ranges: tuple[int, int], merge: bool = False, expire: tuple[int, ...] = ()) -> TableView:
+def append(
+    tables: Tables, *ranges: tuple[int, int], merge: bool = False, expire: tuple[int, ...] = ()
+) -> TableView:
     view = loaded(tables)
-    request = prepared(tables, view, *(one_file(view, base, end) for base, end in ranges), merge=merge, expire=expire)
+    request = prepared(
+        tables, view, *(one_file(view, base, end) for base, end in ranges), merge=merge, expire=expire
+    )
     assert tables.swap(request).outcome is SwapOutcome.APPLIED
     return loaded(tables)
 
@@ -91,13 +106,17 @@ def test_a_second_create_is_refused(tables: Tables, tmp_path: Path) -> None:
 
 def test_a_schema_without_stream_columns_is_refused(tables: Tables, tmp_path: Path) -> None:
     with pytest.raises(Halt, match=r"kafka\.partition"):
-        tables.create(IDENTIFIER, target_in(tmp_path).location, '{"type":"struct","schema-id":0,"fields":[]}', "day", {})
+        tables.create(
+            IDENTIFIER, target_in(tmp_path).location, '{"type":"struct","schema-id":0,"fields":[]}', "day", {}
+        )
     assert tables.load(IDENTIFIER) is None
 
 
 def test_swap_sets_snapshot_and_properties_in_one_commit(tables: Tables, tmp_path: Path) -> None:
     view = made(tables, tmp_path)
-    request = tables.prepare(view, [one_file(view, 0, 10)], named(x="1"), {"archiver.commit-id": "c", "n": "2"}, False, ())
+    request = tables.prepare(
+        view, [one_file(view, 0, 10)], named(x="1"), {"archiver.commit-id": "c", "n": "2"}, False, ()
+    )
     assert loaded(tables) == view  # nothing is visible before
     assert tables.swap(request).outcome is SwapOutcome.APPLIED
     after = loaded(tables)
@@ -115,8 +134,13 @@ def test_live_files_tell_bounds_and_partition(tables: Tables, tmp_path: Path) ->
     made(tables, tmp_path)
     view = append(tables, (0, 10), (10, 25))
     files = sorted(tables.live_files(view), key=lambda item: item.path)
-    assert [(item.offset_min, item.offset_max, item.record_count, item.file_size) for item in files] == [(0, 9, 10, 100), (10, 24, 15, 100)]
-    assert {(item.partition, item.partition_min, item.partition_max, item.sequence_number) for item in files} == {((20_000,), 0, 0, 1)}
+    assert [(item.offset_min, item.offset_max, item.record_count, item.file_size) for item in files] == [
+        (0, 9, 10, 100),
+        (10, 24, 15, 100),
+    ]
+    assert {
+        (item.partition, item.partition_min, item.partition_max, item.sequence_number) for item in files
+    } == {((20_000,), 0, 0, 1)}
     assert {item.snapshot_id for item in files} == {view.snapshot_id}
     assert not any(item.has_deletes for item in files)
 
@@ -164,7 +188,9 @@ def test_the_same_request_twice_is_applied_once(tables: Tables, tmp_path: Path) 
     assert [item.offset_max for item in tables.live_files(loaded(tables))] == [4]
 
 
-def test_c5_a_base_that_became_current_again_is_refused_by_its_sequence_number(tables: Tables, tmp_path: Path) -> None:
+def test_c5_a_base_that_became_current_again_is_refused_by_its_sequence_number(
+    tables: Tables, tmp_path: Path
+) -> None:
     made(tables, tmp_path)
     first = append(tables, (0, 5))
     paused = prepared(tables, first, one_file(first, 5, 9))
@@ -205,7 +231,9 @@ def test_expiry_in_the_same_commit(tables: Tables, tmp_path: Path) -> None:
     assert sorted(item.offset_min or 0 for item in tables.live_files(view)) == [0, 1, 2, 3, 4]
 
 
-def test_expiring_what_is_gone_already_is_a_conflict_or_changes_nothing(tables: Tables, tmp_path: Path) -> None:
+def test_expiring_what_is_gone_already_is_a_conflict_or_changes_nothing(
+    tables: Tables, tmp_path: Path
+) -> None:
     made(tables, tmp_path)
     ids = [append(tables, (at, at + 1)).snapshot_id or 0 for at in range(3)]
     view = append(tables, (3, 4), expire=(ids[0],))
@@ -214,7 +242,11 @@ def test_expiring_what_is_gone_already_is_a_conflict_or_changes_nothing(tables: 
         assert loaded(tables) == view
     else:  # Java's metadata builder passes over a snapshot that it does not know
         assert swapped.outcome is SwapOutcome.APPLIED
-        assert [item.snapshot_id for item in loaded(tables).snapshots] == [*ids[1:], view.snapshot_id, swapped.snapshot_id]
+        assert [item.snapshot_id for item in loaded(tables).snapshots] == [
+            *ids[1:],
+            view.snapshot_id,
+            swapped.snapshot_id,
+        ]
 
 
 def test_data_paths_since_a_sequence_number(tables: Tables, tmp_path: Path) -> None:
@@ -228,7 +260,9 @@ def test_data_paths_since_a_sequence_number(tables: Tables, tmp_path: Path) -> N
     assert tables.data_paths(view, 4) == frozenset()
 
 
-def test_aside_paths_are_those_of_retained_snapshots_outside_of_the_lineage(tables: Tables, tmp_path: Path) -> None:
+def test_aside_paths_are_those_of_retained_snapshots_outside_of_the_lineage(
+    tables: Tables, tmp_path: Path
+) -> None:
     made(tables, tmp_path)
     for at in range(3):
         append(tables, (at, at + 1))
@@ -306,10 +340,14 @@ def test_a_merge_leaves_grown_manifests_until_enough_have_come_together(
     for at in range(3):
         append(iceberg, (at, at + 1), merge=True)
     assert manifests(tmp_path) == 3
-    added = {item.path: (item.snapshot_id, item.sequence_number) for item in iceberg.live_files(loaded(iceberg))}
+    added = {
+        item.path: (item.snapshot_id, item.sequence_number) for item in iceberg.live_files(loaded(iceberg))
+    }
     append(iceberg, (3, 4), merge=True)
     assert manifests(tmp_path) == 1
-    merged = {item.path: (item.snapshot_id, item.sequence_number) for item in iceberg.live_files(loaded(iceberg))}
+    merged = {
+        item.path: (item.snapshot_id, item.sequence_number) for item in iceberg.live_files(loaded(iceberg))
+    }
     assert len(merged) == 4
     assert added.items() < merged.items()  # who added a file, and when, is still told
 
@@ -393,7 +431,9 @@ def test_a_catalog_that_cannot_be_opened_is_tried_later(tmp_path: Path) -> None:
     tables.close()
 
 
-@pytest.mark.parametrize("properties", [{"type": "sql", "uri": "sqlite://"}, {"type": "nonsense", "uri": "x"}])
+@pytest.mark.parametrize(
+    "properties", [{"type": "sql", "uri": "sqlite://"}, {"type": "nonsense", "uri": "x"}]
+)
 def test_a_catalog_that_makes_no_sense_is_a_configuration_error(properties: dict[str, str]) -> None:
     with pytest.raises(ConfigInvalid, match="catalog wrong"):
         IcebergTables("wrong", properties, SeededIds(1)).load(IDENTIFIER)

@@ -1,4 +1,5 @@
-"""One suite for every `Tables` that gets another schema: the pyiceberg adapter on a SQL catalog in SQLite, and the twin in memory."""
+"""One suite for every `Tables` that gets another schema: the pyiceberg adapter on a SQL catalog in SQLite,
+and the twin in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def append(tables: Tables, base: int, end: int) -> TableView:
     return loaded(tables)
 
 
-def with_column(view: TableView, name: str, kind: str = "string", field_id: int | None = None, inside: str = "value") -> str:
+def with_column(
+    view: TableView, name: str, kind: str = "string", field_id: int | None = None, inside: str = "value"
+) -> str:
     """The view's schema with one more column at the end of a struct."""
     document: Any = json.loads(view.schema_json)
     struct = next(one for one in document["fields"] if one["name"] == inside)["type"]
@@ -53,7 +56,11 @@ def test_a_table_evolves_to_the_schema_that_is_asked_for(tables: Tables, tmp_pat
     assert names_in(after)["extra"] == (view.last_column_id + 1, "string")
     assert names_in(view).items() <= names_in(after).items()
     assert (after.schema_id, after.last_column_id, after.schemas) == (1, view.last_column_id + 1, 2)
-    assert (after.snapshot_id, after.sequence_number, after.uuid) == (view.snapshot_id, view.sequence_number, view.uuid)
+    assert (after.snapshot_id, after.sequence_number, after.uuid) == (
+        view.snapshot_id,
+        view.sequence_number,
+        view.uuid,
+    )
     assert {item.path for item in tables.live_files(after)} == {item.path for item in tables.live_files(view)}
     assert append(tables, 10, 20).sequence_number == 2
 

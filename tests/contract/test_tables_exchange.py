@@ -32,13 +32,23 @@ def test_an_exchange_removes_and_adds_in_one_replace_snapshot(tables: Tables, tm
     assert tables.swap(request).outcome is SwapOutcome.APPLIED
     after = loaded(tables)
     newest = after.lineage()[0]
-    assert (newest.operation, newest.parent_id, newest.sequence_number) == ("replace", view.snapshot_id, view.sequence_number + 1)
+    assert (newest.operation, newest.parent_id, newest.sequence_number) == (
+        "replace",
+        view.snapshot_id,
+        view.sequence_number + 1,
+    )
     assert (newest.snapshot_id, newest.summary["archiver.commit-id"]) == (request.snapshot_id, "c")
     assert after.properties == view.properties
-    assert sorted((file.offset_min, file.offset_max) for file in tables.live_files(after)) == [(0, 4), (5, 8), (9, 11)]
+    assert sorted((file.offset_min, file.offset_max) for file in tables.live_files(after)) == [
+        (0, 4),
+        (5, 8),
+        (9, 11),
+    ]
     paths = {file.path for file in tables.live_files(after)}
     assert (new.path in paths, old in paths) == (True, False)
-    assert {file.path for file in tables.live_files(after, before.snapshot_id)} == {one_file(view, *one).path for one in ((0, 5), (5, 9))}
+    assert {file.path for file in tables.live_files(after, before.snapshot_id)} == {
+        one_file(view, *one).path for one in ((0, 5), (5, 9))
+    }
     assert tables.data_paths(after, view.sequence_number) == {new.path}
     kept = {file.path: file.sequence_number for file in tables.live_files(after)}
     assert kept[one_file(view, 0, 5).path] == before.sequence_number
@@ -52,7 +62,10 @@ def test_several_files_give_way_to_one(tables: Tables, tmp_path: Path) -> None:
     olds = [one_file(view, *one).path for one in ((0, 5), (5, 9), (9, 12))]
     assert tables.swap(tables.prepare_exchange(view, olds, [merged], {})).outcome is SwapOutcome.APPLIED
     after = loaded(tables)
-    assert sorted((file.offset_min, file.offset_max) for file in tables.live_files(after)) == [(0, 11), (12, 14)]
+    assert sorted((file.offset_min, file.offset_max) for file in tables.live_files(after)) == [
+        (0, 11),
+        (12, 14),
+    ]
     assert after.lineage()[0].operation == "replace"
     assert tables.data_paths(after, view.sequence_number) == {merged.path}
     names = {path.rpartition("/")[2] for path in (*olds, merged.path)}
@@ -67,7 +80,9 @@ def test_manifests_are_merged_over_an_exchange(tables: Tables, tmp_path: Path) -
     assert tables.swap(tables.prepare_exchange(view, [old], [new], {})).outcome is SwapOutcome.APPLIED
     after = append(tables, (12, 14), merge=True)
     paths = [file.path for file in tables.live_files(after)]
-    assert sorted(paths) == sorted([new.path, *(one_file(view, *one).path for one in ((0, 5), (9, 12), (12, 14)))])
+    assert sorted(paths) == sorted(
+        [new.path, *(one_file(view, *one).path for one in ((0, 5), (9, 12), (12, 14)))]
+    )
 
 
 def test_c5_an_exchange_asserts_its_base(tables: Tables, tmp_path: Path) -> None:
@@ -78,7 +93,9 @@ def test_c5_an_exchange_asserts_its_base(tables: Tables, tmp_path: Path) -> None
     append(tables, (5, 9))
     assert tables.swap(first).outcome is SwapOutcome.CONFLICT
     assert tables.swap(second).outcome is SwapOutcome.CONFLICT
-    assert sorted(file.path for file in tables.live_files(loaded(tables))) == [one_file(view, *one).path for one in ((0, 5), (5, 9))]
+    assert sorted(file.path for file in tables.live_files(loaded(tables))) == [
+        one_file(view, *one).path for one in ((0, 5), (5, 9))
+    ]
 
 
 def test_an_exchange_of_a_file_that_is_gone_is_not_prepared(tables: Tables, tmp_path: Path) -> None:
@@ -104,5 +121,7 @@ def test_null_counts_are_told_for_the_columns_asked_for(tables: Tables, tmp_path
     view = made(tables, tmp_path)
     append(tables, (0, 5))
     offset = stream_fields(view.schema_json).offset
-    assert [file.null_counts for file in tables.live_files(loaded(tables), nulls_of=(offset, 999))] == [((offset, 0),)]
+    assert [file.null_counts for file in tables.live_files(loaded(tables), nulls_of=(offset, 999))] == [
+        ((offset, 0),)
+    ]
     assert [file.null_counts for file in tables.live_files(loaded(tables))] == [()]

@@ -17,7 +17,16 @@ from archiver.runtime.errors import KeyExists, RetryLater, TopicHalted
 from archiver.schema.evolution.field_history import ids_of
 from tests.support.catalog.foreign_hands import compact, iceberg_tables, view_of
 from tests.support.catalog.table_catalogs import client
-from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, FaultyTables, SwapFault, schema_json, target_in
+from tests.support.catalog.tables import (
+    CLUSTER_ID,
+    IDENTIFIER,
+    TOPIC_ID,
+    Bench,
+    FaultyTables,
+    SwapFault,
+    schema_json,
+    target_in,
+)
 
 
 def registered(tables: IcebergTables, folder: Path) -> TableView:
@@ -27,8 +36,18 @@ def registered(tables: IcebergTables, folder: Path) -> TableView:
 
 def test_the_ids_are_kept_and_never_given_again(iceberg: IcebergTables, tmp_path: Path) -> None:
     view = registered(iceberg, tmp_path)
-    assert set(ids_of(json.loads(view.schema_json))) == set(ids_of(json.loads(schema_json()))) == {10, 11, 20, 21, 22, 23, 24}
-    assert (view.last_column_id, view.schema_id, view.spec_id, view.granularity, view.format_version) == (40, 0, 0, "day", 2)
+    assert (
+        set(ids_of(json.loads(view.schema_json)))
+        == set(ids_of(json.loads(schema_json())))
+        == {10, 11, 20, 21, 22, 23, 24}
+    )
+    assert (view.last_column_id, view.schema_id, view.spec_id, view.granularity, view.format_version) == (
+        40,
+        0,
+        0,
+        "day",
+        2,
+    )
     assert (view.snapshot_id, view.sequence_number, view.snapshots) == (None, 0, ())
     assert view.location == target_in(tmp_path).location
     assert view.properties[REBUILT] == "bucket"
@@ -57,7 +76,15 @@ def plan_of(bench: Bench, tables: IcebergTables, folder: Path, count: int) -> Pl
 
 
 def restore(bench: Bench, tables: Any, files_max: int) -> TableRestore:
-    return TableRestore(tables, lambda: None, 3, CommitLimits(attempts_max=4, backoff_s=0.01), bench.ids, bench.clock, files_max)
+    return TableRestore(
+        tables,
+        lambda: None,
+        3,
+        CommitLimits(attempts_max=4, backoff_s=0.01),
+        bench.ids,
+        bench.clock,
+        files_max,
+    )
 
 
 def check_rows(folder: Path, count: int) -> None:
@@ -76,11 +103,15 @@ def test_files_are_read_under_their_own_ids(iceberg: IcebergTables, tmp_path: Pa
     view = restore(bench, iceberg, 2).run(bench.target, plan)
     assert len(view.snapshots) == 3
     check_rows(tmp_path, 5)
-    assert restore(bench, iceberg, 2).run(bench.target, plan).sequence_number == view.sequence_number, "once more changes nothing"
+    assert restore(bench, iceberg, 2).run(bench.target, plan).sequence_number == view.sequence_number, (
+        "once more changes nothing"
+    )
 
 
 @pytest.mark.parametrize("fault", list(SwapFault))
-def test_whatever_the_catalog_answers_each_file_is_in_once(iceberg: IcebergTables, tmp_path: Path, fault: SwapFault) -> None:
+def test_whatever_the_catalog_answers_each_file_is_in_once(
+    iceberg: IcebergTables, tmp_path: Path, fault: SwapFault
+) -> None:
     bench = Bench(tmp_path)
     plan = plan_of(bench, iceberg, tmp_path, 5)
 
@@ -89,11 +120,15 @@ def test_whatever_the_catalog_answers_each_file_is_in_once(iceberg: IcebergTable
 
     faulty = Faulty(iceberg, SwapFault.NONE, fault, fault)
     restore(bench, faulty, 2).run(bench.target, plan)
-    assert all(outcome is not SwapOutcome.APPLIED for outcome in faulty.deliver()), "what was late is refused: its base is gone"
+    assert all(outcome is not SwapOutcome.APPLIED for outcome in faulty.deliver()), (
+        "what was late is refused: its base is gone"
+    )
     check_rows(tmp_path, 5)
 
 
-def test_files_that_were_compacted_before_the_lost_reply_was_looked_into_are_not_added_again(tmp_path: Path) -> None:
+def test_files_that_were_compacted_before_the_lost_reply_was_looked_into_are_not_added_again(
+    tmp_path: Path,
+) -> None:
     """The commit is in, its paths are not: somebody rewrote them at once."""
     bench = Bench(tmp_path)
     iceberg = iceberg_tables(tmp_path, 7)

@@ -1,4 +1,5 @@
-"""Files that leave a table without others in their place, and everything that a table names: the same of every `Tables`."""
+"""Files that leave a table without others in their place, and everything that a table names: the same of
+every `Tables`."""
 
 from __future__ import annotations
 
@@ -28,9 +29,16 @@ def test_a_removal_is_one_delete_snapshot_that_sets_properties(tables: Tables, t
     assert tables.swap(request).outcome is SwapOutcome.APPLIED
     after = loaded(tables)
     newest = after.lineage()[0]
-    assert (newest.operation, newest.parent_id, newest.sequence_number) == ("delete", view.snapshot_id, view.sequence_number + 1)
+    assert (newest.operation, newest.parent_id, newest.sequence_number) == (
+        "delete",
+        view.snapshot_id,
+        view.sequence_number + 1,
+    )
     assert (newest.snapshot_id, newest.summary["archiver.commit-id"]) == (request.snapshot_id, "c")
-    assert (after.properties["kept"], after.properties["announced"]) == ("yes", f"{newest.snapshot_id} {newest.sequence_number}")
+    assert (after.properties["kept"], after.properties["announced"]) == (
+        "yes",
+        f"{newest.snapshot_id} {newest.sequence_number}",
+    )
     assert ranges(tables) == [(5, 8)]
     assert len(list(tables.live_files(after, view.snapshot_id))) == 3, "an older snapshot still has them"
     append(tables, (12, 20))
@@ -50,7 +58,9 @@ def test_a_removal_can_take_everything_and_forget_snapshots(tables: Tables, tmp_
     assert ranges(tables) == []
 
 
-def test_what_is_not_live_cannot_be_removed_and_a_stale_base_is_refused(tables: Tables, tmp_path: Path) -> None:
+def test_what_is_not_live_cannot_be_removed_and_a_stale_base_is_refused(
+    tables: Tables, tmp_path: Path
+) -> None:
     made(tables, tmp_path)
     view = append(tables, (0, 5), (5, 9))
     with pytest.raises(RetryLater, match="not in its current snapshot"):
@@ -61,7 +71,9 @@ def test_what_is_not_live_cannot_be_removed_and_a_stale_base_is_refused(tables: 
     assert ranges(tables) == [(0, 4), (5, 8), (9, 11)]
 
 
-def test_everything_that_metadata_and_retained_snapshots_need_is_named(tables: Tables, tmp_path: Path) -> None:
+def test_everything_that_metadata_and_retained_snapshots_need_is_named(
+    tables: Tables, tmp_path: Path
+) -> None:
     made(tables, tmp_path)
     view = append(tables, (0, 5), (5, 9))
     gone = one_file(view, 0, 5).path
@@ -79,8 +91,17 @@ def test_everything_that_metadata_and_retained_snapshots_need_is_named(tables: T
     files = {str(path) for path in (tmp_path / "archive").rglob("*") if path.is_file()}
     named_files = {path.removeprefix("file://") for path in found}
     lists = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
-    manifests = {manifest.manifest_path for one in table.metadata.snapshots for manifest in one.manifests(table.io)}
-    assert {view.metadata_location, *lists, *manifests, *(item.metadata_file for item in table.metadata.metadata_log)} <= found
+    manifests = {
+        manifest.manifest_path for one in table.metadata.snapshots for manifest in one.manifests(table.io)
+    }
+    assert {
+        view.metadata_location,
+        *lists,
+        *manifests,
+        *(item.metadata_file for item in table.metadata.metadata_log),
+    } <= found
     left = {Path(path).name for path in files - named_files}
-    assert any(name.startswith(f"snap-{first}-") for name in left), "the list of the snapshot that was forgotten"
+    assert any(name.startswith(f"snap-{first}-") for name in left), (
+        "the list of the snapshot that was forgotten"
+    )
     assert not left & {Path(path).name for path in manifests | lists}

@@ -1,4 +1,5 @@
-"""One suite for every `Tables` whose partition spec changes: the pyiceberg adapter on SQLite and on the real REST catalog, and the twin."""
+"""One suite for every `Tables` whose partition spec changes: the pyiceberg adapter on SQLite and on the real
+REST catalog, and the twin."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def view(tables: Tables, tmp_path: Path) -> TableView:
 def archive(view: TableView, granularity: Granularity, value: int, base: int, spec_id: int) -> DataFile:
     key = archive_key(TOPIC_ID, 0, granularity, value, base, base + 10, 1)
     root = view.location.removesuffix(f"archive/{TOPIC_ID}")
-    return data_file(f"{root}{key}", stream_fields(view.schema_json), 0, base, base + 10, day=value, spec_id=spec_id)
+    return data_file(
+        f"{root}{key}", stream_fields(view.schema_json), 0, base, base + 10, day=value, spec_id=spec_id
+    )
 
 
 def append(tables: Tables, *files: DataFile, merge: bool = False) -> TableView:
@@ -55,10 +58,17 @@ def test_files_of_several_specs_in_one_snapshot_keep_each_its_own(tables: Tables
     for granularity in ("hour", "month"):
         assert tables.repartition(loaded(tables), granularity).outcome is SwapOutcome.APPLIED
     view = loaded(tables)
-    append(tables, archive(view, "day", DAY, 0, 0), archive(view, "hour", HOUR, 10, 1), archive(view, "month", MONTH, 20, 2))
+    append(
+        tables,
+        archive(view, "day", DAY, 0, 0),
+        archive(view, "hour", HOUR, 10, 1),
+        archive(view, "month", MONTH, 20, 2),
+    )
     wanted = {0: (0, (DAY,)), 10: (1, (HOUR,)), 20: (2, (MONTH,))}
     assert filed(tables) == wanted
-    view = append(tables, archive(view, "hour", HOUR, 30, 1), archive(view, "month", MONTH, 40, 2), merge=True)
+    view = append(
+        tables, archive(view, "hour", HOUR, 30, 1), archive(view, "month", MONTH, 40, 2), merge=True
+    )
     assert filed(tables) == wanted | {30: (1, (HOUR,)), 40: (2, (MONTH,))}
     if isinstance(tables, IcebergTables):
         (newest,) = [item.summary for item in view.snapshots if item.snapshot_id == view.snapshot_id]
@@ -103,7 +113,12 @@ def test_another_reader_knows_both_specs(iceberg: IcebergTables, tmp_path: Path)
     append(tables, archive(view, "day", DAY, 0, 0), archive(view, "hour", HOUR, 10, 1))
     other = client(tmp_path)
     table = other.load_table(IDENTIFIER)
-    assert {name: [field.name for field in spec.fields] for name, spec in table.specs().items()} == {0: ["ingest_day"], 1: ["ingest_hour"]}
-    planned = {task.file.file_path.rpartition("/")[2][:20]: task.file.spec_id for task in table.scan().plan_files()}
+    assert {name: [field.name for field in spec.fields] for name, spec in table.specs().items()} == {
+        0: ["ingest_day"],
+        1: ["ingest_hour"],
+    }
+    planned = {
+        task.file.file_path.rpartition("/")[2][:20]: task.file.spec_id for task in table.scan().plan_files()
+    }
     other.close()
     assert planned == {f"{0:020}": 0, f"{10:020}": 1}

@@ -1,4 +1,5 @@
-"""A real REST catalog whose answers are lost, late or false, at every request of a round: the next round settles it, and nothing is harmed.
+"""A real REST catalog whose answers are lost, late or false, at every request of a round: the next round
+settles it, and nothing is harmed.
 
 How each answer by itself is taken is in `tests/contract/test_catalog_answers.py`; here is one of each kind.
 """
@@ -51,7 +52,9 @@ def met(rounds: RestRounds, fault: Fault, operation: Operation, after: Operation
     settle(rounds)
 
 
-def faulty(rounds: RestRounds, fault: Fault, operation: Operation, after: Operation | None = None) -> tuple[TopicReport, ArchiveReport]:
+def faulty(
+    rounds: RestRounds, fault: Fault, operation: Operation, after: Operation | None = None
+) -> tuple[TopicReport, ArchiveReport]:
     """A round with the fault."""
     if fault.play in WAITED_FOR:
         rounds.hurry()
@@ -69,9 +72,17 @@ def settle(rounds: RestRounds) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(fault, id=str(fault), marks=[pytest.mark.slow] if fault.play in WAITED_FOR else []) for fault in ENDS]
+    "fault",
+    [
+        pytest.param(fault, id=str(fault), marks=[pytest.mark.slow] if fault.play in WAITED_FOR else [])
+        for fault in ENDS
+    ],
 )
-def test_a_fault_at_any_request_is_settled_by_the_next_round(rest_catalog: RestCatalog, tmp_path: Path, fault: Fault) -> None:  # noqa: F811
+def test_a_fault_at_any_request_is_settled_by_the_next_round(
+    rest_catalog: RestCatalog,  # noqa: F811
+    tmp_path: Path,
+    fault: Fault,
+) -> None:
     with RestRounds(tmp_path / f"f{fault}", rest_catalog) as rounds:
         # Before there is a table: three requests lead to one, and each of them fails in a run of its own.
         rounds.send()
@@ -97,7 +108,11 @@ def test_a_fault_at_any_request_is_settled_by_the_next_round(rest_catalog: RestC
         met(rounds, fault, "evolve")
         assert "code" in rounds.columns()
         # What was on its way all the time comes when it means nothing any more.
-        late = [status for operation, status in rounds.faults.deliver() if operation in ("create", "swap", "evolve")]
+        late = [
+            status
+            for operation, status in rounds.faults.deliver()
+            if operation in ("create", "swap", "evolve")
+        ]
         assert late == [409] * (3 if fault.play is Play.LATE else 0)
         rounds.check_settled()
 

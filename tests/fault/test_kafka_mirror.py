@@ -1,4 +1,5 @@
-"""Kill the mirror, the broker, and what the broker keeps: every record that the broker had lands once, and what it lost is said."""
+"""Kill the mirror, the broker, and what the broker keeps: every record that the broker had lands once, and
+what it lost is said."""
 
 from __future__ import annotations
 
@@ -29,13 +30,29 @@ server = kafka_fixtures.server
 
 
 def command(root: Path, server: KafkaServer, topic: str) -> list[str]:
-    return [sys.executable, "-m", "tests.support.kafka.mirror_process", str(root), server.brokers, topic, "2000"]
+    return [
+        sys.executable,
+        "-m",
+        "tests.support.kafka.mirror_process",
+        str(root),
+        server.brokers,
+        topic,
+        "2000",
+    ]
 
 
 def die_at(root: Path, server: KafkaServer, topic: str, armed: str) -> None:
     """A process that dies at a step."""
     environ = {**os.environ, failpoints.VARIABLE: armed}
-    done = subprocess.run(command(root, server, topic), cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command(root, server, topic),
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
@@ -74,7 +91,9 @@ def fill(cluster: Cluster, topic: str, first: int) -> None:
         cluster.transact(topic, numbered(first + 60, 30, partition), commit=partition != 1)
 
 
-def test_a_mirror_that_is_killed_at_every_step_lands_everything_once(tmp_path: Path, server: KafkaServer) -> None:
+def test_a_mirror_that_is_killed_at_every_step_lands_everything_once(
+    tmp_path: Path, server: KafkaServer
+) -> None:
     cluster, topic = Cluster(server.brokers), server.new_name()
     cluster.create(topic, PARTITIONS)
     for number, step in enumerate(STEPS):
@@ -124,7 +143,8 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing_here(
 
 
 def lose_tail(server: KafkaServer, cluster: Cluster, topic: str, kept: Path) -> None:
-    """The broker comes back with the partition as it was when `kept` was copied: what was acknowledged later is lost."""
+    """The broker comes back with the partition as it was when `kept` was copied: what was acknowledged later
+    is lost."""
     server.stop()
     live = data_folder(server.data, topic, 0)
     shutil.rmtree(live)
@@ -140,7 +160,8 @@ def lose_tail(server: KafkaServer, cluster: Cluster, topic: str, kept: Path) -> 
 
 
 def test_records_where_markers_were_are_a_finding(tmp_path: Path, server: KafkaServer) -> None:
-    """What was lost held no record that is here, so the last record proves nothing; but what stands there now was not there before."""
+    """What was lost held no record that is here, so the last record proves nothing; but what stands there now
+    was not there before."""
     cluster, topic = Cluster(server.brokers), server.new_name()
     cluster.create(topic)
     site = Site(server.brokers)
@@ -164,7 +185,9 @@ def test_records_where_markers_were_are_a_finding(tmp_path: Path, server: KafkaS
     assert site.records(topic) == before and site.position(topic) == 14
 
 
-def test_a_header_whose_name_is_no_text_stops_its_partition_before_it(tmp_path: Path, server: KafkaServer) -> None:
+def test_a_header_whose_name_is_no_text_stops_its_partition_before_it(
+    tmp_path: Path, server: KafkaServer
+) -> None:
     cluster, topic = Cluster(server.brokers), server.new_name()
     cluster.create(topic)
     for first in (0, 5, 10):
@@ -205,8 +228,11 @@ def test_a_partition_without_a_leader_stops_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_a_cluster_that_lost_records_which_are_here_is_a_finding(tmp_path: Path, server: KafkaServer, overtaken: bool) -> None:
-    """Even where it has given their offsets to others meanwhile, so that no offset tells: then the leader epoch does."""
+def test_a_cluster_that_lost_records_which_are_here_is_a_finding(
+    tmp_path: Path, server: KafkaServer, overtaken: bool
+) -> None:
+    """Even where it has given their offsets to others meanwhile, so that no offset tells: then the leader
+    epoch does."""
     cluster, topic = Cluster(server.brokers), server.new_name()
     cluster.create(topic)
     site = Site(server.brokers)
@@ -224,7 +250,9 @@ def test_a_cluster_that_lost_records_which_are_here_is_a_finding(tmp_path: Path,
     if overtaken:
         cluster.send(topic, numbered(500, 30))
     mirror = site.process(topic, request_timeout=5)
-    mirror.until(lambda: mirror.kinds == [(f"{topic}:0", "diverged" if overtaken else "behind")], "the finding")
+    mirror.until(
+        lambda: mirror.kinds == [(f"{topic}:0", "diverged" if overtaken else "behind")], "the finding"
+    )
     for _ in range(5):
         mirror.step()
     mirror.close()

@@ -22,10 +22,18 @@ SEED = 20261121
 def killed_round(path: Path, owner: str, chance: random.Random) -> list[tuple[int, str]]:
     """Start an appender, kill it at a random moment and return what it had acknowledged.
 
-    Four rounds of five are killed while appending, up to 60 ms after the first acknowledgement, the others anywhere from the start of
-    the process on.
+    Four rounds of five are killed while appending, up to 60 ms after the first acknowledgement, the others
+    anywhere from the start of the process on.
     """
-    command = [sys.executable, "-m", "tests.support.log.appender", str(path), owner, "1000000", str(chance.randrange(2**31))]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.log.appender",
+        str(path),
+        owner,
+        "1000000",
+        str(chance.randrange(2**31)),
+    ]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = b"" if chance.random() < 0.2 else process.stdout.readline()
@@ -50,7 +58,9 @@ def test_a_hundred_kills_lose_no_acknowledged_entry_and_leave_no_hole(tmp_path: 
     store = SqliteLogStore(path, 30.0, 512 * 1024)
     log = store.log("intake")
     entries = [entry for start in range(0, log.tail(), 1000) for entry in log.read(start)]
-    integrity = store.transact("begin", lambda connection: connection.execute("pragma integrity_check").fetchone()[0])
+    integrity = store.transact(
+        "begin", lambda connection: connection.execute("pragma integrity_check").fetchone()[0]
+    )
     store.close()
 
     assert integrity == "ok"
@@ -58,13 +68,21 @@ def test_a_hundred_kills_lose_no_acknowledged_entry_and_leave_no_hole(tmp_path: 
     names = [entry.data.split(b":")[0].decode() for entry in entries]
     for owner, pairs in acknowledged.items():
         for index, name in pairs:
-            assert names[index] == name, f"{owner}: acknowledged entry {name} at {index} is lost (seed {SEED})"
+            assert names[index] == name, (
+                f"{owner}: acknowledged entry {name} at {index} is lost (seed {SEED})"
+            )
     by_owner: dict[str, list[str]] = defaultdict(list)
     for name in names:
         by_owner[name.split("-")[0]].append(name)
     for owner, found in by_owner.items():
-        assert found == [f"{owner}-{number}" for number in range(len(found))], f"{owner}: out of order or doubled"
-        assert len(found) - len(acknowledged[owner]) in (0, 1), "more than the one append in flight was not acknowledged"
+        assert found == [f"{owner}-{number}" for number in range(len(found))], (
+            f"{owner}: out of order or doubled"
+        )
+        assert len(found) - len(acknowledged[owner]) in (0, 1), (
+            "more than the one append in flight was not acknowledged"
+        )
     assert [int(owner[1:]) for owner in by_owner] == sorted(int(owner[1:]) for owner in by_owner)
-    assert sum(1 for pairs in acknowledged.values() if pairs) >= ROUNDS * 3 // 4, "most kills must hit while appending"
+    assert sum(1 for pairs in acknowledged.values() if pairs) >= ROUNDS * 3 // 4, (
+        "most kills must hit while appending"
+    )
     assert sum(len(pairs) for pairs in acknowledged.values()) > 3 * ROUNDS

@@ -1,7 +1,8 @@
-"""A writer that sleeps between upload and append while the others go on: it is never told of a success that did not happen.
+"""A writer that sleeps between upload and append while the others go on: it is never told of a success that
+did not happen.
 
-Real processes on a real SQLite log: the writer is stopped (SIGSTOP) when its file is stored, and continued (SIGCONT) after the log was
-trimmed past it, a barrier was raised against its file, or both.
+Real processes on a real SQLite log: the writer is stopped (SIGSTOP) when its file is stored, and continued
+(SIGCONT) after the log was trimmed past it, a barrier was raised against its file, or both.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Sender:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def _state(self) -> str:
-        return Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+        return (
+            Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+        )
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -78,7 +81,9 @@ class Others:
     def __init__(self, root: Path) -> None:
         self.rig = IntakeRig(root, LogSettings(append_backoff=0.001, checkpoint_entries=10))
         store = CheckpointStore(self.rig.objects)
-        self.rig.sequencer = Sequencer(self.rig.log, SystemIds(), self.rig.clock, self.rig.log_settings, store)
+        self.rig.sequencer = Sequencer(
+            self.rig.log, SystemIds(), self.rig.clock, self.rig.log_settings, store
+        )
         self.checkpointer = Checkpointer(self.rig.log, store, self.rig.sequencer, self.rig.log_settings)
         self.sent: list[bytes] = []
 
@@ -95,7 +100,10 @@ class Others:
 
     def raise_barrier(self) -> None:
         self.rig.sequencer.raise_barrier(self.rig.clock.now_us() // 1000 + 1)
-        until("the clock passes the barrier", lambda: self.rig.clock.now_us() // 1000 > self.rig.sequencer.fold.barrier_ms)
+        until(
+            "the clock passes the barrier",
+            lambda: self.rig.clock.now_us() // 1000 > self.rig.sequencer.fold.barrier_ms,
+        )
 
     def values(self) -> list[bytes]:
         """What a reader finds, offset by offset."""
@@ -116,9 +124,12 @@ def others(tmp_path: Path) -> Iterator[Others]:
 
 
 @pytest.mark.parametrize(
-    ("trimmed", "barred", "why"), [(True, False, "nothing was appended"), (False, True, "barrier"), (True, True, "nothing")]
+    ("trimmed", "barred", "why"),
+    [(True, False, "nothing was appended"), (False, True, "barrier"), (True, True, "nothing")],
 )
-def test_a_paused_writer_is_told_that_it_failed(tmp_path: Path, others: Others, trimmed: bool, barred: bool, why: str) -> None:
+def test_a_paused_writer_is_told_that_it_failed(
+    tmp_path: Path, others: Others, trimmed: bool, barred: bool, why: str
+) -> None:
     with Sender(tmp_path) as sender:
         sender.send("first")
         first = sender.answer()

@@ -1,4 +1,5 @@
-"""Whole rounds against a REST catalog that wants tokens: whatever becomes of a token, and whenever, no row is lost, doubled or given up."""
+"""Whole rounds against a REST catalog that wants tokens: whatever becomes of a token, and whenever, no row is
+lost, doubled or given up."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def rounds_on(folder: Path, catalog: RestCatalog, guard: Guard) -> tuple[RestRou
     settings: dict[str, object] = {**properties(guarded), "credential": {"file": "client"}}
     folder.mkdir(parents=True)
     (folder / "client").write_text(f"{properties(guarded)['credential']}\n", encoding="utf-8")
-    return RestRounds(folder, catalog, faults=guarded, catalog_settings=settings, archive={"commit_attempts_max": 2}), guarded
+    return RestRounds(
+        folder, catalog, faults=guarded, catalog_settings=settings, archive={"commit_attempts_max": 2}
+    ), guarded
 
 
 @pytest.mark.parametrize("uses", [1, 2, 3, 5])
@@ -35,9 +38,16 @@ def test_tokens_that_expire_at_any_request(rest_catalog: RestCatalog, tmp_path: 
         assert guarded.guard.refusals >= 2
 
 
-@pytest.mark.parametrize("fault", [Fault(Play.ANSWER_BEFORE, 503), Fault(Play.SILENT_BEFORE), Fault(Play.RESET_BEFORE)], ids=str)
-def test_a_commit_that_may_have_landed_and_then_no_token(rest_catalog: RestCatalog, tmp_path: Path, fault: Fault) -> None:  # noqa: F811
-    """The swap is applied and its answer lost; the look at what became of it needs a token that nobody gives."""
+@pytest.mark.parametrize(
+    "fault", [Fault(Play.ANSWER_BEFORE, 503), Fault(Play.SILENT_BEFORE), Fault(Play.RESET_BEFORE)], ids=str
+)
+def test_a_commit_that_may_have_landed_and_then_no_token(
+    rest_catalog: RestCatalog,  # noqa: F811
+    tmp_path: Path,
+    fault: Fault,
+) -> None:
+    """The swap is applied and its answer lost; the look at what became of it needs a token that nobody
+    gives."""
     rounds, guarded = rounds_on(tmp_path / f"t{fault}", rest_catalog, Guard("oauth2", uses=None))
     with rounds:
         rounds.send()
@@ -62,7 +72,10 @@ def test_a_commit_that_may_have_landed_and_then_no_token(rest_catalog: RestCatal
         rounds.check_settled()
 
 
-def test_a_secret_that_was_changed_halts_the_topic_until_it_is_put_right(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_secret_that_was_changed_halts_the_topic_until_it_is_put_right(
+    rest_catalog: RestCatalog,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "changed"
     rounds, guarded = rounds_on(folder, rest_catalog, Guard("oauth2"))
     with rounds:

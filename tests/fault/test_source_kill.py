@@ -1,4 +1,5 @@
-"""Kill a process that takes files in, at each step it makes: whoever comes next goes on, and every record is there once, in order."""
+"""Kill a process that takes files in, at each step it makes: whoever comes next goes on, and every record is
+there once, in order."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def killed(root: Path, form: str, armed: str) -> None:
     """A process of its own that takes files in and dies."""
     command = [sys.executable, "-m", "tests.support.intake.source_process", str(root), form, armed]
     environ = {name: value for name, value in os.environ.items() if name != failpoints.VARIABLE}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
@@ -69,7 +72,11 @@ def prepare(root: Path, form: str) -> None:
 def check(root: Path, state: FilesState) -> None:
     assert (state.finished, state.failed, state.trouble) == (4, 0, None)
     with inbox_of(root) as inbox:
-        assert inbox.values() == [b"gone", b"stays", *(value for name, count in FILES.items() for value in numbered(name, count))]
+        assert inbox.values() == [
+            b"gone",
+            b"stays",
+            *(value for name, count in FILES.items() for value in numbered(name, count)),
+        ]
         known = inbox.fold().positions.source(f"files:{TOPIC}")
         assert (sorted(known.finished), known.begun) == ([f"{root}/in/{name}" for name in ("00", *FILES)], {})
 
@@ -77,7 +84,9 @@ def check(root: Path, state: FilesState) -> None:
 def cases() -> list[Any]:
     found = [pytest.param(name, FORMATS[number % 3], 1, id=name) for number, name in enumerate(TAKING)]
     writing = [name for name in TAKING if name.startswith("writer.append.")]
-    return found + [pytest.param(name, form, 3, id=f"{name}-{form}-third") for name in writing for form in FORMATS]
+    return found + [
+        pytest.param(name, form, 3, id=f"{name}-{form}-third") for name in writing for form in FORMATS
+    ]
 
 
 @pytest.mark.parametrize(("name", "form", "at"), cases())

@@ -1,4 +1,5 @@
-"""A daemon that leads without right gives its lease back whatever else hangs: its round, its object store, the log itself (rule L4)."""
+"""A daemon that leads without right gives its lease back whatever else hangs: its round, its object store,
+the log itself (rule L4)."""
 
 from __future__ import annotations
 
@@ -59,7 +60,10 @@ def hanging() -> Iterator[Hanging]:
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
     """Of one topic that needs neither catalog nor Spark."""
-    made = Deployment(tmp_path / "d", overrides={"topics": [{"name": "files", "partitions": 1, "archive": {"kind": "parquet"}}]})
+    made = Deployment(
+        tmp_path / "d",
+        overrides={"topics": [{"name": "files", "partitions": 1, "archive": {"kind": "parquet"}}]},
+    )
     made.write(quick(made.document(), confirm_max=CONFIRM_MAX_S, shutdown_grace="10m"))
     return made
 
@@ -115,7 +119,9 @@ def test_l4_it_hears_of_a_newer_leader_while_the_object_store_hangs(
         until_given_back(application)
 
 
-def test_l4_a_log_that_hangs_is_one_that_cannot_be_read(deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l4_a_log_that_hangs_is_one_that_cannot_be_read(
+    deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "LOOK_S", 0.5)
     with leading(deployment, hanging) as (_, application):
         monkeypatch.setattr(application, "ledger", hanging.log)
@@ -132,7 +138,9 @@ def test_l4_a_look_that_waits_for_others_who_read_is_one_that_cannot_read(
         until_given_back(application)
 
 
-def test_checkpoints_are_made_beside_the_watch(deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_made_beside_the_watch(
+    deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where nothing is archived, and one that hangs holds back nothing that is shown."""
     with running(deployment, hanging, "intake") as daemon:
         application = daemon._serving

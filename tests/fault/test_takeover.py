@@ -1,7 +1,9 @@
-"""Two leaders by mistake, and one that was away while another led: no row is lost or doubled, and the stale one stands down.
+"""Two leaders by mistake, and one that was away while another led: no row is lost or doubled, and the stale
+one stands down.
 
-Real logs, objects and catalog; refinement in this process. Each `Daemon` keeps its leadership as `archiver serve` does, with a lease on a
-file of its own, so that nothing but the control log can tell it that it does not lead any more.
+Real logs, objects and catalog; refinement in this process. Each `Daemon` keeps its leadership as `archiver
+serve` does, with a lease on a file of its own, so that nothing but the control log can tell it that it does
+not lead any more.
 """
 
 from __future__ import annotations
@@ -129,7 +131,9 @@ class Paused:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return Deployment(tmp_path / "d", overrides={"archive": {"uploads_max": 0}})  # every step is one of the thread that stands still
+    return Deployment(
+        tmp_path / "d", overrides={"archive": {"uploads_max": 0}}
+    )  # every step is one of the thread that stands still
 
 
 def send(driver: Driver, first: int) -> list[tuple[str, int, int]]:
@@ -149,17 +153,25 @@ def rows(deployment: Deployment) -> Counter[tuple[str, int, int]]:
     found: Counter[tuple[str, int, int]] = Counter()
     for topic in ("orders", "clicks"):
         with catalog_table(deployment, f"shop.{topic}") as table:
-            places = table.scan(selected_fields=("kafka.partition", "kafka.offset")).to_arrow()["kafka"].to_pylist()
+            places = (
+                table.scan(selected_fields=("kafka.partition", "kafka.offset"))
+                .to_arrow()["kafka"]
+                .to_pylist()
+            )
             found.update((topic, place["partition"], place["offset"]) for place in places)
     return found
 
 
 def check_once(driver: Driver, sent: list[tuple[str, int, int]]) -> None:
-    """Each record is in its table once, the ledger agrees, and nothing waits; nor is anything refused that is in a table."""
+    """Each record is in its table once, the ledger agrees, and nothing waits; nor is anything refused that is
+    in a table."""
     driver.check_complete(*TOPICS)
     assert rows(driver.deployment) == Counter(place for place in sent if place[0] != "files")
     read = Counter(
-        (topic, partition, one.offset) for topic in TOPICS for partition, found in driver.records(topic).items() for one in found
+        (topic, partition, one.offset)
+        for topic in TOPICS
+        for partition, found in driver.records(topic).items()
+        for one in found
     )
     assert read == Counter(sent)
     for topic in TOPICS:
@@ -173,7 +185,9 @@ def check_once(driver: Driver, sent: list[tuple[str, int, int]]) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_l3_a_leader_that_paused_at_any_step_harms_nothing(step: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l3_a_leader_that_paused_at_any_step_harms_nothing(
+    step: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its successor works, completes, and goes on; then it is woken, and ends without a word of its own."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(successor, 0)
@@ -187,11 +201,16 @@ def test_l3_a_leader_that_paused_at_any_step_harms_nothing(step: str, deployment
         assert not stale.leads(), "a lease that nobody took away is given back"
         successor.archive()
         check_once(successor, sent)
-        assert successor.application.ledger().epoch == successor.application.leader.epoch, "nobody took the leadership from it"
+        assert successor.application.ledger().epoch == successor.application.leader.epoch, (
+            "nobody took the leadership from it"
+        )
 
 
-def test_c3_what_a_stale_leader_committed_is_adopted(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was past its last look at the log when it fell asleep; its swap is good, and its successor takes it over by the path."""
+def test_c3_what_a_stale_leader_committed_is_adopted(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was past its last look at the log when it fell asleep; its swap is good, and its successor takes it
+    over by the path."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(successor, 0)
         paused = Paused(stale, "table.swap.after", monkeypatch)
@@ -205,14 +224,19 @@ def test_c3_what_a_stale_leader_committed_is_adopted(deployment: Deployment, mon
         check_once(successor, sent)
 
 
-def test_t1_a_successor_tells_what_it_finds_before_it_plans(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first table has the rows of a predecessor, and the ledger does not know: that goes into the log before the first round."""
+def test_t1_a_successor_tells_what_it_finds_before_it_plans(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first table has the rows of a predecessor, and the ledger does not know: that goes into the log
+    before the first round."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(successor, 0)
         with Paused(stale, "table.swap.after", monkeypatch).standing():
             sent += send(successor, 100)
             successor.archive()
-        entries = [pb.ControlEntry.FromString(entry.data) for entry in successor.application.control_log.read(0)]
+        entries = [
+            pb.ControlEntry.FromString(entry.data) for entry in successor.application.control_log.read(0)
+        ]
         began = next(at for at, entry in enumerate(entries) if entry.epoch == 2)
         kinds = [entry.WhichOneof("body") for entry in entries[began:]]
         assert kinds[:2] == ["epoch_started", "table_committed"], kinds
@@ -233,7 +257,10 @@ def test_t3_the_ledger_knows_every_file_and_its_token_before_the_catalog_hears_o
                     ledger = other.application.ledger()
                     waiting = [(topic, item) for topic in ledger.topics.values() for item in topic.pending]
                     for topic, item in waiting:
-                        assert (item.table_uuid, item.last_sequence_number) == (topic.table_uuid, topic.sequence_number)
+                        assert (item.table_uuid, item.last_sequence_number) == (
+                            topic.table_uuid,
+                            topic.sequence_number,
+                        )
                     swaps.append(len(waiting))
             reach(name)
 
@@ -244,10 +271,13 @@ def test_t3_the_ledger_knows_every_file_and_its_token_before_the_catalog_hears_o
         assert swaps == [3, 2, 3, 2], "the files of clicks and orders, then those of orders"
 
 
-def test_t4_a_repair_does_not_refuse_an_archive_that_is_in_the_table(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the model (`spare`): the swap of a paused leader lands while its successor is at work; the successor commits on top and dies
-    before it has told the ledger; then somebody rolls the table back to the first of the two commits. One archive of those that wait is in
-    the table then, and the ledger has seen neither.
+def test_t4_a_repair_does_not_refuse_an_archive_that_is_in_the_table(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the model (`spare`): the swap of a paused leader lands while its successor is at work; the
+    successor commits on top and dies before it has told the ledger; then somebody rolls the table back to the
+    first of the two commits. One archive of those that wait is in the table then, and the ledger has seen
+    neither.
     """
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(successor, 0)
@@ -302,7 +332,10 @@ def test_two_daemons_by_mistake_lose_and_double_nothing(deployment: Deployment) 
                     others.append(error)
                     return
 
-        threads = [threading.Thread(target=work, args=(daemon, name)) for daemon, name in ((one, "one"), (two, "two"))]
+        threads = [
+            threading.Thread(target=work, args=(daemon, name))
+            for daemon, name in ((one, "one"), (two, "two"))
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -341,12 +374,15 @@ def test_l4_one_that_never_hears_of_its_lease_stands_down_with_its_next_tick(dep
         successor.archive()
         check_once(successor, sent)
         stale.clock.ahead_s += 61
-        assert stale.archive().epoch > successor.application.leader.epoch, "by its own clock it has waited; it may lead again"
+        assert stale.archive().epoch > successor.application.leader.epoch, (
+            "by its own clock it has waited; it may lead again"
+        )
         check_once(stale, sent)
 
 
 def test_l4_the_watch_ends_a_stale_leadership_beside_whatever_is_under_way(deployment: Deployment) -> None:
-    """A round may take hours; the daemon's watch reads the log every few seconds, and the status page says the same."""
+    """A round may take hours; the daemon's watch reads the log every few seconds, and the status page says
+    the same."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         numbers = Numbers(Journal(50), stale.clock, MetricsSettings(), "0.1.0")
         numbers.declare(stale.application.settings.topics)

@@ -1,6 +1,7 @@
 """Fuzz target: the footer of an archive, its bytes and what its metadata says.
 
-The footer is read, or refused with an error that names the archive. Bytes under another checksum never reach the Parquet library.
+The footer is read, or refused with an error that names the archive. Bytes under another checksum never reach
+the Parquet library.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ def archive() -> tuple[bytes, str, dict[str, str]]:
         key = result.files[0].archive.key
         data = (Path(folder) / key).read_bytes()
     pairs = pq.read_metadata(io.BytesIO(data)).metadata or {}
-    return data, key, {name.decode(): text.decode() for name, text in pairs.items() if name.startswith(b"archiver.")}
+    return (
+        data,
+        key,
+        {name.decode(): text.decode() for name, text in pairs.items() if name.startswith(b"archiver.")},
+    )
 
 
 def found_of(data: bytes, key: str) -> FoundArchive:
@@ -56,7 +61,9 @@ def test_altered_bytes_of_a_footer_are_refused(data: st.DataObject) -> None:
     start = len(altered) - 8 - int.from_bytes(altered[-8:-4], "little")
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(start, len(altered) - 1))
-        altered[at : at + 1] = data.draw(st.one_of(st.binary(min_size=1, max_size=1), st.just(b""), st.binary(min_size=2, max_size=8)))
+        altered[at : at + 1] = data.draw(
+            st.one_of(st.binary(min_size=1, max_size=1), st.just(b""), st.binary(min_size=2, max_size=8))
+        )
         start = min(start, max(0, len(altered) - 1))
     objects = MemoryObjectStore()
     objects.create(key, bytes(altered))
@@ -87,7 +94,9 @@ TEXTS = st.one_of(JSON, st.text(max_size=40)).map(lambda text: text.encode("utf-
 @example("records_digest", "\u0661".encode())
 def test_any_metadata_is_read_or_refused_by_name(name: str, text: bytes) -> None:
     data, key, pairs = archive()
-    metadata: Any = {known.encode(): value.encode() for known, value in pairs.items()} | {f"archiver.{name}".encode(): text}
+    metadata: Any = {known.encode(): value.encode() for known, value in pairs.items()} | {
+        f"archiver.{name}".encode(): text
+    }
     found = found_of(data, key)
     refused = key
     try:

@@ -1,4 +1,5 @@
-"""Fuzz target: for every answer of a catalog, and for every metadata file, a load gives a table or a typed error, and imports nothing."""
+"""Fuzz target: for every answer of a catalog, and for every metadata file, a load gives a table or a typed
+error, and imports nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Iceb
     view = loaded(tables)
     tables.close()
     limits = RemoteLimits(bytes_max=BOUND, places=TablePlaces([f"file://{folder}"]))
-    guarded = IcebergTables("local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(7), limits)
+    guarded = IcebergTables(
+        "local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(7), limits
+    )
     yield folder, guarded, view
     guarded.close()
 
@@ -95,11 +98,19 @@ def check_load(tables: IcebergTables) -> None:
 
 
 @fuzzing()
-@given(defaults=st.dictionaries(names | st.text(max_size=12), documents, max_size=6) | documents, overrides=documents, more=documents)
-def test_any_configuration(hostile: HostileCatalog, imported: list[str], defaults: Any, overrides: Any, more: Any) -> None:
+@given(
+    defaults=st.dictionaries(names | st.text(max_size=12), documents, max_size=6) | documents,
+    overrides=documents,
+    more=documents,
+)
+def test_any_configuration(
+    hostile: HostileCatalog, imported: list[str], defaults: Any, overrides: Any, more: Any
+) -> None:
     hostile.config = {"defaults": defaults, "overrides": overrides, "endpoints": more}
     hostile.table = None
-    tables = IcebergTables("lake", {"type": "rest", "uri": hostile.uri, "token": "t"}, SeededIds(3), RemoteLimits(5.0))
+    tables = IcebergTables(
+        "lake", {"type": "rest", "uri": hostile.uri, "token": "t"}, SeededIds(3), RemoteLimits(5.0)
+    )
     check_load(tables)
     tables.close()
     assert all(name.startswith(OURS) for name in imported), imported
@@ -107,7 +118,12 @@ def test_any_configuration(hostile: HostileCatalog, imported: list[str], default
 
 @fuzzing()
 @given(data=st.data())
-def test_any_table(hostile: HostileCatalog, table: tuple[Path, IcebergTables, TableView], imported: list[str], data: st.DataObject) -> None:
+def test_any_table(
+    hostile: HostileCatalog,
+    table: tuple[Path, IcebergTables, TableView],
+    imported: list[str],
+    data: st.DataObject,
+) -> None:
     """The answer of a load: a real one in which values are replaced, or anything."""
     _, _, view = table
     answer: Any = {"metadata-location": view.metadata_location, "metadata": metadata_of(view), "config": {}}
@@ -141,7 +157,9 @@ def test_nesting_without_end(hostile: HostileCatalog) -> None:
     for text in (b"[" * 200_000, b'{"a":' * 200_000, b'{"defaults": ' + b"[" * 50_000):
         hostile.config = [text]
         with pytest.raises(ArchiverError):
-            IcebergTables("lake", {"type": "rest", "uri": hostile.uri}, SeededIds(3), RemoteLimits(5.0)).load(IDENTIFIER)
+            IcebergTables("lake", {"type": "rest", "uri": hostile.uri}, SeededIds(3), RemoteLimits(5.0)).load(
+                IDENTIFIER
+            )
 
 
 @fuzzing()

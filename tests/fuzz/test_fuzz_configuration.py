@@ -1,4 +1,5 @@
-"""Fuzz target: any text as a configuration file gives settings, or `ConfigInvalid` with a line. Nothing else, and within bounds."""
+"""Fuzz target: any text as a configuration file gives settings, or `ConfigInvalid` with a line. Nothing else,
+and within bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ FRAGMENTS = (
 )  # fmt: skip
 TEXTS = st.one_of(st.text(max_size=40), st.sampled_from(FRAGMENTS), st.just("x" * 20_000))
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS, st.integers(10**30, 10**40))
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +86,13 @@ def changed(place: tuple[Any, ...], value: Any, key: str | None, remove: bool) -
     return document
 
 
-@given(text=st.one_of(st.text(), st.binary().map(lambda data: data.decode("latin-1")), st.lists(TEXTS, max_size=12).map("".join)))
+@given(
+    text=st.one_of(
+        st.text(),
+        st.binary().map(lambda data: data.decode("latin-1")),
+        st.lists(TEXTS, max_size=12).map("".join),
+    )
+)
 @fuzzing(0.7)
 @example("")
 @example("a")
@@ -117,7 +128,10 @@ def test_any_bytes(file: Path, data: bytes) -> None:
 
 @given(
     edits=st.lists(
-        st.tuples(st.integers(0, len(EXAMPLE)), st.integers(0, 20), st.sampled_from(FRAGMENTS) | st.text(max_size=5)), max_size=4
+        st.tuples(
+            st.integers(0, len(EXAMPLE)), st.integers(0, 20), st.sampled_from(FRAGMENTS) | st.text(max_size=5)
+        ),
+        max_size=4,
     )
 )
 @fuzzing(0.4)
@@ -128,7 +142,13 @@ def test_the_example_with_pieces_replaced(file: Path, edits: list[tuple[int, int
     judge(file, text)
 
 
-@given(place=st.sampled_from(PLACES), value=VALUES, key=st.none() | TEXTS, remove=st.booleans(), escaped=st.booleans())
+@given(
+    place=st.sampled_from(PLACES),
+    value=VALUES,
+    key=st.none() | TEXTS,
+    remove=st.booleans(),
+    escaped=st.booleans(),
+)
 @fuzzing(0.8)
 def test_the_example_with_a_value_replaced(
     file: Path, place: tuple[Any, ...], value: Any, key: str | None, remove: bool, escaped: bool
@@ -142,8 +162,12 @@ def bomb(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("text", [bomb(9, 10), bomb(31, 2), "a: &a [*a, *a]", "a: &a {b: *a, c: *a}", "a: &a\n- *a\n- *a\n- *a"])
-def test_an_alias_bomb_is_refused_after_a_bounded_number_of_values(file: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", [bomb(9, 10), bomb(31, 2), "a: &a [*a, *a]", "a: &a {b: *a, c: *a}", "a: &a\n- *a\n- *a\n- *a"]
+)
+def test_an_alias_bomb_is_refused_after_a_bounded_number_of_values(
+    file: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Values are counted, not seconds."""
     steps: list[None] = []
     value = yaml_loader._value

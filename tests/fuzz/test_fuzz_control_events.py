@@ -33,7 +33,13 @@ VALUES_PER_BYTE_MAX = 8
 """With 1,024 more: what the reader allows for a datum."""
 
 LONG_NUMBERS = st.sampled_from(
-    [b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\xff" * 9 + b"\x01", b"\xff" * 12, b"\x80" * 20, b"\x02" * 40]
+    [
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\xff" * 9 + b"\x01",
+        b"\xff" * 12,
+        b"\x80" * 20,
+        b"\x02" * 40,
+    ]
 )
 
 
@@ -110,10 +116,13 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     fields = st.lists(st.fixed_dictionaries({"name": st.sampled_from(NAMES), "type": inner}), max_size=4)
     return (
         st.fixed_dictionaries(
-            {"type": st.just("array"), "items": inner}, optional={"logicalType": st.just("map"), "element-id": st.integers()}
+            {"type": st.just("array"), "items": inner},
+            optional={"logicalType": st.just("map"), "element-id": st.integers()},
         )
         | st.fixed_dictionaries({"type": st.just("record"), "name": st.sampled_from(NAMES), "fields": fields})
-        | st.fixed_dictionaries({"type": st.just("fixed"), "name": st.sampled_from(NAMES), "size": st.integers(-1, 2**70)})
+        | st.fixed_dictionaries(
+            {"type": st.just("fixed"), "name": st.sampled_from(NAMES), "size": st.integers(-1, 2**70)}
+        )
         | st.lists(inner | st.just("null"), max_size=3)
         | st.fixed_dictionaries({"type": inner})
     )
@@ -142,7 +151,12 @@ def test_any_schema_and_any_datum(tree: Any, datum: bytes) -> None:
 
 
 @fuzzing()
-@given(st.integers(0, 70), st.sampled_from(["array", "union", "record"]), st.sampled_from(["int", "null", "n0"]), st.binary(max_size=40))
+@given(
+    st.integers(0, 70),
+    st.sampled_from(["array", "union", "record"]),
+    st.sampled_from(["int", "null", "n0"]),
+    st.binary(max_size=40),
+)
 def test_schemas_that_nest_as_deep_as_they_like(depth: int, kind: str, leaf: str, datum: bytes) -> None:
     tree: Any = leaf
     for level in range(depth):
@@ -152,7 +166,11 @@ def test_schemas_that_nest_as_deep_as_they_like(depth: int, kind: str, leaf: str
             case "union":
                 tree = ["null", {"type": "array", "items": tree}]
             case _:
-                tree = {"type": "record", "name": f"n{depth - level}", "fields": [{"name": "f", "type": tree}]}
+                tree = {
+                    "type": "record",
+                    "name": f"n{depth - level}",
+                    "fields": [{"name": "f", "type": tree}],
+                }
     try:
         schema = parse_schema(json.dumps(tree))
         read_datum(schema, datum)
@@ -164,11 +182,16 @@ def test_schemas_that_nest_as_deep_as_they_like(depth: int, kind: str, leaf: str
 @pytest.mark.parametrize("width", [1, 2, 7])
 @pytest.mark.parametrize("count", [24, 40, 700])
 def test_names_that_refer_to_each_other_cost_what_their_text_does(width: int, count: int) -> None:
-    """A text of `count` records, each with the one before it `width` times: a tree of width ** count types."""
-    fields: list[Any] = [{"name": "f0", "type": {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "null"}]}}]
+    """A text of `count` records, each with the one before it `width` times: a tree of width ** count
+    types."""
+    fields: list[Any] = [
+        {"name": "f0", "type": {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "null"}]}}
+    ]
     for number in range(1, count):
         parts = [{"name": f"g{part}", "type": f"r{number - 1}"} for part in range(width)]
-        fields.append({"name": f"f{number}", "type": {"type": "record", "name": f"r{number}", "fields": parts}})
+        fields.append(
+            {"name": f"f{number}", "type": {"type": "record", "name": f"r{number}", "fields": parts}}
+        )
     text = json.dumps({"type": "record", "name": "top", "fields": fields})
     if (width, count) == (1, 24):
         assert read_data(parse_schema(text), b"", 1)
@@ -181,7 +204,12 @@ def test_names_that_refer_to_each_other_cost_what_their_text_does(width: int, co
 
 
 @pytest.mark.parametrize(
-    "tree", [{"type": "record", "name": "n", "fields": [{"name": "f", "type": "n"}]}, ["null", "n"], {"type": "array", "items": "n"}]
+    "tree",
+    [
+        {"type": "record", "name": "n", "fields": [{"name": "f", "type": "n"}]},
+        ["null", "n"],
+        {"type": "array", "items": "n"},
+    ],
 )
 def test_a_name_that_refers_to_itself_is_refused(tree: Any) -> None:
     with pytest.raises(Corrupted, match="not defined before it"):
@@ -198,7 +226,9 @@ def entries(sample: bytes) -> list[bytes]:
     event = pb.Event(text_sha256=digest, datum=datum)
     made = [
         pb.ControlEntry(format=1, id=bytes([1] * 16), epoch=1, epoch_started=pb.EpochStarted()),
-        pb.ControlEntry(format=1, id=bytes([2] * 16), epoch=1, schema_text=pb.SchemaText(sha256=digest, text=text)),
+        pb.ControlEntry(
+            format=1, id=bytes([2] * 16), epoch=1, schema_text=pb.SchemaText(sha256=digest, text=text)
+        ),
         pb.ControlEntry(format=1, id=bytes([3] * 16), epoch=1, files_written=pb.FilesWritten(event=event)),
     ]
     return [one.SerializeToString() for one in made]

@@ -1,6 +1,7 @@
 """Fuzz target: the head and the body of HTTP requests, over a real connection.
 
-Any bytes, in any pieces, get an answer or a closed connection within a bound. The port then still answers, and the log has no error.
+Any bytes, in any pieces, get an answer or a closed connection within a bound. The port then still answers,
+and the log has no error.
 """
 
 from __future__ import annotations
@@ -54,30 +55,80 @@ PATHS = st.sampled_from(
         ),
     ]
 ).map(str.encode) | st.binary(max_size=60)
-METHODS = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT", b"CONNECT", b"OPTIONS", b"get", b"PRI"]) | st.binary(max_size=10)
-VERSIONS = st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1x"]) | st.binary(max_size=10)
+METHODS = st.sampled_from(
+    [b"GET", b"POST", b"HEAD", b"PUT", b"CONNECT", b"OPTIONS", b"get", b"PRI"]
+) | st.binary(max_size=10)
+VERSIONS = st.sampled_from(
+    [b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1x"]
+) | st.binary(max_size=10)
 ENDS = st.sampled_from([b"\r\n"] * 8 + [b"\n", b"\r", b"\r\r\n", b""])
 VALUES = st.sampled_from(
     [
-        *(b"localhost", b"127.0.0.1:80", b"evil.example", b"0", b"3", b"18", b"+3", b"-1", b"3, 3", b"99999999999999999999", b"1" * 30),
-        *(b"chunked", b"gzip, chunked", b"identity", b"close", b"keep-alive", b"upgrade", b"websocket", b"100-continue", b"gzip"),
-        *(b"application/x-ndjson", b"application/x-protobuf", b"application/json", b"text/plain; charset=latin-1"),
+        *(
+            b"localhost",
+            b"127.0.0.1:80",
+            b"evil.example",
+            b"0",
+            b"3",
+            b"18",
+            b"+3",
+            b"-1",
+            b"3, 3",
+            b"99999999999999999999",
+            b"1" * 30,
+        ),
+        *(
+            b"chunked",
+            b"gzip, chunked",
+            b"identity",
+            b"close",
+            b"keep-alive",
+            b"upgrade",
+            b"websocket",
+            b"100-continue",
+            b"gzip",
+        ),
+        *(
+            b"application/x-ndjson",
+            b"application/x-protobuf",
+            b"application/json",
+            b"text/plain; charset=latin-1",
+        ),
         *(f"Bearer {TOKEN}".encode(), b"Bearer \xff", b" " * 5000 + b"\x00", b"a" * 40_000),
     ]
 ) | st.binary(max_size=40)
 NAMES = st.sampled_from(
     [
-        *(b"Host", b"Content-Length", b"Transfer-Encoding", b"Connection", b"Upgrade", b"Expect", b"Content-Type", b"Content-Encoding"),
+        *(
+            b"Host",
+            b"Content-Length",
+            b"Transfer-Encoding",
+            b"Connection",
+            b"Upgrade",
+            b"Expect",
+            b"Content-Type",
+            b"Content-Encoding",
+        ),
         *(b"Authorization", b"Origin", b"X", b" X", b"X "),
     ]
 ) | st.binary(max_size=10)
-HEADERS = st.lists(st.tuples(NAMES, st.sampled_from([b": ", b":", b" : "]), VALUES, ENDS).map(b"".join), max_size=6).map(b"".join)
+HEADERS = st.lists(
+    st.tuples(NAMES, st.sampled_from([b": ", b":", b" : "]), VALUES, ENDS).map(b"".join), max_size=6
+).map(b"".join)
 BODIES = st.one_of(
     st.just(b""),
     st.binary(max_size=200),
-    st.sampled_from([b'{"value": "YQ=="}\n', b"{", b"[]", b'{"all": null}', b"\x00" * 18, b"\xff\xff\xff\xff\x0f"]),
     st.sampled_from(
-        [b"3\r\nabc\r\n0\r\n\r\n", b"0\r\nX: y\r\n\r\n", b"zz\r\n", b"ffffffffffffffffffff\r\n", b"1;" + b"x" * 2000 + b"\r\na\r\n"]
+        [b'{"value": "YQ=="}\n', b"{", b"[]", b'{"all": null}', b"\x00" * 18, b"\xff\xff\xff\xff\x0f"]
+    ),
+    st.sampled_from(
+        [
+            b"3\r\nabc\r\n0\r\n\r\n",
+            b"0\r\nX: y\r\n\r\n",
+            b"zz\r\n",
+            b"ffffffffffffffffffff\r\n",
+            b"1;" + b"x" * 2000 + b"\r\na\r\n",
+        ]
     ),
 )
 
@@ -96,7 +147,15 @@ def requests(draw: st.DrawFn) -> bytes:
         else b"Content-Length: %d" % (len(body) + draw(st.sampled_from([0, 0, 0, -1, 7])))
     )
     target = draw(METHODS) + b" " + draw(PATHS) + b" HTTP/1.1\r\n"
-    fixed = b"Host: localhost\r\nContent-Type: application/" + kind + b"\r\nAuthorization: " + token + b"\r\n" + length + b"\r\n"
+    fixed = (
+        b"Host: localhost\r\nContent-Type: application/"
+        + kind
+        + b"\r\nAuthorization: "
+        + token
+        + b"\r\n"
+        + length
+        + b"\r\n"
+    )
     return target + fixed + draw(HEADERS) + b"\r\n" + body
 
 
@@ -147,7 +206,9 @@ def replied(daemon: Daemon, data: bytes, cuts: list[int]) -> bytes:
 
 @fuzzing()
 @given(INPUTS, CUTS)
-def test_any_bytes_get_an_answer_or_a_closed_connection(port: tuple[Daemon, list[logging.LogRecord]], data: bytes, cuts: list[int]) -> None:
+def test_any_bytes_get_an_answer_or_a_closed_connection(
+    port: tuple[Daemon, list[logging.LogRecord]], data: bytes, cuts: list[int]
+) -> None:
     daemon, wrong = port
     reply = replied(daemon, data, cuts)
     if reply and not reply.startswith(b"HTTP/1.1 100"):

@@ -1,6 +1,7 @@
 """Fuzz target: the bytes of an intake file, altered in every way that a disk, a tool or a stranger can.
 
-The reader gives the records that were written, or an error that names the file. It never allocates much more than the file's own size.
+The reader gives the records that were written, or an error that names the file. It never allocates much more
+than the file's own size.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def read(data: bytes, digest: bytes) -> list[tuple[int, pa.RecordBatch]]:
 
 @st.composite
 def changed(draw: st.DrawFn) -> bytes:
-    """The file with some bytes changed, left out, doubled or put in; mostly before the footer, which a digest covers."""
+    """The file with some bytes changed, left out, doubled or put in; mostly before the footer, which a digest
+    covers."""
     data = bytearray(original()[0])
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data) - 1))

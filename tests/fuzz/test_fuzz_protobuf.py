@@ -1,6 +1,7 @@
 """Fuzz target: Protobuf payloads, as bytes from anywhere.
 
-A batch is decoded to columns and rebuilt byte for byte, or keeps its bytes. Both engines and the edge of the intake come to one verdict.
+A batch is decoded to columns and rebuilt byte for byte, or keeps its bytes. Both engines and the edge of the
+intake come to one verdict.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def made_of(seed: int) -> Made:
 @cache
 def judges(seed: int) -> tuple[RecordCodec, RecordCodec, EdgeCheck]:
     source = made_of(seed).source
-    return RecordCodec(schema_for(source), "ptars"), RecordCodec(schema_for(source), "protobuf"), EdgeCheck(source)
+    return (
+        RecordCodec(schema_for(source), "ptars"),
+        RecordCodec(schema_for(source), "protobuf"),
+        EdgeCheck(source),
+    )
 
 
 def valid(seed: int, number: int) -> bytes:
@@ -44,19 +49,35 @@ def valid(seed: int, number: int) -> bytes:
 
 
 def altered(seed: int, number: int) -> bytes:
-    return mutated(random.Random(number), made_of(seed).make.DESCRIPTOR, valid(seed, number), [valid(seed, number + 1)])[1]
+    return mutated(
+        random.Random(number), made_of(seed).make.DESCRIPTOR, valid(seed, number), [valid(seed, number + 1)]
+    )[1]
 
 
 FIELDS = st.lists(
     st.sampled_from(
-        [b"\x0a\x00", b"\x12\x00", b"\x1a\x00", b"\x08\x01", b"\x0b", b"\x0c", b"\x0d\x00\x00\x00\x00", b"\x82\x01\x00", b"\xff"]
+        [
+            b"\x0a\x00",
+            b"\x12\x00",
+            b"\x1a\x00",
+            b"\x08\x01",
+            b"\x0b",
+            b"\x0c",
+            b"\x0d\x00\x00\x00\x00",
+            b"\x82\x01\x00",
+            b"\xff",
+        ]
     ),
     max_size=200,
 ).map(b"".join)
 
 
 @fuzzing()
-@given(st.integers(0, SCHEMAS - 1), st.lists(st.one_of(st.binary(max_size=200), FIELDS), min_size=1, max_size=4), st.integers(0, 10_000))
+@given(
+    st.integers(0, SCHEMAS - 1),
+    st.lists(st.one_of(st.binary(max_size=200), FIELDS), min_size=1, max_size=4),
+    st.integers(0, 10_000),
+)
 @example(0, [b"\x0a\x00" * 20_000, b"\x0b" * 200], 0)
 def test_any_bytes_are_decoded_or_kept(seed: int, payloads: list[bytes], number: int) -> None:
     records = [*payloads, valid(seed, number), altered(seed, number), None]
@@ -74,6 +95,8 @@ def test_any_bytes_are_decoded_or_kept(seed: int, payloads: list[bytes], number:
         for record, row in zip(records, rows, strict=True):
             assert (row is None) == (record is None)
             assert row is None or row[ERR] is None or row[RAW] == record
-        verdicts.append({place: row[ERR] for place, row in enumerate(rows) if row is not None and row[ERR] is not None})
+        verdicts.append(
+            {place: row[ERR] for place, row in enumerate(rows) if row is not None and row[ERR] is not None}
+        )
     assert verdicts[0] == verdicts[1]
     assert edge.check(values_of(records)).errors == verdicts[0]

@@ -1,4 +1,5 @@
-"""Any bytes that are sent as records give records or `InvalidInput`, and what is taken comes back as it was sent."""
+"""Any bytes that are sent as records give records or `InvalidInput`, and what is taken comes back as it was
+sent."""
 
 from __future__ import annotations
 
@@ -21,17 +22,23 @@ MESSAGE_MAX = 4000
 RECORD_BYTES_MAX = 1 << 16
 
 TEXTS = (
-    st.text(max_size=30) | st.text(st.characters(categories=["Cs", "Cc", "Cf"]), max_size=5) | st.sampled_from(["QQ==", "QQ", "=", "/+A="])
+    st.text(max_size=30)
+    | st.text(st.characters(categories=["Cs", "Cc", "Cf"]), max_size=5)
+    | st.sampled_from(["QQ==", "QQ", "=", "/+A="])
 )
 TIMES = st.from_regex(
-    r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{0,12})?([Zz]|[+-][0-2][0-9]:[0-6][0-9])\Z"
+    r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][Tt "
+    r"][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{0,12})?([Zz]|[+-][0-2][0-9]:[0-6][0-9])\Z"
 )
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS | TIMES,
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(TEXTS, inside, max_size=3),
     max_leaves=8,
 )
-NAMES = st.sampled_from(["topic", "partition", "timestamp", "key", "value", "headers", "offset", "sequence"]) | TEXTS
+NAMES = (
+    st.sampled_from(["topic", "partition", "timestamp", "key", "value", "headers", "offset", "sequence"])
+    | TEXTS
+)
 DOCUMENTS = st.fixed_dictionaries(
     {"value": st.none() | TEXTS},
     optional={
@@ -41,7 +48,12 @@ DOCUMENTS = st.fixed_dictionaries(
         "headers": st.none() | st.lists(st.tuples(TEXTS, st.none() | TEXTS), max_size=3),
     },
 ) | st.dictionaries(NAMES, ANY, max_size=6)
-LINES = DOCUMENTS.map(json.dumps) | ANY.map(json.dumps) | st.text(max_size=60) | st.from_regex(r'\A[\[\]{}:,"0-9eE.\\u+-]{0,60}\Z')
+LINES = (
+    DOCUMENTS.map(json.dumps)
+    | ANY.map(json.dumps)
+    | st.text(max_size=60)
+    | st.from_regex(r'\A[\[\]{}:,"0-9eE.\\u+-]{0,60}\Z')
+)
 BYTES = st.binary(max_size=200)
 
 
@@ -68,7 +80,10 @@ MESSAGES = st.builds(
 
 def framed(messages: list[bytes]) -> bytes:
     """Each behind its length, which is below 128 or takes two bytes."""
-    return b"".join(bytes([len(one)] if len(one) < 128 else [len(one) & 0x7F | 0x80, len(one) >> 7]) + one for one in messages)
+    return b"".join(
+        bytes([len(one)] if len(one) < 128 else [len(one) & 0x7F | 0x80, len(one) >> 7]) + one
+        for one in messages
+    )
 
 
 def taken(read: Any) -> list[Input]:
@@ -133,7 +148,9 @@ def test_fuzz_delimited_values(value: bytes, data: st.DataObject) -> None:
     for item in found:
         assert_comes_back(item)
     values = [item.record.value or b"" for item in found]
-    assert sent.startswith(framed(values)) or len(sent) > sum(map(len, values))  # a length may be written in more bytes than it needs
+    assert sent.startswith(framed(values)) or len(sent) > sum(
+        map(len, values)
+    )  # a length may be written in more bytes than it needs
 
 
 @fuzzing()

@@ -1,4 +1,5 @@
-"""Fuzz target: for every answer of a schema registry a fetch gives a schema or a typed error, within bounds of bytes and of time."""
+"""Fuzz target: for every answer of a schema registry a fetch gives a schema or a typed error, within bounds
+of bytes and of time."""
 
 from __future__ import annotations
 
@@ -30,10 +31,21 @@ MESSAGE_MAX = 20_000
 SALE = "CgdzLnByb3RvEgNsYWIiKgoEU2FsZRIOCgJpZBgBIAEoA1ICaWQSEgoEbm90ZRgCIAEoCVIEbm90ZWIGcHJvdG8z"
 DATA = base64.standard_b64decode(SALE)
 
-NUMBERS = st.one_of(st.integers(), st.integers(10**20, 10**30), st.floats(), st.booleans(), st.sampled_from([0, 1, 2**31, 2**32]))
-TEXTS = st.one_of(st.text(max_size=30), st.sampled_from(["PROTOBUF", "AVRO", "\ud800", "../a", "/", "", "a\x00b", SALE, "syntax=1;"]))
+NUMBERS = st.one_of(
+    st.integers(),
+    st.integers(10**20, 10**30),
+    st.floats(),
+    st.booleans(),
+    st.sampled_from([0, 1, 2**31, 2**32]),
+)
+TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(["PROTOBUF", "AVRO", "\ud800", "../a", "/", "", "a\x00b", SALE, "syntax=1;"]),
+)
 JSON = st.recursive(
-    st.none() | NUMBERS | TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
+    st.none() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
 )
 REFERENCE = st.fixed_dictionaries({"name": TEXTS | JSON, "subject": TEXTS | JSON, "version": NUMBERS | JSON})
 VERSION = st.fixed_dictionaries(
@@ -73,20 +85,34 @@ class Registry:
             handler.wfile.write(self.raw)
         else:
             path = handler.path
-            kind = "latest" if path.endswith("latest") else "versions" if path.endswith("versions?deleted=true") else "version"
+            kind = (
+                "latest"
+                if path.endswith("latest")
+                else "versions"
+                if path.endswith("versions?deleted=true")
+                else "version"
+            )
             document = self.documents[kind]
             answer(handler, 200, document if isinstance(document, bytes) else json.dumps(document).encode())
         return True
 
     def settings(self) -> ConfluentSettings:
         return ConfluentSettings(
-            url=self.server.url, attempts_max=1, backoff=0.001, down_pause=0.0, timeout=5.0, answer_bytes_max=64 * 1024, references_max=5
+            url=self.server.url,
+            attempts_max=1,
+            backoff=0.001,
+            down_pause=0.0,
+            timeout=5.0,
+            answer_bytes_max=64 * 1024,
+            references_max=5,
         )
 
     def judge(self) -> None:
         """Ask as archiving does, and each question by itself."""
         client = RegistryClient(self.settings(), SystemClock())
-        fetch = SchemaFetcher(SchemaRegistrySettings(confluent=self.settings(), when_down="wait"), SystemClock())
+        fetch = SchemaFetcher(
+            SchemaRegistrySettings(confluent=self.settings(), when_down="wait"), SystemClock()
+        )
         until_s = time.monotonic() + 60
         for ask in (
             lambda: client.latest("a", until_s),
@@ -118,13 +144,20 @@ HEADERS = st.lists(
     ),
     max_size=3,
 ).map(lambda lines: b"".join(line + b"\r\n" for line in lines))  # fmt: skip
-BODIES = st.one_of(st.binary(max_size=100), JSON.map(lambda value: json.dumps(value).encode()), st.just(b"z" * 200_000))
+BODIES = st.one_of(
+    st.binary(max_size=100), JSON.map(lambda value: json.dumps(value).encode()), st.just(b"z" * 200_000)
+)
 
 
 @given(
     raw=st.one_of(
         st.binary(max_size=200),
-        st.builds(response, st.sampled_from(["200 OK", "404 x", "302 x", "500 x", "999", "x", "200"]), HEADERS, BODIES),
+        st.builds(
+            response,
+            st.sampled_from(["200 OK", "404 x", "302 x", "500 x", "999", "x", "200"]),
+            HEADERS,
+            BODIES,
+        ),
     )
 )
 @fuzzing(0.5)
@@ -159,13 +192,19 @@ def test_deep_json_is_refused(registry: Registry, depth: int, key: str | None) -
     deep = b"[" * depth + b"]" * depth
     if key == "references":
         deep = b'[{"name":"a","subject":"b","version":' + deep + b"}]"
-    body = deep if key is None else b'{"version":1,"id":7,"schemaType":"PROTOBUF","schema":"x","%s":%s}' % (key.encode(), deep)
+    body = (
+        deep
+        if key is None
+        else b'{"version":1,"id":7,"schemaType":"PROTOBUF","schema":"x","%s":%s}' % (key.encode(), deep)
+    )
     registry.raw = None
     registry.documents = {"latest": body, "versions": body, "version": body}
     registry.judge()
 
 
-@pytest.mark.parametrize("number", [b"9" * 5000, b"1e999", b"-1e999", b"NaN", b"1" + b"0" * 60_000, b"0.1e-9999"])
+@pytest.mark.parametrize(
+    "number", [b"9" * 5000, b"1e999", b"-1e999", b"NaN", b"1" + b"0" * 60_000, b"0.1e-9999"]
+)
 def test_huge_numbers_are_refused(registry: Registry, number: bytes) -> None:
     body = b'{"version":%s,"id":%s,"schemaType":"PROTOBUF","schema":"x"}' % (number, number)
     registry.raw = None
@@ -188,7 +227,9 @@ def serialized(data: bytes) -> None:
     assert len(said(read)) < MESSAGE_MAX
 
 
-NAMES = st.sampled_from(["a", "A", "b", "", "a.b", ".lab.A", ".A", "1", "é", "__raw__", "x" * 300]) | st.text(max_size=8)
+NAMES = st.sampled_from(["a", "A", "b", "", "a.b", ".lab.A", ".A", "1", "é", "__raw__", "x" * 300]) | st.text(
+    max_size=8
+)
 _IDENTIFIERS = st.sampled_from([".lab.A", ".lab.B", "A", ".google.type.Date", ".google.protobuf.Any", ""])
 FIELDS = st.builds(
     lambda name, number, kind, label, type_name, oneof: descriptor_pb2.FieldDescriptorProto(
@@ -215,11 +256,19 @@ MESSAGES = st.builds(
 )
 FILES = st.builds(
     lambda package, syntax, imports, messages, public: descriptor_pb2.FileDescriptorProto(
-        name="s.proto", package=package, syntax=syntax, dependency=imports, message_type=messages, public_dependency=public
+        name="s.proto",
+        package=package,
+        syntax=syntax,
+        dependency=imports,
+        message_type=messages,
+        public_dependency=public,
     ),
     st.sampled_from(["lab", "", "lab"]) | NAMES,
     st.sampled_from(["proto2", "proto3", "editions", "", "x"]),
-    st.lists(st.sampled_from(["google/type/date.proto", "google/protobuf/any.proto", "a.proto", "missing.proto"]), max_size=2),
+    st.lists(
+        st.sampled_from(["google/type/date.proto", "google/protobuf/any.proto", "a.proto", "missing.proto"]),
+        max_size=2,
+    ),
     st.lists(MESSAGES, max_size=3),
     st.just([]) | st.lists(st.integers(-1, 3), max_size=1),
 )
@@ -231,7 +280,11 @@ def test_any_descriptor_as_a_serialized_schema(file: descriptor_pb2.FileDescript
     serialized(file.SerializeToString())
 
 
-@given(edits=st.lists(st.tuples(st.integers(0, len(DATA)), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=4))
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, len(DATA)), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=4
+    )
+)
 @fuzzing()
 def test_any_bytes_as_a_serialized_schema(edits: list[tuple[int, int, bytes]]) -> None:
     data = DATA

@@ -1,7 +1,9 @@
-"""The outside harness: `python -m tests.harness run --seed N --minutes M` and `python -m tests.harness judge FOLDER`.
+"""The outside harness: `python -m tests.harness run --seed N --minutes M` and `python -m tests.harness judge
+FOLDER`.
 
-Prints one JSON document on standard output, what it does on standard error. Exit codes: 0 valid, 1 invalid, 2 unknown, 3 bad usage.
-The plan of faults is a function of the seed; the timing of processes is not, so a run can be repeated but not replayed exactly.
+Prints one JSON document on standard output, what it does on standard error. Exit codes: 0 valid, 1 invalid, 2
+unknown, 3 bad usage. The plan of faults is a function of the seed; the timing of processes is not, so a run
+can be repeated but not replayed exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from tests.harness.supervisor import SENDERS, RunOptions, Supervisor, program, v
 CODES = {"valid": 0, "invalid": 1, "unknown": 2}
 USAGE = 3
 DEPLOYMENTS = LOCAL, BUCKET, MIRROR = ("local", "bucket", "mirror")
-"""One folder; a bucket, etcd and a REST catalog; a mirrored Kafka cluster, and etcd. The last two bring servers, workers and faults."""
+"""One folder; a bucket, etcd and a REST catalog; a mirrored Kafka cluster, and etcd. The last two bring
+servers, workers and faults."""
 DISK_MEGABYTES, DISK_MEGABYTES_A_MINUTE = 256, 150
 """Size of the small file system: what a run writes in its time, and some room for archives."""
 
@@ -43,18 +46,53 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m tests.harness", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run workloads and faults, read back, judge")
-    run.add_argument("--seed", type=int, help="of the plan of faults and the records (default: drawn, and printed)")
-    run.add_argument("--minutes", type=float, default=1.0, help="how long records are sent; settling and reading come on top")
+    run.add_argument(
+        "--seed", type=int, help="of the plan of faults and the records (default: drawn, and printed)"
+    )
+    run.add_argument(
+        "--minutes",
+        type=float,
+        default=1.0,
+        help="how long records are sent; settling and reading come on top",
+    )
     run.add_argument("--workers", type=int, default=3)
-    run.add_argument("--senders", default=",".join(SENDERS), help=f"threads of each worker, of {', '.join(SENDERS)} (default: all)")
-    run.add_argument("--faults", default=",".join(FAULTS), help=f"what is played, of {', '.join(FAULTS)} (default: all; empty: none)")
-    run.add_argument("--archive-rounds", type=int, default=1, help="rounds of archiving; with two or more some are killed")
-    run.add_argument("--stop-seconds", type=float, default=4.0, help="how long a worker is stopped: longer than a lease or a transaction")
+    run.add_argument(
+        "--senders",
+        default=",".join(SENDERS),
+        help=f"threads of each worker, of {', '.join(SENDERS)} (default: all)",
+    )
+    run.add_argument(
+        "--faults",
+        default=",".join(FAULTS),
+        help=f"what is played, of {', '.join(FAULTS)} (default: all; empty: none)",
+    )
+    run.add_argument(
+        "--archive-rounds", type=int, default=1, help="rounds of archiving; with two or more some are killed"
+    )
+    run.add_argument(
+        "--stop-seconds",
+        type=float,
+        default=4.0,
+        help="how long a worker is stopped: longer than a lease or a transaction",
+    )
     run.add_argument("--pause", type=float, default=0.05, help="seconds between two bursts of a sender")
     run.add_argument("--burst-max", type=int, default=40, help="records of a burst")
-    run.add_argument("--folder", type=Path, help="where the history is kept (default: a new folder, kept unless the run is valid)")
-    run.add_argument("--deployment", choices=DEPLOYMENTS, default=DEPLOYMENTS[0], help="what it runs on; see docs/testing.md")
-    run.add_argument("--no-mount", action="store_true", help="play a full disk by a limit on file sizes, as where nobody may mount")
+    run.add_argument(
+        "--folder",
+        type=Path,
+        help="where the history is kept (default: a new folder, kept unless the run is valid)",
+    )
+    run.add_argument(
+        "--deployment",
+        choices=DEPLOYMENTS,
+        default=DEPLOYMENTS[0],
+        help="what it runs on; see docs/testing.md",
+    )
+    run.add_argument(
+        "--no-mount",
+        action="store_true",
+        help="play a full disk by a limit on file sizes, as where nobody may mount",
+    )
     run.add_argument("--mounted", action="store_true", help=argparse.SUPPRESS)
     run.add_argument("--temporary", action="store_true", help=argparse.SUPPRESS)
     judging = commands.add_parser("judge", help="judge a history that is there")
@@ -77,9 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list[str]) -> int:
-    faults, senders = _names(parser, "--faults", asked.faults, FAULTS), _names(parser, "--senders", asked.senders, SENDERS)
-    if asked.minutes <= 0 or asked.workers < 1 or asked.archive_rounds < 0 or asked.burst_max < 1 or not senders:
-        parser.error("--minutes, --workers, --burst-max and the number of --senders must be positive, --archive-rounds not negative")
+    faults, senders = (
+        _names(parser, "--faults", asked.faults, FAULTS),
+        _names(parser, "--senders", asked.senders, SENDERS),
+    )
+    if (
+        asked.minutes <= 0
+        or asked.workers < 1
+        or asked.archive_rounds < 0
+        or asked.burst_max < 1
+        or not senders
+    ):
+        parser.error(
+            "--minutes, --workers, --burst-max and the number of --senders must be positive, "
+            "--archive-rounds not negative"
+        )
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     if asked.deployment != LOCAL:
         return _run_on_servers(parser, asked, seed)
@@ -120,11 +170,21 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list
 
 
 def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, seed: int) -> int:
-    """With real servers, which are the tests' own; only then is their code loaded, and never where a verdict is found."""
+    """With real servers, which are the tests' own; only then is their code loaded, and never where a verdict
+    is found."""
     from tests.support.kafka.mirror_run import mirror_run
     from tests.support.log.bucket_run import bucket_run
 
-    for name in ("workers", "senders", "faults", "archive_rounds", "stop_seconds", "pause", "burst_max", "no_mount"):
+    for name in (
+        "workers",
+        "senders",
+        "faults",
+        "archive_rounds",
+        "stop_seconds",
+        "pause",
+        "burst_max",
+        "no_mount",
+    ):
         if getattr(asked, name) != parser.parse_args(["run"]).__dict__[name]:
             parser.error(f"--{name.replace('_', '-')} is for --deployment {LOCAL}")
     folder = Path(tempfile.mkdtemp(prefix="harness-")) if asked.folder is None else asked.folder.absolute()
@@ -132,7 +192,9 @@ def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, 
     if any(folder.iterdir()):
         parser.error(f"{folder} is not empty; a run wants a folder of its own")
     print(f"seed {seed}, folder {folder}", file=sys.stderr)
-    with (bucket_run if asked.deployment == BUCKET else mirror_run)(folder, seed, asked.minutes * 60, _tell) as run:
+    with (bucket_run if asked.deployment == BUCKET else mirror_run)(
+        folder, seed, asked.minutes * 60, _tell
+    ) as run:
         run.run()
     code = _judge(folder, {"seed": seed, "folder": str(folder)})
     if code == 0 and asked.folder is None:

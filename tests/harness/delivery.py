@@ -1,6 +1,7 @@
 """Sending records with a note before and after: what is about to be sent, then what was answered.
 
-Owns the order that makes a ledger worth something: the note that a record is sent is on disk before the product sees the record.
+Owns the order that makes a ledger worth something: the note that a record is sent is on disk before the
+product sees the record.
 """
 
 from __future__ import annotations
@@ -88,16 +89,26 @@ class Desk:
         if transaction is not None:
             event["tx"] = transaction
         event["records"] = [
-            [item.number, item.topic, item.partition, item.sequence, content.digest] for item, content in zip(items, contents, strict=True)
+            [item.number, item.topic, item.partition, item.sequence, content.digest]
+            for item, content in zip(items, contents, strict=True)
         ]
         self._ledger.write_all([event])
         send = self._together if together else self._one_by_one
         answers = send(target, items, contents)
         records = [
-            [item.number, answer.outcome, answer.partition, answer.offset, answer.sequence, answer.error and answer.error[:200]]
+            [
+                item.number,
+                answer.outcome,
+                answer.partition,
+                answer.offset,
+                answer.sequence,
+                answer.error and answer.error[:200],
+            ]
             for item, answer in zip(items, answers, strict=True)
         ]
-        self._ledger.write_all([{"event": "ack", "sender": self.sender, "attempt": attempt, "records": records}])
+        self._ledger.write_all(
+            [{"event": "ack", "sender": self.sender, "attempt": attempt, "records": records}]
+        )
         return answers
 
     @staticmethod
@@ -118,7 +129,10 @@ class Desk:
             except ArchiverError as error:
                 sent = _raised(error, item)
             pending.append(sent)
-        return [one if isinstance(one, Answer) else _answer(one, item) for one, item in zip(pending, items, strict=True)]
+        return [
+            one if isinstance(one, Answer) else _answer(one, item)
+            for one, item in zip(pending, items, strict=True)
+        ]
 
     @staticmethod
     def _together(target: Target, items: Sequence[Item], contents: Sequence[Payload]) -> list[Answer]:
@@ -126,13 +140,20 @@ class Desk:
         columns: dict[str, Any] = {
             "key": pa.array([content.key for content in contents], pa.binary()),
             "value": pa.array([content.value for content in contents], pa.binary()),
-            "headers": pa.array([[{"key": key, "value": value} for key, value in content.headers] for content in contents], _HEADERS),
-            "event_timestamp": pa.array([content.timestamp_us for content in contents], pa.timestamp("us", tz="UTC")),
+            "headers": pa.array(
+                [[{"key": key, "value": value} for key, value in content.headers] for content in contents],
+                _HEADERS,
+            ),
+            "event_timestamp": pa.array(
+                [content.timestamp_us for content in contents], pa.timestamp("us", tz="UTC")
+            ),
         }
         only = items[0].partition if len(partitions) == 1 else None
         if only is None:
             columns["partition"] = pa.array([item.partition for item in items], pa.int32())
-        named: dict[str, Any] = {} if items[0].sequence is None else {"sequence": [item.sequence for item in items]}
+        named: dict[str, Any] = (
+            {} if items[0].sequence is None else {"sequence": [item.sequence for item in items]}
+        )
         try:
             pending = target.send_batch(items[0].topic, pa.table(columns), only, **named)
         except ArchiverError as error:
@@ -142,7 +163,11 @@ class Desk:
         except ArchiverError as error:
             return [Answer("unknown", item.partition, None, f"no answer: {error}") for item in items]
         numbers = getattr(pending, "sequences", None)
-        sequences = [None] * len(answers) if numbers is None else [int(number) if number >= 0 else None for number in numbers]
+        sequences = (
+            [None] * len(answers)
+            if numbers is None
+            else [int(number) if number >= 0 else None for number in numbers]
+        )
         return [_of(one, sequence) for one, sequence in zip(answers, sequences, strict=True)]
 
 
@@ -161,4 +186,6 @@ def _answer(pending: Any, item: Item) -> Answer:
 
 
 def _of(found: Any, sequence: int | None) -> Answer:
-    return Answer(found.outcome, found.partition, found.offset, found.error, sequence, getattr(found, "refusal", None))
+    return Answer(
+        found.outcome, found.partition, found.offset, found.error, sequence, getattr(found, "refusal", None)
+    )

@@ -1,7 +1,7 @@
 """The plan of a run: which faults are played when, a pure function of the seed.
 
-The same seed gives the same plan. When a process gets to its next step is the machine's business, so two runs of one seed play the same
-faults at the same seconds, and still need not end alike.
+The same seed gives the same plan. When a process gets to its next step is the machine's business, so two runs
+of one seed play the same faults at the same seconds, and still need not end alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ FAULTS = (KILL, STOP, DISK, SLOW, ERROR, LOST, REPLY_LOST)
 """Kinds that can be asked for. `round-kill` comes by itself with two rounds of archiving or more."""
 
 CALM_BEFORE_S = 0.5
-"""The time begins when the workers are at work, in good weather, so that every run gets something acknowledged."""
+"""The time begins when the workers are at work, in good weather, so that every run gets something
+acknowledged."""
 CALM_AFTER_S = 1.0
 _EVERY_S = {KILL: 7.0, STOP: 20.0, DISK: 30.0, SLOW: 10.0, ERROR: 8.0, LOST: 12.0, REPLY_LOST: 8.0}
 """One such fault comes in so many seconds, and at least one in a run."""
@@ -64,8 +65,11 @@ class FaultPlan:
     """The kinds of faults in it."""
 
 
-def plan_faults(seed: int, seconds: float, workers: int, rounds: int, kinds: Sequence[str], stop_s: float) -> FaultPlan:
-    """The plan for a run of that length. Of several rounds the last is left to the end of the run, and every second other one is killed."""
+def plan_faults(
+    seed: int, seconds: float, workers: int, rounds: int, kinds: Sequence[str], stop_s: float
+) -> FaultPlan:
+    """The plan for a run of that length. Of several rounds the last is left to the end of the run, and every
+    second other one is killed."""
     rng = random.Random(f"{seed}/faults")
     end = max(CALM_BEFORE_S + 1.0, seconds - CALM_AFTER_S)
 

@@ -1,7 +1,8 @@
-"""A sender that drops files where a source takes them in, as another program would: written elsewhere, then renamed.
+"""A sender that drops files where a source takes them in, as another program would: written elsewhere, then
+renamed.
 
-Owns the ledger of what was put into which file. Nobody acknowledges these records; the judge wants each of them there once, in the file's
-order, as soon as the file has its name.
+Owns the ledger of what was put into which file. Nobody acknowledges these records; the judge wants each of
+them there once, in the file's order, as soon as the file has its name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ class FileSender:
     """One program that drops files of one format into one folder."""
 
     def __init__(
-        self, ledger: LedgerFile, seed: int, name: str, kind: FileKind, inbox: Path, topic: str, partitions: int, file_records_max: int
+        self,
+        ledger: LedgerFile,
+        seed: int,
+        name: str,
+        kind: FileKind,
+        inbox: Path,
+        topic: str,
+        partitions: int,
+        file_records_max: int,
     ) -> None:
         """`inbox` is the folder; a draft is written into its parent, which is in the same file system."""
         self._ledger = ledger
@@ -55,13 +64,18 @@ class FileSender:
         contents = [payload(self._seed, self._name, place.number) for place in places]
         draft = self._inbox.parent / f"{file}.draft"
         with draft.open("wb") as stream:
-            stream.write(parquet_rows(places, contents) if self._form == "parquet" else json_lines(places, contents))
+            stream.write(
+                parquet_rows(places, contents) if self._form == "parquet" else json_lines(places, contents)
+            )
             stream.flush()
             os.fsync(stream.fileno())
         records = [
-            [place.number, self._topic, place.partition, None, content.digest] for place, content in zip(places, contents, strict=True)
+            [place.number, self._topic, place.partition, None, content.digest]
+            for place, content in zip(places, contents, strict=True)
         ]
-        self._ledger.write("send", sender=f"{self._name}/{self._files}", attempt=1, file=file, records=records)
+        self._ledger.write(
+            "send", sender=f"{self._name}/{self._files}", attempt=1, file=file, records=records
+        )
         draft.rename(self._inbox / file)
         self._ledger.write("dropped", file=file)
         self._files += 1
@@ -77,7 +91,10 @@ def parquet_rows(places: Sequence[Place], contents: Sequence[Payload]) -> bytes:
         "timestamp": pa.array([content.timestamp_us for content in contents], pa.timestamp("us", tz="UTC")),
         "key": pa.array([content.key for content in contents], pa.binary()),
         "value": pa.array([content.value for content in contents], pa.binary()),
-        "headers": pa.array([[{"key": name, "value": value} for name, value in content.headers] for content in contents], _HEADERS),
+        "headers": pa.array(
+            [[{"key": name, "value": value} for name, value in content.headers] for content in contents],
+            _HEADERS,
+        ),
     }
     stream = io.BytesIO()
     pq.write_table(pa.table(columns), stream, row_group_size=50)

@@ -1,6 +1,8 @@
-"""What happened in one run, as plain values: what was sent and acknowledged, which faults were played, what was read back.
+"""What happened in one run, as plain values: what was sent and acknowledged, which faults were played, what
+was read back.
 
-Owns the words of a history. Nothing here reads a file or judges; `loading.py` makes a history from a folder, `judging.py` judges it.
+Owns the words of a history. Nothing here reads a file or judges; `loading.py` makes a history from a folder,
+`judging.py` judges it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ class Attempt:
     """One try to send one record. The tries of a record share sender and number; they differ in `attempt`."""
 
     sender: str
-    """Whoever sends one record after the other: one thread of one worker, and its successors after a crash. What stands behind a `/`
-    separates the records that have an order among themselves only: those of one file, or those between two answers that did not come."""
+    """Whoever sends one record after the other: one thread of one worker, and its successors after a crash.
+    What stands behind a `/` separates the records that have an order among themselves only: those of one
+    file, or those between two answers that did not come."""
     number: int
     """Rises with every new record of the sender."""
     attempt: int
@@ -55,7 +58,8 @@ class Transaction:
 
     @property
     def fate(self) -> Fate:
-        """As far as its sender can know after everything has settled: a commit that was never asked for, or failed, cannot be there."""
+        """As far as its sender can know after everything has settled: a commit that was never asked for, or
+        failed, cannot be there."""
         commits = [outcome for step, outcome in self.steps if step == "commit"]
         if "ok" in commits:
             return "committed"

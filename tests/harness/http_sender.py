@@ -1,7 +1,8 @@
-"""A sender over HTTP, as a program of somebody else would be: requests and answers by their documented form, no code of the product.
+"""A sender over HTTP, as a program of somebody else would be: requests and answers by their documented form,
+no code of the product.
 
-Owns what a lost answer means: nothing is known of the request's records, and the next ones belong to a new line of order, because a request
-that is given up may still be carried out after a later one.
+Owns what a lost answer means: nothing is known of the request's records, and the next ones belong to a new
+line of order, because a request that is given up may still be carried out after a later one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ class HttpSender:
     """One client with one connection at a time. Never repeats a record."""
 
     def __init__(
-        self, ledger: LedgerFile, seed: int, name: str, kind: HttpKind, address: tuple[str, int], topics: Mapping[str, int], burst_max: int
+        self,
+        ledger: LedgerFile,
+        seed: int,
+        name: str,
+        kind: HttpKind,
+        address: tuple[str, int],
+        topics: Mapping[str, int],
+        burst_max: int,
     ) -> None:
         self._ledger = ledger
         self._seed = seed
@@ -63,7 +71,10 @@ class HttpSender:
             self._number += 1
         sender = f"{self._name}/{self._lines_of_order}"
         contents = [payload(self._seed, self._name, place.number) for place in places]
-        records = [[place.number, topic, place.partition, None, content.digest] for place, content in zip(places, contents, strict=True)]
+        records = [
+            [place.number, topic, place.partition, None, content.digest]
+            for place, content in zip(places, contents, strict=True)
+        ]
         self._ledger.write("send", sender=sender, attempt=1, records=records)
         encode: Callable[..., bytes] = json_lines if self._kind == "http-json" else delimited
         status, answers = self._post(f"/v1/topics/{topic}/records", encode(places, contents), len(places))
@@ -80,14 +91,17 @@ class HttpSender:
         self._connection.close()
 
     def _post(self, path: str, body: bytes, count: int) -> tuple[int | None, list[Answer]]:
-        """The status and what was told of the records, in their order; of those at the end perhaps nothing."""
+        """The status and what was told of the records, in their order; of those at the end perhaps
+        nothing."""
         if self._connection.sock is None:
             try:
                 self._connection.connect()
             except OSError as error:  # Nothing was sent.
                 return None, [("failed", None, None, f"no connection: {error}")] * count
         try:
-            self._connection.request("POST", path, body, {"Content-Type": JSON_LINES if self._kind == "http-json" else DELIMITED})
+            self._connection.request(
+                "POST", path, body, {"Content-Type": JSON_LINES if self._kind == "http-json" else DELIMITED}
+            )
             answer = self._connection.getresponse()
             content = answer.read()
         except http.client.IncompleteRead as error:
@@ -103,7 +117,8 @@ class HttpSender:
 
 
 def refusal(content: bytes) -> tuple[str, str]:
-    """What an answer without acknowledgements means for every record: only one that names its kind says that nothing was done."""
+    """What an answer without acknowledgements means for every record: only one that names its kind says that
+    nothing was done."""
     try:
         error = json.loads(content)["error"]
         return "unknown" if error["type"] == "OutcomeUnknown" else "failed", str(error["message"])[:150]
@@ -129,7 +144,8 @@ def read_answers(content: bytes) -> list[Answer]:
 def json_lines(places: Sequence[Place], contents: Sequence[Payload]) -> bytes:
     """Record JSON lines; the address names the topic."""
     return b"".join(
-        json.dumps({"partition": place.partition, **json_fields(content)}, separators=(",", ":")).encode() + b"\n"
+        json.dumps({"partition": place.partition, **json_fields(content)}, separators=(",", ":")).encode()
+        + b"\n"
         for place, content in zip(places, contents, strict=True)
     )
 
@@ -137,7 +153,9 @@ def json_lines(places: Sequence[Place], contents: Sequence[Payload]) -> bytes:
 def json_fields(content: Payload) -> dict[str, Any]:
     """What a record's JSON says of its content."""
     return {
-        "timestamp": (_START + timedelta(microseconds=content.timestamp_us)).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "timestamp": (_START + timedelta(microseconds=content.timestamp_us))
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z"),
         "key": _text(content.key),
         "value": _text(content.value),
         "headers": [[name, _text(value)] for name, value in content.headers],
@@ -159,7 +177,9 @@ def _message(place: Place, content: Payload) -> bytes:
     found = b"" if content.key is None else _bytes_field(1, content.key)
     found += b"" if content.value is None else _bytes_field(2, content.value)
     for name, value in content.headers:
-        found += _bytes_field(3, _bytes_field(1, name.encode()) + (b"" if value is None else _bytes_field(2, value)))
+        found += _bytes_field(
+            3, _bytes_field(1, name.encode()) + (b"" if value is None else _bytes_field(2, value))
+        )
     found += _number_field(4, content.timestamp_us)
     return found if place.partition is None else found + _number_field(5, place.partition)
 

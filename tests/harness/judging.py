@@ -1,9 +1,9 @@
 """The judge: from a history to a verdict. Pure.
 
-`valid`: every invariant holds. `invalid`: at least one does not; each violation names it. `unknown`: the history is not the whole story, or
-so little happened that nothing was shown; where faults that were asked for are missing, only a verdict of valid is withheld. An invariant
-is broken by one kind of mistake and no other, so that a violation says what went wrong: a record that another invariant already explains
-is left out.
+`valid`: every invariant holds. `invalid`: at least one does not; each violation names it. `unknown`: the
+history is not the whole story, or so little happened that nothing was shown; where faults that were asked for
+are missing, only a verdict of valid is withheld. An invariant is broken by one kind of mistake and no other,
+so that a violation says what went wrong: a record that another invariant already explains is left out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ INVARIANTS: dict[str, str] = {
     "H2": "no record is there twice",
     "H3": "a record whose every attempt failed is not there",
     "H4": "nothing is there that nobody sent",
-    "H5": "the offsets of a partition rise without holes, apart from records of transactions that were not committed",
-    "H6": "the records of one sender in one partition are in the order of sending; of one sent again, any attempt that did not fail counts",
+    "H5": "the offsets of a partition rise without holes, apart from records of transactions that were not "
+    "committed",
+    "H6": "the records of one sender in one partition are in the order of sending; of one sent again, any "
+    "attempt that did not fail counts",
     "H7": "ingest times never step back in the order of offsets",
     "H8": "a table has the records below its watermark as consume has them, each once, and no others",
     "H9": "of a committed transaction every record acknowledged ok is there",
@@ -31,7 +33,8 @@ INVARIANTS: dict[str, str] = {
     "H12": "a record sent again with its sequence number is acknowledged at the same offset",
     "H13": "an acknowledgement has an offset exactly if it is ok",
     "H14": "every record of a file that was dropped for a source is there",
-    "H15": "a mirrored topic has the committed records of its upstream, each once, at its offset, with its bytes, in stream and table",
+    "H15": "a mirrored topic has the committed records of its upstream, each once, at its offset, with its "
+    "bytes, in stream and table",
 }
 SHOWN_MAX = 20
 """Violations of one invariant that are listed; the rest are counted."""
@@ -67,7 +70,9 @@ class Judgement:
         return {
             "verdict": self.verdict,
             "reasons": list(self.reasons),
-            "violated": {name: {"rule": INVARIANTS[name], "times": times} for name, times in sorted(totals.items())},
+            "violated": {
+                name: {"rule": INVARIANTS[name], "times": times} for name, times in sorted(totals.items())
+            },
             "violations": [{"id": item.invariant, "where": item.where, "what": item.what} for item in shown],
             "counts": self.counts,
         }
@@ -181,7 +186,9 @@ class _Case:
             if attempt.transaction is not None:
                 known = self.history.transactions.get(attempt.transaction)
                 fate = "aborted" if known is None else known.fate
-            self.sent[key] = Sent(*key, attempt.topic, attempt.digest, fate, attempt.transaction, file=attempt.file)
+            self.sent[key] = Sent(
+                *key, attempt.topic, attempt.digest, fate, attempt.transaction, file=attempt.file
+            )
         sent = self.sent[key]
         sent.outcomes.add(attempt.outcome)
         if attempt.outcome != "failed":
@@ -200,15 +207,23 @@ class _Case:
         """H13."""
         for attempt in self.history.attempts:
             if attempt.outcome == "ok" and (attempt.offset is None or attempt.offset < 0):
-                yield Violation("H13", f"{attempt.sender} number {attempt.number}", f"ok with offset {attempt.offset}")
+                yield Violation(
+                    "H13", f"{attempt.sender} number {attempt.number}", f"ok with offset {attempt.offset}"
+                )
             if attempt.outcome != "ok" and attempt.offset is not None:
-                yield Violation("H13", f"{attempt.sender} number {attempt.number}", f"{attempt.outcome} with offset {attempt.offset}")
+                yield Violation(
+                    "H13",
+                    f"{attempt.sender} number {attempt.number}",
+                    f"{attempt.outcome} with offset {attempt.offset}",
+                )
 
     def repetitions(self) -> Iterator[Violation]:
         """H12."""
         for sent in self.sent.values():
             if len(sent.places) > 1:
-                yield Violation("H12", str(sent), f"acknowledged at {', '.join(map(_text, sorted(sent.places)))}")
+                yield Violation(
+                    "H12", str(sent), f"acknowledged at {', '.join(map(_text, sorted(sent.places)))}"
+                )
 
     def present(self) -> Iterator[Violation]:
         """H1, H2, H3, H9: what the acknowledgements promise of each record."""
@@ -223,9 +238,19 @@ class _Case:
             if sent.place is None or sent.place in seen or (sent.fate == "undecided" and not seen):
                 continue
             if sent.fate == "committed" and not seen and sent.place not in self.taken:
-                yield Violation("H9", str(sent), f"acknowledged at {_text(sent.place)} in {sent.transaction}, and not there")
+                yield Violation(
+                    "H9",
+                    str(sent),
+                    f"acknowledged at {_text(sent.place)} in {sent.transaction}, and not there",
+                )
             else:
-                found = f"read at {_text(seen[0])}" if seen else "another is there" if sent.place in self.taken else "not there"
+                found = (
+                    f"read at {_text(seen[0])}"
+                    if seen
+                    else "another is there"
+                    if sent.place in self.taken
+                    else "not there"
+                )
                 yield Violation("H1", str(sent), f"acknowledged at {_text(sent.place)}, {found}")
 
     def transactions(self) -> Iterator[Violation]:
@@ -240,8 +265,14 @@ class _Case:
                 continue
             if records[0].fate == "aborted":
                 yield Violation("H10", name, f"{len(there)} of its records are there, {there[0]} for one")
-            elif missing := [sent for sent in records if sent.outcome == "ok" and sent.digest not in self.seen]:
-                yield Violation("H11", name, f"{len(there)} of its records are there, {len(missing)} are not, {missing[0]} for one")
+            elif missing := [
+                sent for sent in records if sent.outcome == "ok" and sent.digest not in self.seen
+            ]:
+                yield Violation(
+                    "H11",
+                    name,
+                    f"{len(there)} of its records are there, {len(missing)} are not, {missing[0]} for one",
+                )
 
     def dropped(self) -> Iterator[Violation]:
         """H14."""
@@ -278,21 +309,28 @@ class _Case:
                         yield Violation("H5", _text(place), f"read after offset {before.offset}")
                     continue
                 if before is not None and row.ingest_us < before.ingest_us:
-                    yield Violation("H7", _text(place), f"ingest time {row.ingest_us} after {before.ingest_us}")
+                    yield Violation(
+                        "H7", _text(place), f"ingest time {row.ingest_us} after {before.ingest_us}"
+                    )
                 holes += range(0 if before is None else before.offset + 1, row.offset)
                 before = row
             yield from self._holes(topic, partition, holes)
 
     def _sent_to(self, topic: str, partition: int, digest: str) -> bool:
         sent = self.by_digest.get(digest)
-        return sent is not None and sent.topic == topic and (not sent.partitions or partition in sent.partitions)
+        return (
+            sent is not None and sent.topic == topic and (not sent.partitions or partition in sent.partitions)
+        )
 
     def _holes(self, topic: str, partition: int, holes: list[int]) -> Iterator[Violation]:
-        """Holes that no acknowledgement explains must be of records that were sent in transactions and got no answer."""
+        """Holes that no acknowledgement explains must be of records that were sent in transactions and got no
+        answer."""
         strange = [offset for offset in holes if (topic, partition, offset) not in self._promised]
         possible = sum(
             sent.topic == topic
-            and (not sent.partitions or partition in sent.partitions)  # none: its key decides, and no answer came
+            and (
+                not sent.partitions or partition in sent.partitions
+            )  # none: its key decides, and no answer came
             and sent.outcome == "unknown"
             and sent.digest not in self.seen
             for sent in self.sent.values()
@@ -302,11 +340,13 @@ class _Case:
             yield Violation(
                 "H5",
                 f"{topic}:{partition}",
-                f"{len(strange)} offsets are empty ({strange[0]} for one) and at most {possible} can be of open ends",
+                f"{len(strange)} offsets are empty ({strange[0]} for one) and at most {possible} can "
+                "be of open ends",
             )
 
     def order(self) -> Iterator[Violation]:
-        """H6, of the records that are where they were acknowledged, or where they were sent if no answer came."""
+        """H6, of the records that are where they were acknowledged, or where they were sent if no answer
+        came."""
         for (topic, partition), rows in self.rows.items():
             newest: dict[str, Sent] = {}
             for row in sorted(rows, key=lambda row: row.offset):
@@ -337,9 +377,15 @@ class _Case:
                 if key in seen:
                     yield Violation("H8", _text((topic, *key)), "twice in the table")
                 elif key not in expected:
-                    yield Violation("H8", _text((topic, *key)), f"in the table, with watermark {table.watermarks.get(row.partition, 0)}")
+                    yield Violation(
+                        "H8",
+                        _text((topic, *key)),
+                        f"in the table, with watermark {table.watermarks.get(row.partition, 0)}",
+                    )
                 elif row != expected[key]:
-                    yield Violation("H8", _text((topic, *key)), f"the table has {row}, consume {expected[key]}")
+                    yield Violation(
+                        "H8", _text((topic, *key)), f"the table has {row}, consume {expected[key]}"
+                    )
                 seen.add(key)
             for key in sorted(set(expected) - seen):
                 yield Violation("H8", _text((topic, *key)), "not in the table, though below the watermark")
@@ -360,13 +406,19 @@ class _Case:
         """How much the verdict rests on."""
         newest = {(attempt.sender, attempt.number): attempt for attempt in self.history.attempts}
         numbered = {key: attempt for key, attempt in newest.items() if attempt.sequence is not None}
-        open_ends = [key for key, attempt in numbered.items() if attempt.transaction is None and self.sent[key].outcome == "unknown"]
+        open_ends = [
+            key
+            for key, attempt in numbered.items()
+            if attempt.transaction is None and self.sent[key].outcome == "unknown"
+        ]
         return {
             "senders": sorted({sent.sender.partition("/")[0] for sent in self.sent.values()}),
             "records": len(self.sent),
             "attempts": len(self.history.attempts),
             "outcomes": dict(Counter(sent.outcome for sent in self.sent.values())),
-            "transactions": dict(Counter(transaction.fate for transaction in self.history.transactions.values())),
+            "transactions": dict(
+                Counter(transaction.fate for transaction in self.history.transactions.values())
+            ),
             "sequenced": len(numbered),
             "files": len(self.history.dropped),
             "unsettled": len(open_ends),
@@ -378,7 +430,9 @@ class _Case:
         }
 
 
-def _mirrored(topic: str, where: str, rows: Sequence[Row], upstream: Mapping[tuple[int, int], str]) -> Iterator[Violation]:
+def _mirrored(
+    topic: str, where: str, rows: Sequence[Row], upstream: Mapping[tuple[int, int], str]
+) -> Iterator[Violation]:
     """H15 of one side: the records of the upstream in the order of their offsets, and nothing else."""
     newest: dict[int, Row] = {}
     seen: set[tuple[int, int]] = set()
@@ -389,9 +443,15 @@ def _mirrored(topic: str, where: str, rows: Sequence[Row], upstream: Mapping[tup
         elif key not in upstream:
             yield Violation("H15", _text((topic, *key)), f"in the {where}, and no committed record upstream")
         elif row.digest != upstream[key]:
-            yield Violation("H15", _text((topic, *key)), f"the {where} has {row.digest}, upstream {upstream[key]}")
+            yield Violation(
+                "H15", _text((topic, *key)), f"the {where} has {row.digest}, upstream {upstream[key]}"
+            )
         if before is not None and row.offset > before.offset and row.ingest_us < before.ingest_us:
-            yield Violation("H15", _text((topic, *key)), f"ingest time {row.ingest_us} after {before.ingest_us} in the {where}")
+            yield Violation(
+                "H15",
+                _text((topic, *key)),
+                f"ingest time {row.ingest_us} after {before.ingest_us} in the {where}",
+            )
         if before is not None and row.offset < before.offset:
             yield Violation("H15", _text((topic, *key)), f"after offset {before.offset} in the {where}")
         newest[row.partition] = row

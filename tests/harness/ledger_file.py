@@ -1,8 +1,9 @@
 """The ledger: an append-only record of what a process is about to do and what it was told, as JSON lines.
 
-Promises: when `write` returns, the lines are on disk; what is in memory only is lost with a kill, and then it was not sent. Lines are
-numbered, so that a missing one is noticed; a line torn by a kill is the last of its part. A ledger is cut into parts that stay small,
-because a process under a limit of file size must still be able to write it.
+Promises: when `write` returns, the lines are on disk; what is in memory only is lost with a kill, and then it
+was not sent. Lines are numbered, so that a missing one is noticed; a line torn by a kill is the last of its
+part. A ledger is cut into parts that stay small, because a process under a limit of file size must still be
+able to write it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class LedgerFile:
     """The ledger of one process. Thread-safe; only one process writes it."""
 
     def __init__(self, folder: Path, name: str, origin_s: float) -> None:
-        """`name` is this process's own; `origin_s` the beginning of the run on the machine's monotonic clock."""
+        """`name` is this process's own; `origin_s` the beginning of the run on the machine's monotonic
+        clock."""
         self._folder = folder
         self._name = name
         self._origin_s = origin_s

@@ -1,7 +1,7 @@
 """From a folder to a history: reads what the processes of a run wrote, and notices what is missing.
 
-Must never guess: a line that is torn where no kill can have torn it, a number that is skipped, a reading that ended early becomes a
-trouble, and a history with troubles is never judged valid.
+Must never guess: a line that is torn where no kill can have torn it, a number that is skipped, a reading that
+ended early becomes a trouble, and a history with troubles is never judged valid.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def read_ledger(folder: Path, name: str) -> Ledger:
             if event is None and not line.endswith(b"\n"):
                 ledger.torn = True
             elif event is None or event.get("n") != len(ledger.events):
-                ledger.troubles.append(f"{path.name}: line {len(ledger.events)} of the ledger is not readable, or is missing")
+                ledger.troubles.append(
+                    f"{path.name}: line {len(ledger.events)} of the ledger is not readable, or is missing"
+                )
                 return ledger
             else:
                 ledger.events.append(event)
@@ -67,7 +69,9 @@ def load(folder: Path) -> History:
         troubles.append("the ledger of the run itself ends in the middle of a line")
     head = run.events[0] if run.events else {}
     if head.get("event") != "run" or head.get("format") != FORMAT:
-        return History(troubles=(*troubles, f"{folder.name}: there is no run of format {FORMAT} in this folder"))
+        return History(
+            troubles=(*troubles, f"{folder.name}: there is no run of format {FORMAT} in this folder")
+        )
     workers = [read_ledger(folder, name) for name in ledger_names(folder)]
     oddities: list[str] = []
     troubles += _check_complete(run, workers, oddities)
@@ -91,7 +95,9 @@ def load(folder: Path) -> History:
         if rows is None:
             troubles.append(f"{what}-{topic}.jsonl is not what was read: {event['rows']} rows were")
         elif what == "table":
-            tables[topic] = TableReading(rows, {int(partition): offset for partition, offset in event["watermarks"].items()})
+            tables[topic] = TableReading(
+                rows, {int(partition): offset for partition, offset in event["watermarks"].items()}
+            )
         else:
             (consumed if what == "consume" else upstream)[topic] = rows
     topics: dict[str, Any] = head["topics"]
@@ -105,7 +111,9 @@ def load(folder: Path) -> History:
         for name in sorted(mirrored)
         if name in upstream and name in consumed and name in tables
     }
-    troubles += [f"mirrored topic {name} was not read on both sides" for name in sorted(mirrored - mirrors.keys())]
+    troubles += [
+        f"mirrored topic {name} was not read on both sides" for name in sorted(mirrored - mirrors.keys())
+    ]
     return History(
         seed=head["seed"],
         topics=tuple(name for name in topics if name not in mirrored),
@@ -173,7 +181,9 @@ class _Gathered:
             known = self.attempts[key]
             where = known.partition if partition is None else partition
             counted = known.sequence if sequence is None else sequence
-            self.attempts[key] = replace(known, outcome=outcome, partition=where, offset=offset, sequence=counted, error=error)
+            self.attempts[key] = replace(
+                known, outcome=outcome, partition=where, offset=offset, sequence=counted, error=error
+            )
 
     def _step(self, event: dict[str, Any]) -> None:
         name, step = event["tx"], event["step"]
@@ -210,7 +220,9 @@ def _rows(path: Path, count: int) -> tuple[Row, ...] | None:
 
 def _check_complete(run: Ledger, workers: list[Ledger], oddities: list[str]) -> Iterator[str]:
     """Whether each process left the ledger that the supervisor saw, and ended as it should."""
-    ended: dict[str, dict[str, Any]] = {event["ledger"]: event for event in run.events if event["event"] == "process"}
+    ended: dict[str, dict[str, Any]] = {
+        event["ledger"]: event for event in run.events if event["event"] == "process"
+    }
     sealed: dict[str, int] = defaultdict(int)
     for event in run.events:
         if event["event"] == "sealed":
@@ -218,7 +230,9 @@ def _check_complete(run: Ledger, workers: list[Ledger], oddities: list[str]) -> 
     if not any(event["event"] == "end" for event in run.events):
         yield "the run has no end"
     there = {worker.name for worker in workers}
-    early = {name for name, process in ended.items() if process["killed"] and name not in sealed}  # Killed before it wrote a line.
+    early = {
+        name for name, process in ended.items() if process["killed"] and name not in sealed
+    }  # Killed before it wrote a line.
     for name in sorted(there - set(ended)):
         yield f"{name}: nobody saw the process of this ledger end"
     for name in sorted((set(ended) | set(sealed)) - early - there):
@@ -230,7 +244,12 @@ def _check_complete(run: Ledger, workers: list[Ledger], oddities: list[str]) -> 
         process = ended[worker.name]
         if worker.torn and not process["killed"]:
             yield f"{worker.name}: the ledger ends in the middle of a line, but its process was not killed"
-        if not process["killed"] and (process["code"] != 0 or not worker.events or worker.events[-1]["event"] != "end"):
-            oddities.append(f"{worker.name}: its process ended by itself with exit code {process['code']}; see its error output")
+        if not process["killed"] and (
+            process["code"] != 0 or not worker.events or worker.events[-1]["event"] != "end"
+        ):
+            oddities.append(
+                f"{worker.name}: its process ended by itself with exit code {process['code']}; see its "
+                "error output"
+            )
         if worker.name not in sealed or sealed[worker.name] != len(worker.events):
             yield f"{worker.name}: {len(worker.events)} lines are left of {sealed[worker.name]}"

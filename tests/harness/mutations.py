@@ -1,6 +1,8 @@
-"""Mistakes a product could make, played on a good history: the judge must find each by exactly the invariant it breaks.
+"""Mistakes a product could make, played on a good history: the judge must find each by exactly the invariant
+it breaks.
 
-A mutation changes everything that the mistake would change, and nothing else: a lost record is missing from topic and table alike.
+A mutation changes everything that the mistake would change, and nothing else: a lost record is missing from
+topic and table alike.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def _choose(rng: random.Random, candidates: Iterable[_T]) -> _T:
 
 
 def _ok(history: History, *fates: str | None) -> list[Attempt]:
-    """The one attempt of records that were sent once, are ok and of such a transaction (None: of no transaction)."""
+    """The one attempt of records that were sent once, are ok and of such a transaction (None: of no
+    transaction)."""
     again = {(attempt.sender, attempt.number) for attempt in history.attempts if attempt.attempt > 1}
 
     def fate(attempt: Attempt) -> str | None:
@@ -52,7 +55,9 @@ def _ok(history: History, *fates: str | None) -> list[Attempt]:
     return [
         attempt
         for attempt in history.attempts
-        if attempt.outcome == "ok" and fate(attempt) in fates and (attempt.sender, attempt.number) not in again
+        if attempt.outcome == "ok"
+        and fate(attempt) in fates
+        and (attempt.sender, attempt.number) not in again
     ]
 
 
@@ -65,7 +70,9 @@ def _rows(history: History, change: Callable[[str, Row], Row | None]) -> History
     return replace(
         history,
         consumed={topic: changed(topic, rows) for topic, rows in history.consumed.items()},
-        tables={topic: replace(table, rows=changed(topic, table.rows)) for topic, table in history.tables.items()},
+        tables={
+            topic: replace(table, rows=changed(topic, table.rows)) for topic, table in history.tables.items()
+        },
     )
 
 
@@ -91,7 +98,11 @@ def _shifted(history: History, place: Place, by: int) -> History:
     topic, partition, start = place
 
     def shifted(name: str, row: Row) -> Row:
-        return replace(row, offset=row.offset + by) if (name, row.partition) == (topic, partition) and row.offset >= start else row
+        return (
+            replace(row, offset=row.offset + by)
+            if (name, row.partition) == (topic, partition) and row.offset >= start
+            else row
+        )
 
     def told(one: Attempt) -> Attempt:
         if one.offset is None or (one.topic, one.partition) != (topic, partition) or one.offset < start:
@@ -107,17 +118,34 @@ def _shifted(history: History, place: Place, by: int) -> History:
 
 
 def _at_the_end(
-    history: History, rng: random.Random, digest: str | None, topic: str | None = None, partition: int | None = None
+    history: History,
+    rng: random.Random,
+    digest: str | None,
+    topic: str | None = None,
+    partition: int | None = None,
 ) -> History:
-    """One more row behind all that is known of a partition, of a copy of one of its rows if no digest is given."""
+    """One more row behind all that is known of a partition, of a copy of one of its rows if no digest is
+    given."""
     last: dict[tuple[str, int], Row] = {
-        (name, row.partition): row for name, rows in history.consumed.items() for row in sorted(rows, key=lambda row: row.offset)
+        (name, row.partition): row
+        for name, rows in history.consumed.items()
+        for row in sorted(rows, key=lambda row: row.offset)
     }
-    name, number = _choose(rng, [key for key in last if topic in (None, key[0]) and partition in (None, key[1])])
+    name, number = _choose(
+        rng, [key for key in last if topic in (None, key[0]) and partition in (None, key[1])]
+    )
     before = last[name, number]
-    told = [one.offset for one in history.attempts if (one.topic, one.partition) == (name, number) and one.offset is not None]
+    told = [
+        one.offset
+        for one in history.attempts
+        if (one.topic, one.partition) == (name, number) and one.offset is not None
+    ]
     mark = history.tables[name].watermarks.get(number, 0) if name in history.tables else 0
-    row = replace(before, offset=max([before.offset + 1, mark, *(offset + 1 for offset in told)]), digest=digest or before.digest)
+    row = replace(
+        before,
+        offset=max([before.offset + 1, mark, *(offset + 1 for offset in told)]),
+        digest=digest or before.digest,
+    )
     rows = list(history.consumed[name])
     rows.insert(rows.index(before) + 1, row)
     return replace(history, consumed={**history.consumed, name: tuple(rows)})
@@ -132,14 +160,22 @@ def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> His
     def put(rows: tuple[Row, ...]) -> tuple[Row, ...]:
         before = [row for row in rows if row.partition == partition and row.offset < offset]
         after = [row for row in rows if row.partition == partition and row.offset > offset]
-        time_us = max(row.ingest_us for row in before) if before else min(row.ingest_us for row in after) if after else 0
+        time_us = (
+            max(row.ingest_us for row in before)
+            if before
+            else min(row.ingest_us for row in after)
+            if after
+            else 0
+        )
         new = Row(partition, offset, digest or gap.digest, time_us, offset)
         return tuple(sorted([*rows, new], key=lambda row: (row.partition, row.offset)))
 
     tables = dict(history.tables)
     if gap.topic in tables and offset < tables[gap.topic].watermarks.get(partition, 0):
         tables[gap.topic] = replace(tables[gap.topic], rows=put(tables[gap.topic].rows))
-    return replace(history, consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])}, tables=tables)
+    return replace(
+        history, consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])}, tables=tables
+    )
 
 
 @_breaks("H1")
@@ -158,7 +194,11 @@ def altered(history: History, rng: random.Random) -> History:
 def swapped(history: History, rng: random.Random) -> History:
     """Two acknowledged records are in each other's place."""
     first = _choose(rng, _ok(history, None, "committed"))
-    others = [one for one in _ok(history, None, "committed") if one.digest != first.digest and one.topic == first.topic]
+    others = [
+        one
+        for one in _ok(history, None, "committed")
+        if one.digest != first.digest and one.topic == first.topic
+    ]
     return _swapped(history, first, _choose(rng, others))
 
 
@@ -181,7 +221,9 @@ def read_twice(history: History, rng: random.Random) -> History:
 def called_failed(history: History, rng: random.Random) -> History:
     """A record is there whose sender was told that it failed."""
     chosen = _choose(rng, _ok(history, None, "committed"))
-    return _attempts(history, lambda one: replace(one, outcome="failed", offset=None, error="no") if one is chosen else one)
+    return _attempts(
+        history, lambda one: replace(one, outcome="failed", offset=None, error="no") if one is chosen else one
+    )
 
 
 @_breaks("H4")
@@ -206,10 +248,17 @@ def misplaced(history: History, rng: random.Random) -> History:
         [
             one
             for one in history.attempts
-            if one.transaction is None and one.digest not in seen and outcomes[one.sender, one.number] <= {"unknown", None}
+            if one.transaction is None
+            and one.digest not in seen
+            and outcomes[one.sender, one.number] <= {"unknown", None}
         ],
     )
-    return _at_the_end(history, rng, chosen.digest, _choose(rng, [topic for topic in history.topics if topic != chosen.topic]))
+    return _at_the_end(
+        history,
+        rng,
+        chosen.digest,
+        _choose(rng, [topic for topic in history.topics if topic != chosen.topic]),
+    )
 
 
 def _outcomes(history: History) -> dict[tuple[str, int], set[str | None]]:
@@ -221,8 +270,11 @@ def _outcomes(history: History) -> dict[tuple[str, int], set[str | None]]:
 
 @_breaks("H5")
 def holed(history: History, rng: random.Random) -> History:
-    """Offsets are skipped that nobody got: from somewhere in a partition on, all are higher, whoever tells them."""
-    place = _choose(rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows])
+    """Offsets are skipped that nobody got: from somewhere in a partition on, all are higher, whoever tells
+    them."""
+    place = _choose(
+        rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows]
+    )
     return _shifted(history, place, FAR)
 
 
@@ -247,10 +299,16 @@ def read_out_of_order(history: History, rng: random.Random) -> History:
 def reordered(history: History, rng: random.Random) -> History:
     """Two records of one sender in one partition changed places, and the acknowledgements agree."""
     first = _choose(rng, _ok(history, None))
-    mates = [one for one in _ok(history, None) if (one.sender, one.topic, one.partition) == (first.sender, first.topic, first.partition)]
+    mates = [
+        one
+        for one in _ok(history, None)
+        if (one.sender, one.topic, one.partition) == (first.sender, first.topic, first.partition)
+    ]
     other = _choose(rng, [one for one in mates if one is not first])
     offsets = {first.digest: other.offset, other.digest: first.offset}
-    found = _attempts(history, lambda one: replace(one, offset=offsets[one.digest]) if one.digest in offsets else one)
+    found = _attempts(
+        history, lambda one: replace(one, offset=offsets[one.digest]) if one.digest in offsets else one
+    )
     return _swapped(found, first, other)
 
 
@@ -266,7 +324,12 @@ def turned_back(history: History, rng: random.Random) -> History:
             if before.partition == after.partition
         ],
     )
-    return _rows(history, lambda name, row: replace(row, ingest_us=before.ingest_us - 1) if (name, row) == (topic, after) else row)
+    return _rows(
+        history,
+        lambda name, row: (
+            replace(row, ingest_us=before.ingest_us - 1) if (name, row) == (topic, after) else row
+        ),
+    )
 
 
 def _in_table(history: History, rng: random.Random, change: Callable[[list[Row], int], None]) -> History:
@@ -292,25 +355,35 @@ def table_doubled(history: History, rng: random.Random) -> History:
 @_breaks("H8")
 def table_altered(history: History, rng: random.Random) -> History:
     """A row of a table has another byte."""
-    return _in_table(history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], digest="a byte differs")))
+    return _in_table(
+        history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], digest="a byte differs"))
+    )
 
 
 @_breaks("H8")
 def table_moved(history: History, rng: random.Random) -> History:
     """A row of a table says that it has another offset."""
-    return _in_table(history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], offset=rows[at].offset + FAR)))
+    return _in_table(
+        history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], offset=rows[at].offset + FAR))
+    )
 
 
 @_breaks("H8")
 def table_retimed(history: History, rng: random.Random) -> History:
     """A row of a table has another ingest time."""
-    return _in_table(history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], ingest_us=rows[at].ingest_us + 1)))
+    return _in_table(
+        history,
+        rng,
+        lambda rows, at: rows.__setitem__(at, replace(rows[at], ingest_us=rows[at].ingest_us + 1)),
+    )
 
 
 @_breaks("H8")
 def watermark_lowered(history: History, rng: random.Random) -> History:
     """A table has a row at its watermark."""
-    topic, last = _choose(rng, [(topic, table.rows[-1]) for topic, table in history.tables.items() if table.rows])
+    topic, last = _choose(
+        rng, [(topic, table.rows[-1]) for topic, table in history.tables.items() if table.rows]
+    )
     table = history.tables[topic]
     marks = {**table.watermarks, last.partition: last.offset}
     return replace(history, tables={**history.tables, topic: TableReading(table.rows, marks)})
@@ -343,7 +416,10 @@ def aborted_committed(history: History, rng: random.Random) -> History:
 def halved(history: History, rng: random.Random) -> History:
     """Of a transaction whose commit got no answer one record is missing."""
     committed = _ok(history, "committed")
-    chosen = _choose(rng, [one for one in committed if sum(other.transaction == one.transaction for other in committed) > 1])
+    chosen = _choose(
+        rng,
+        [one for one in committed if sum(other.transaction == one.transaction for other in committed) > 1],
+    )
     return _told(_without(history, chosen), chosen.transaction or "", ("commit", "unknown"))
 
 
@@ -371,8 +447,16 @@ def ok_without_offset(history: History, rng: random.Random) -> History:
 
 def _of_files(history: History) -> list[tuple[Attempt, Place]]:
     """The records that came in files, with the places where they are."""
-    places = {row.digest: (topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows}
-    return [(one, places[one.digest]) for one in history.attempts if one.file in history.dropped and one.digest in places]
+    places = {
+        row.digest: (topic, row.partition, row.offset)
+        for topic, rows in history.consumed.items()
+        for row in rows
+    }
+    return [
+        (one, places[one.digest])
+        for one in history.attempts
+        if one.file in history.dropped and one.digest in places
+    ]
 
 
 @_breaks("H14")
@@ -386,7 +470,9 @@ def skipped_in_a_file(history: History, rng: random.Random) -> History:
 def file_not_taken_in(history: History, rng: random.Random) -> History:
     """A file lies there, and its source has not seen it."""
     chosen, _ = _choose(rng, _of_files(history))
-    unseen = replace(chosen, file="unseen.jsonl", sender=f"{chosen.sender}-unseen", digest="in a file that nobody saw")
+    unseen = replace(
+        chosen, file="unseen.jsonl", sender=f"{chosen.sender}-unseen", digest="in a file that nobody saw"
+    )
     return replace(history, attempts=(*history.attempts, unseen), dropped=history.dropped | {"unseen.jsonl"})
 
 
@@ -394,12 +480,22 @@ def file_not_taken_in(history: History, rng: random.Random) -> History:
 def file_out_of_order(history: History, rng: random.Random) -> History:
     """Two records of a file changed places."""
     first, place = _choose(rng, _of_files(history))
-    mates = [one for one, at in _of_files(history) if one.file == first.file and at[:2] == place[:2] and one is not first]
+    mates = [
+        one
+        for one, at in _of_files(history)
+        if one.file == first.file and at[:2] == place[:2] and one is not first
+    ]
     return _swapped(history, first, _choose(rng, mates))
 
 
-def _mirrored(history: History, rng: random.Random, change: Callable[[tuple[Row, ...], Row], tuple[Row, ...]], *sides: str) -> History:
-    """A mirrored topic with another stream, another table or both; `change` gets the rows of a side and the one that was chosen."""
+def _mirrored(
+    history: History,
+    rng: random.Random,
+    change: Callable[[tuple[Row, ...], Row], tuple[Row, ...]],
+    *sides: str,
+) -> History:
+    """A mirrored topic with another stream, another table or both; `change` gets the rows of a side and the
+    one that was chosen."""
     name = _choose(rng, [name for name, mirror in history.mirrors.items() if mirror.upstream])
     mirror = history.mirrors[name]
     chosen = _choose(rng, mirror.consumed)
@@ -415,7 +511,9 @@ def _mirrored(history: History, rng: random.Random, change: Callable[[tuple[Row,
 @_breaks("H15")
 def mirrored_lost(history: History, rng: random.Random) -> History:
     """A committed record of the upstream is nowhere."""
-    return _mirrored(history, rng, lambda rows, gone: tuple(row for row in rows if row != gone), "stream", "table")
+    return _mirrored(
+        history, rng, lambda rows, gone: tuple(row for row in rows if row != gone), "stream", "table"
+    )
 
 
 @_breaks("H15")
@@ -427,7 +525,12 @@ def mirrored_lost_on_the_way_to_the_table(history: History, rng: random.Random) 
 @_breaks("H15")
 def mirrored_twice(history: History, rng: random.Random) -> History:
     """A record is there twice."""
-    return _mirrored(history, rng, lambda rows, one: tuple(sorted([*rows, one], key=lambda row: (row.partition, row.offset))), "table")
+    return _mirrored(
+        history,
+        rng,
+        lambda rows, one: tuple(sorted([*rows, one], key=lambda row: (row.partition, row.offset))),
+        "table",
+    )
 
 
 @_breaks("H15")

@@ -1,8 +1,9 @@
-"""Workloads with producers that number their records, so that a record without an answer can be sent again and is there once.
+"""Workloads with producers that number their records, so that a record without an answer can be sent again
+and is there once.
 
-An *idempotent* sender either states the numbers itself, and then a record without an answer is sent again even by the worker's next life;
-or it lets the producer count, and then only this life knows the numbers. A *transactional* one sends in transactions, and commits,
-aborts, or dawdles until its time is up.
+An *idempotent* sender either states the numbers itself, and then a record without an answer is sent again
+even by the worker's next life; or it lets the producer count, and then only this life knows the numbers. A
+*transactional* one sends in transactions, and commits, aborts, or dawdles until its time is up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from archiver.runtime.errors import ArchiverError, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
+from archiver.runtime.errors import (
+    ArchiverError,
+    OutcomeUnknown,
+    ProducerFenced,
+    RetryLater,
+    TransactionFailed,
+)
 from tests.harness.delivery import Answer, Desk, Item
 from tests.harness.history import Outcome, ProducerKey
 from tests.harness.loading import ledger_names, read_ledger
@@ -30,7 +37,8 @@ REPEATED_SHARE = 0.15
 """Of bursts that are sent again although all is ok."""
 SUCCESSOR_SHARE = 0.06
 DAWDLING_SHARE = 0.03
-"""Of transactions: another producer takes the transactional id over in the middle; it stays open for longer than its time-out."""
+"""Of transactions: another producer takes the transactional id over in the middle; it stays open for longer
+than its time-out."""
 _LASTING = ("fenced", "unknown_producer", "wrong_kind")
 """Refusals that no repetition changes."""
 Place = tuple[str, int]
@@ -46,7 +54,8 @@ class Left:
     stated: dict[int, tuple[Item, int]] = field(default_factory=dict)
     """Records that are not ok and whose numbers were stated, by their own, with the last attempt."""
     counted: dict[int, str] = field(default_factory=dict)
-    """Records that are not ok and that the producer counted by itself, with their topics: nobody knows their numbers any more."""
+    """Records that are not ok and that the producer counted by itself, with their topics: nobody knows their
+    numbers any more."""
 
     def after(self, event: dict[str, Any]) -> Left:
         """What is left after one more line of a ledger."""
@@ -123,7 +132,9 @@ class IdempotentSender:
         rng = self._choices.rng
         together = rng.random() < 0.5
         if self._newest and rng.random() < REPEATED_SHARE:
-            self._ensure(self._newest, self._newest_attempt, together)  # As after a reply that was lost on its way to here.
+            self._ensure(
+                self._newest, self._newest_attempt, together
+            )  # As after a reply that was lost on its way to here.
         items = self._choices.items(one_topic=together, partitioned=True)
         if rng.random() < 0.5 and not any((item.topic, item.partition) in self._doubtful for item in items):
             items = [self._numbered(item) for item in items]
@@ -153,7 +164,10 @@ class IdempotentSender:
             attempt += 1
             turn = missing if stated else _unknown_first(missing)
             answers = dict(zip(turn, self._deliver(turn, attempt, together), strict=True))
-            if any(answer.refusal in _LASTING or (answer.error or "").startswith("ProducerFenced") for answer in answers.values()):
+            if any(
+                answer.refusal in _LASTING or (answer.error or "").startswith("ProducerFenced")
+                for answer in answers.values()
+            ):
                 break
             left = []
             for item in missing:
@@ -164,23 +178,34 @@ class IdempotentSender:
                     done.append(replace(item, partition=answer.partition, sequence=answer.sequence))
                 elif answer.refusal != "forgotten":  # Forgotten: there, and nobody knows where any more.
                     unknown = answer.outcome == "unknown"
-                    left.append(item if stated else replace(item, sequence=answer.sequence if unknown else None))
+                    left.append(
+                        item if stated else replace(item, sequence=answer.sequence if unknown else None)
+                    )
             missing = left
             if missing:
                 time.sleep(REPEAT_PAUSE_S)
                 together = self._choices.rng.random() < 0.5
         if missing:
-            self._desk.note("given up", producer=_key(self._producer), records=[item.number for item in missing])
+            self._desk.note(
+                "given up", producer=_key(self._producer), records=[item.number for item in missing]
+            )
             self._open()
 
     def _deliver(self, items: Sequence[Item], attempt: int, together: bool) -> list[Answer]:
         """One attempt for each; together means by topic."""
         groups = (
-            [[item for item in items if item.topic == topic] for topic in {item.topic: None for item in items}] if together else [items]
+            [
+                [item for item in items if item.topic == topic]
+                for topic in {item.topic: None for item in items}
+            ]
+            if together
+            else [items]
         )
         answers: dict[Item, Answer] = {}
         for group in groups:
-            found = self._desk.deliver(self._producer, group, attempt=attempt, together=together, producer=_key(self._producer))
+            found = self._desk.deliver(
+                self._producer, group, attempt=attempt, together=together, producer=_key(self._producer)
+            )
             answers |= zip(group, found, strict=True)
         for item, answer in answers.items():
             if answer.outcome == "ok" and answer.sequence is not None and answer.partition is not None:
@@ -191,7 +216,8 @@ class IdempotentSender:
 
 
 def _unknown_first(missing: Sequence[Item]) -> list[Item]:
-    """Records with a number may be there: they go first, and alone; then those that failed get numbers anew."""
+    """Records with a number may be there: they go first, and alone; then those that failed get numbers
+    anew."""
     return [item for item in missing if item.sequence is not None] or list(missing)
 
 
@@ -215,7 +241,8 @@ def opened(desk: Desk, make: Callable[[], Any]) -> Any:
 
 
 class TransactionalSender:
-    """Sends in transactions. Its transactional id is its own, so a new life ends what the one before left open."""
+    """Sends in transactions. Its transactional id is its own, so a new life ends what the one before left
+    open."""
 
     def __init__(self, desk: Desk, writer: Any, choices: Choices, life: int) -> None:
         self._desk = desk
@@ -231,7 +258,9 @@ class TransactionalSender:
     def _open(self) -> Any:
         """The next epoch of this sender's transactional id."""
         name = f"harness-{self._desk.sender}"
-        return opened(self._desk, lambda: self._writer.producer(name, transaction_timeout_s=TRANSACTION_TIMEOUT_S))
+        return opened(
+            self._desk, lambda: self._writer.producer(name, transaction_timeout_s=TRANSACTION_TIMEOUT_S)
+        )
 
     def burst(self) -> None:
         rng = self._choices.rng
@@ -258,7 +287,9 @@ class TransactionalSender:
         """Whether all was stored; else the transaction can only be aborted."""
         together = self._choices.rng.random() < 0.5
         items = self._choices.items(one_topic=together, partitioned=False)
-        answers = self._desk.deliver(self._producer, items, together=together, producer=_key(self._producer), transaction=name)
+        answers = self._desk.deliver(
+            self._producer, items, together=together, producer=_key(self._producer), transaction=name
+        )
         return all(answer.outcome == "ok" for answer in answers)
 
     def _end(self, name: str, step: str) -> bool:
@@ -271,7 +302,13 @@ class TransactionalSender:
                 (self._producer.commit if step == "commit" else self._producer.abort)()
             except ArchiverError as error:
                 outcome, problem = "unknown" if isinstance(error, OutcomeUnknown) else "failed", error
-            self._desk.note("tx", tx=name, step=step, outcome=outcome, error=problem and f"{type(problem).__name__}: {problem}"[:200])
+            self._desk.note(
+                "tx",
+                tx=name,
+                step=step,
+                outcome=outcome,
+                error=problem and f"{type(problem).__name__}: {problem}"[:200],
+            )
             if problem is None:
                 return True
             if isinstance(problem, TransactionFailed) and step == "commit":

@@ -1,6 +1,8 @@
-"""The records a run sends: each a function of seed, sender and number, so that a successor can send the same record again.
+"""The records a run sends: each a function of seed, sender and number, so that a successor can send the same
+record again.
 
-No two records of a run are the same, whatever their form: tombstones, empty bytes, no key, headers with and without values.
+No two records of a run are the same, whatever their form: tombstones, empty bytes, no key, headers with and
+without values.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def payload(seed: int, sender: str, number: int) -> Payload:
     return Payload(key, body, tuple(headers), FIRST_TIME_US + rng.randrange(YEAR_US))
 
 
-def digest(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp_us: int) -> str:
+def digest(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp_us: int
+) -> str:
     """16 hex digits over everything a sender decides."""
     state = hashlib.sha256()
     parts: list[bytes | None] = [key, value, str(timestamp_us).encode()]

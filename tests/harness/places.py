@@ -1,7 +1,8 @@
-"""Where a run's tables are: the catalog that knows them, and the store that has their files, each asked in its own language.
+"""Where a run's tables are: the catalog that knows them, and the store that has their files, each asked in
+its own language.
 
-On a machine: the catalog's SQLite file, and a folder. Elsewhere: the catalog's HTTP, and a bucket by a plain S3 client. Neither the
-product's code nor an Iceberg library has a part in it.
+On a machine: the catalog's SQLite file, and a folder. Elsewhere: the catalog's HTTP, and a bucket by a plain
+S3 client. Neither the product's code nor an Iceberg library has a part in it.
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ class LocalTables:
         if not self.catalog.exists():
             return None
         namespace, _, name = identifier.rpartition(".")
-        with contextlib.closing(sqlite3.connect(f"file:{self.catalog}?mode=ro", uri=True, timeout=60)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.catalog}?mode=ro", uri=True, timeout=60)
+        ) as connection:
             try:
                 found = connection.execute(
-                    "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?", (namespace, name)
+                    "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND "
+                    "table_name = ?",
+                    (namespace, name),
                 ).fetchone()
             except sqlite3.OperationalError as error:
                 if "no such table" in str(error):
@@ -95,7 +100,9 @@ class BucketTables:
     def metadata_location(self, identifier: str) -> str | None:
         namespace, _, name = identifier.rpartition(".")
         try:
-            with urllib.request.urlopen(f"{self.catalog}/v1/namespaces/{namespace}/tables/{name}", timeout=HTTP_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(
+                f"{self.catalog}/v1/namespaces/{namespace}/tables/{name}", timeout=HTTP_TIMEOUT_S
+            ) as answer:
                 return str(json.load(answer)["metadata-location"])
         except urllib.error.HTTPError as error:
             if error.code == 404:

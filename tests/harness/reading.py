@@ -1,7 +1,8 @@
 """Reading back: the topics by the product's command, the tables by other code.
 
-Tables are read from where the catalog points to: metadata JSON, manifest list and manifests (Avro), data files (Parquet), each with a
-library for that format and nothing else. Neither the product's readers nor an Iceberg library has a part in it.
+Tables are read from where the catalog points to: metadata JSON, manifest list and manifests (Avro), data
+files (Parquet), each with a library for that format and nothing else. Neither the product's readers nor an
+Iceberg library has a part in it.
 """
 
 from __future__ import annotations
@@ -39,16 +40,22 @@ def consumed_rows(output: Path) -> Iterator[Row]:
             yield Row(
                 partition=record["partition"],
                 offset=record["offset"],
-                digest=digest(_bytes(record["key"]), _bytes(record["value"]), headers, _time_us(record["timestamp"])),
+                digest=digest(
+                    _bytes(record["key"]), _bytes(record["value"]), headers, _time_us(record["timestamp"])
+                ),
                 ingest_us=_time_us(record["ingest_timestamp"]),
                 batch_start=record["batch_start"],
             )
 
 
-def table_rows(tables: Tables, identifier: str, value_of: ValueOf | None = None) -> tuple[list[Row], dict[int, int]]:
-    """Rows and watermarks of a table, both empty if there is none. Raises `Unreadable`, `OSError`, or the error of a format's library.
+def table_rows(
+    tables: Tables, identifier: str, value_of: ValueOf | None = None
+) -> tuple[list[Row], dict[int, int]]:
+    """Rows and watermarks of a table, both empty if there is none. Raises `Unreadable`, `OSError`, or the
+    error of a format's library.
 
-    `value_of` makes the bytes of a message from its column; without it they are those of `__raw__`, as where there is no schema.
+    `value_of` makes the bytes of a message from its column; without it they are those of `__raw__`, as where
+    there is no schema.
     """
     location = tables.metadata_location(identifier)
     if location is None:
@@ -91,14 +98,24 @@ def _file_rows(tables: Tables, data_file: Any, value_of: ValueOf) -> list[Row]:
     with tables.opened(location) as opened, pq.ParquetFile(opened) as file:
         table = file.read()
     if len(table) != data_file["record_count"]:
-        raise Unreadable(f"{location} has {len(table)} rows, and its manifest says {data_file['record_count']}")
+        raise Unreadable(
+            f"{location} has {len(table)} rows, and its manifest says {data_file['record_count']}"
+        )
     places: pa.StructArray = table.column("kafka").combine_chunks()  # type: ignore[assignment]
-    columns = {name: places.field(name) for name in ("partition", "offset", "event_timestamp", "ingest_timestamp", "batch_start")}
+    columns = {
+        name: places.field(name)
+        for name in ("partition", "offset", "event_timestamp", "ingest_timestamp", "batch_start")
+    }
     event_us: list[Any] = pc.cast(columns["event_timestamp"], pa.int64()).to_pylist()
     ingest_us: list[Any] = pc.cast(columns["ingest_timestamp"], pa.int64()).to_pylist()
     rows = []
     for number, (key, value, headers) in enumerate(
-        zip(table.column("key").to_pylist(), table.column("value").to_pylist(), table.column("headers").to_pylist(), strict=True)
+        zip(
+            table.column("key").to_pylist(),
+            table.column("value").to_pylist(),
+            table.column("headers").to_pylist(),
+            strict=True,
+        )
     ):
         known = digest(_raw(key), value_of(value), _pairs(headers), event_us[number])
         rows.append(

@@ -1,6 +1,8 @@
-"""The stage of a run: a scratch folder with configuration, data and metadata, a disk that can be filled, and commands as processes.
+"""The stage of a run: a scratch folder with configuration, data and metadata, a disk that can be filled, and
+commands as processes.
 
-Never uses the product's code, only its configuration file and its command. Ends no process that it did not start.
+Never uses the product's code, only its configuration file and its command. Ends no process that it did not
+start.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ TOPICS: dict[str, dict[str, Any]] = {
 """Without schemas, so that a table's `__raw__` columns hold what was sent. The last one is never archived."""
 TRANSACTION_TIMEOUT_S = 3.0
 FILE_BYTES_MAX = 56 * 1024
-"""The limit that stands in for a full disk: well above a part of a ledger, below what the metadata store and large intake files need."""
+"""The limit that stands in for a full disk: well above a part of a ledger, below what the metadata store and
+large intake files need."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,12 @@ class Scene:
         with (logs / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [*_tethered(), sys.executable, *arguments],
-                env={**environ, "ARCHIVER_CONFIG": str(self.config), "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)},
+                env={
+                    **environ,
+                    "ARCHIVER_CONFIG": str(self.config),
+                    "PYTHONPATH": str(ROOT),
+                    "TMPDIR": str(scratch),
+                },
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout if stdout is not None else log,
@@ -180,7 +188,8 @@ class MountedDisk:
 
 
 class LimitedDisk:
-    """A limit on the size of files, which gives every writer the error of a full quota where nobody may mount a file system."""
+    """A limit on the size of files, which gives every writer the error of a full quota where nobody may mount
+    a file system."""
 
     def fill(self, processes: Iterable[int]) -> str:
         _limit(processes, FILE_BYTES_MAX)
@@ -197,7 +206,8 @@ def _limit(processes: Iterable[int], size: int) -> None:
 
 
 def mounting_prefix(disk: Path, megabytes: int) -> list[str] | None:
-    """The beginning of a command that runs the rest with a small file system at `disk`, which nobody else sees; None if that cannot be.
+    """The beginning of a command that runs the rest with a small file system at `disk`, which nobody else
+    sees; None if that cannot be.
 
     The file system goes when the last process of the command ends.
     """

@@ -51,7 +51,9 @@ class Choices:
 
     def places(self) -> list[tuple[str, int]]:
         """Every partition there is."""
-        return [(topic, partition) for topic, partitions in self.topics.items() for partition in range(partitions)]
+        return [
+            (topic, partition) for topic, partitions in self.topics.items() for partition in range(partitions)
+        ]
 
 
 class PlainSender:
@@ -64,7 +66,9 @@ class PlainSender:
 
     def burst(self) -> None:
         together = self._choices.rng.random() < 0.5
-        self._desk.deliver(self._writer, self._choices.items(one_topic=together, partitioned=False), together=together)
+        self._desk.deliver(
+            self._writer, self._choices.items(one_topic=together, partitioned=False), together=together
+        )
 
     def settle(self) -> None:
         """A plain record of unknown outcome stays so: to send it again would be another record."""

@@ -1,7 +1,7 @@
 """One run from beginning to end: workers, faults, rounds of archiving, settling, reading back.
 
-Owns every process of the run and ends each by its own id. What it did stands in the run's own ledger, beside those of the workers; whether
-all was well is not its business but the judge's.
+Owns every process of the run and ends each by its own id. What it did stands in the run's own ledger, beside
+those of the workers; whether all was well is not its business but the judge's.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class Supervisor:
         self._played_from_s = 0.0
         self._beginning = self.scene.folder / "beginning"
         options = self.options
-        self._plan: FaultPlan = plan_faults(options.seed, options.seconds, options.workers, options.rounds, options.faults, options.stop_s)
+        self._plan: FaultPlan = plan_faults(
+            options.seed, options.seconds, options.workers, options.rounds, options.faults, options.stop_s
+        )
         self.scene.prepare()
         self._ledger = LedgerFile(self.scene.folder, SUPERVISOR, self._origin_s)
 
@@ -100,11 +102,16 @@ class Supervisor:
             self._play()
             self._settle()
             self._read()
-            lines = {name: len(read_ledger(self.scene.folder, name).events) for name in ledger_names(self.scene.folder)}
+            lines = {
+                name: len(read_ledger(self.scene.folder, name).events)
+                for name in ledger_names(self.scene.folder)
+            }
             self._ledger.write("sealed", lines=lines)
             self._ledger.write("end")
         finally:
-            for process in [life.process for life in self._lives.values()] + ([self._round] if self._round else []):
+            for process in [life.process for life in self._lives.values()] + (
+                [self._round] if self._round else []
+            ):
                 if process.poll() is None:
                     kill_tree(process)
             self._ledger.close()
@@ -113,10 +120,18 @@ class Supervisor:
         options = self.options
         topics, kinds = self.scene.topics, self._plan.kinds
         self._ledger.write(
-            "run", format=FORMAT, seed=options.seed, topics=topics, faults=kinds, rounds=options.rounds, asked=asdict(options)
+            "run",
+            format=FORMAT,
+            seed=options.seed,
+            topics=topics,
+            faults=kinds,
+            rounds=options.rounds,
+            asked=asdict(options),
         )
         self._ledger.write(
-            "plan", actions=[asdict(action) for action in self._plan.actions], spells=[asdict(spell) for spell in self._plan.spells]
+            "plan",
+            actions=[asdict(action) for action in self._plan.actions],
+            spells=[asdict(spell) for spell in self._plan.spells],
         )
         for worker in range(options.workers):
             self._start(worker, 0)
@@ -141,7 +156,11 @@ class Supervisor:
             "seed": self.options.seed,
             "origin_s": self._origin_s,
             "beginning": str(self._beginning),
-            "topics": {name: topic["partitions"] for name, topic in self.scene.topics.items() if not topic.get("mirrored")},
+            "topics": {
+                name: topic["partitions"]
+                for name, topic in self.scene.topics.items()
+                if not topic.get("mirrored")
+            },
             "senders": self.options.senders,
             "spells": [] if settling else [asdict(spell) for spell in self._plan.spells],
             "pause_s": self.options.pause_s,
@@ -167,7 +186,10 @@ class Supervisor:
             if life.process.poll() is not None:
                 self._ended(life)
                 del self._lives[worker]
-                self._later(RESTART_PAUSE_S, lambda worker=worker, number=life.number + 1: self._start(worker, number))  # type: ignore[misc]
+                self._later(
+                    RESTART_PAUSE_S,
+                    lambda worker=worker, number=life.number + 1: self._start(worker, number),  # type: ignore[misc]
+                )
 
     # faults
 
@@ -176,7 +198,9 @@ class Supervisor:
             self._at(self._played_from_s + action.at_s, lambda action=action: self._act(action))  # type: ignore[misc]
         while self._elapsed_s() < self._played_from_s + self.options.seconds:
             self._tick()
-        while self._due:  # What has begun is brought to its end: a stopped worker goes on, a full disk gets room.
+        while (
+            self._due
+        ):  # What has begun is brought to its end: a stopped worker goes on, a full disk gets room.
             self._tick()
 
     def _tick(self) -> None:
@@ -194,7 +218,9 @@ class Supervisor:
             self._fault(action, self.disk.fill(self._writing()))
             self._later(action.length_s, lambda: self.disk.free(self._writing()))
         elif life is None or life.process.poll() is not None or life.stopped:
-            self._later(RESTART_PAUSE_S, lambda: self._act(action))  # Between two lives, or to see how it goes on first.
+            self._later(
+                RESTART_PAUSE_S, lambda: self._act(action)
+            )  # Between two lives, or to see how it goes on first.
         elif action.kind == KILL:
             life.killed = True
             life.process.kill()
@@ -279,14 +305,20 @@ class Supervisor:
                 life.process.wait(ENDING_S)
             except subprocess.TimeoutExpired:
                 self.tell(f"{life.ledger} did not end within {ENDING_S:g} s")
-                kill_tree(life.process)  # Not a fault of ours: the history says that it ended by a signal nobody sent.
+                kill_tree(
+                    life.process
+                )  # Not a fault of ours: the history says that it ended by a signal nobody sent.
             self._ended(life)
         self._lives.clear()
 
     def _wait_for_ledger(self, life: _Life) -> None:
         """Until it has one, a worker does not know what SIGTERM means."""
         deadline = self._elapsed_s() + ENDING_S
-        while life.process.poll() is None and self._elapsed_s() < deadline and not any(self.scene.folder.glob(f"{life.ledger}.*")):
+        while (
+            life.process.poll() is None
+            and self._elapsed_s() < deadline
+            and not any(self.scene.folder.glob(f"{life.ledger}.*"))
+        ):
             time.sleep(TICK_S)
 
     def _wait_for_round(self) -> None:
@@ -301,7 +333,9 @@ class Supervisor:
         for topic in self.scene.topics:
             output = self.scene.folder / f"output-{topic}.jsonl"
             with output.open("wb") as file:
-                process = self.scene.start(f"consume-{topic}", "-m", "archiver", "consume", "--topic", topic, stdout=file)
+                process = self.scene.start(
+                    f"consume-{topic}", "-m", "archiver", "consume", "--topic", topic, stdout=file
+                )
             try:
                 code = process.wait(READING_S)
             except subprocess.TimeoutExpired:
@@ -317,15 +351,28 @@ class Supervisor:
         for topic, settings in self.scene.topics.items():
             table = settings["table"]
             if table is not None and self.options.rounds:
-                self._note_rows("table", topic, None, lambda table=table: table_rows(self.scene.tables(), table))  # type: ignore[misc]
+                self._note_rows(
+                    "table",
+                    topic,
+                    None,
+                    lambda table=table: table_rows(self.scene.tables(), table),  # type: ignore[misc]
+                )
 
-    def _note_rows(self, what: str, topic: str, error: str | None, read: Callable[[], tuple[list[Any], dict[int, int]]]) -> None:
+    def _note_rows(
+        self, what: str, topic: str, error: str | None, read: Callable[[], tuple[list[Any], dict[int, int]]]
+    ) -> None:
         rows: list[Any] = []
         watermarks: dict[int, int] = {}
         if error is None:
             try:
                 rows, watermarks = read()
-            except (Unreadable, OSError, ValueError, KeyError, TypeError) as problem:  # Anything that is not as its format says.
+            except (
+                Unreadable,
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ) as problem:  # Anything that is not as its format says.
                 error = f"{type(problem).__name__}: {problem}"
         lines = [[row.partition, row.offset, row.digest, row.ingest_us, row.batch_start] for row in rows]
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)

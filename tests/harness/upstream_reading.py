@@ -1,4 +1,5 @@
-"""Reading a mirrored topic where it comes from: a plain consumer of committed records, from the beginning to the end."""
+"""Reading a mirrored topic where it comes from: a plain consumer of committed records, from the beginning to
+the end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def upstream_rows(brokers: str, topic: str) -> list[Row]:
     )
     try:
         partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
-        return [row for partition in sorted(partitions) for row in _partition_rows(consumer, topic, partition)]
+        return [
+            row for partition in sorted(partitions) for row in _partition_rows(consumer, topic, partition)
+        ]
     finally:
         consumer.close()
 

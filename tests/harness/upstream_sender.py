@@ -1,8 +1,9 @@
-"""Somebody else's producers: one process that sends to topics of a Kafka cluster, in transactions and without, until SIGTERM.
+"""Somebody else's producers: one process that sends to topics of a Kafka cluster, in transactions and
+without, until SIGTERM.
 
-`python -m tests.harness.upstream_sender SPEC.json`. Keeps no ledger: what counts in the end is what a plain reader of committed records
-finds in the cluster. May be killed at any instant; its transaction is then open until the next life begins, which aborts it, or until it
-times out.
+`python -m tests.harness.upstream_sender SPEC.json`. Keeps no ledger: what counts in the end is what a plain
+reader of committed records finds in the cluster. May be killed at any instant; its transaction is then open
+until the next life begins, which aborts it, or until it times out.
 """
 
 from __future__ import annotations
@@ -40,10 +41,17 @@ class UpstreamSender:
         self._number = 0
 
     def run(self) -> None:
-        """Send until told to stop. Whatever goes wrong is answered by another producer, as an application does."""
+        """Send until told to stop. Whatever goes wrong is answered by another producer, as an application
+        does."""
         while not self._over():
-            common = {"bootstrap.servers": self._spec["brokers"], "linger.ms": 5, "socket.timeout.ms": TRANSACTION_TIMEOUT_MS}
-            dealing = Producer({**common, "transactional.id": "upstream", "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS})
+            common = {
+                "bootstrap.servers": self._spec["brokers"],
+                "linger.ms": 5,
+                "socket.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            }
+            dealing = Producer(
+                {**common, "transactional.id": "upstream", "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+            )
             alone = Producer({**common, "enable.idempotence": True, "message.timeout.ms": 10_000})
             try:
                 dealing.init_transactions(PATIENCE_S)

@@ -1,6 +1,8 @@
-"""One worker process that has none of the product's code: its senders use HTTP or drop files. It keeps its ledger as the other workers do.
+"""One worker process that has none of the product's code: its senders use HTTP or drop files. It keeps its
+ledger as the other workers do.
 
-`python -m tests.harness.visitor SPEC.json`. Exit code 0: everything it sent was noted. Without a supervisor it ends.
+`python -m tests.harness.visitor SPEC.json`. Exit code 0: everything it sent was noted. Without a supervisor
+it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ class Visitor:
         """Work until told to stop; the exit code."""
         with self._ledger:
             self._ledger.write("start", worker=self._spec["worker"], life=0)
-            threads = [threading.Thread(target=self._send, args=(number, kind)) for number, kind in enumerate(self._spec["senders"])]
+            threads = [
+                threading.Thread(target=self._send, args=(number, kind))
+                for number, kind in enumerate(self._spec["senders"])
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -49,11 +54,26 @@ class Visitor:
     def _sender(self, number: int, kind: Any) -> HttpSender | FileSender:
         spec, name = self._spec, f"{self._spec['worker']}.{number}-{kind}"
         if kind in ("http-json", "http-protobuf"):
-            return HttpSender(self._ledger, spec["seed"], name, kind, tuple(spec["address"]), spec["topics"], spec["burst_max"])
+            return HttpSender(
+                self._ledger,
+                spec["seed"],
+                name,
+                kind,
+                tuple(spec["address"]),
+                spec["topics"],
+                spec["burst_max"],
+            )
         inbox = spec["inboxes"][kind]
         partitions = spec["topics"][inbox["topic"]]
         return FileSender(
-            self._ledger, spec["seed"], name, kind, Path(inbox["folder"]), inbox["topic"], partitions, spec["file_records_max"]
+            self._ledger,
+            spec["seed"],
+            name,
+            kind,
+            Path(inbox["folder"]),
+            inbox["topic"],
+            partitions,
+            spec["file_records_max"],
         )
 
     def _send(self, number: int, kind: str) -> None:

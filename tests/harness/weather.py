@@ -1,8 +1,10 @@
-"""Bad weather: a layer around the object store and the logs of one process that makes calls slow, fail, or lose their replies.
+"""Bad weather: a layer around the object store and the logs of one process that makes calls slow, fail, or
+lose their replies.
 
-It lives in the harness and is put around the real parts where the composition root makes them; the product knows nothing of it. When it is
-bad is a plan (`Spell`s, in seconds since the beginning); which call is hit is drawn from a seeded source. Every hit is told, so that a run
-knows what it has played. Must never do what a real dependency cannot: a failed call changed nothing, a lost one may have.
+It lives in the harness and is put around the real parts where the composition root makes them; the product
+knows nothing of it. When it is bad is a plan (`Spell`s, in seconds since the beginning); which call is hit is
+drawn from a seeded source. Every hit is told, so that a run knows what it has played. Must never do what a
+real dependency cannot: a failed call changed nothing, a lost one may have.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ class Weather:
     """Decides about each call. Thread-safe."""
 
     def __init__(
-        self, spells: Sequence[Spell], rng: random.Random, elapsed_s: Callable[[], float], tell: Callable[[str, str], None]
+        self,
+        spells: Sequence[Spell],
+        rng: random.Random,
+        elapsed_s: Callable[[], float],
+        tell: Callable[[str, str], None],
     ) -> None:
         """`elapsed_s` is the time since the beginning; `tell` takes kind and call of each hit.
 
@@ -45,7 +51,11 @@ class Weather:
         """What happens to this call, of these kinds; waits if it is to be slow."""
         now = self._elapsed_s()
         with self._lock:
-            hits = [spell for spell in self._spells if spell.start_s <= now < spell.end_s and self._rng.random() < spell.chance]
+            hits = [
+                spell
+                for spell in self._spells
+                if spell.start_s <= now < spell.end_s and self._rng.random() < spell.chance
+            ]
             owed = [spell for spell in self._owed if spell.start_s <= now]
             hit = next((spell for spell in [*owed, *hits] if spell.kind in kinds), None)
             if hit is None:
@@ -79,7 +89,8 @@ class StormyStore:
 
 
 class StormyLog:
-    """A `Log` in the weather. A lost append may still arrive: just before the next one does, as from a slow network."""
+    """A `Log` in the weather. A lost append may still arrive: just before the next one does, as from a slow
+    network."""
 
     def __init__(self, log: Log, weather: Weather, rng: random.Random) -> None:
         self._log = log
@@ -111,7 +122,9 @@ class StormyLog:
     def read(self, *arguments: Any, **named: Any) -> Any:
         """As the log's; or it fails."""
         what = f"{self._log.name}.read"
-        return _apply(self._weather.strike(what, (SLOW, ERROR)), what, lambda: self._log.read(*arguments, **named))
+        return _apply(
+            self._weather.strike(what, (SLOW, ERROR)), what, lambda: self._log.read(*arguments, **named)
+        )
 
 
 def _apply(hit: str | None, what: str, work: Callable[[], _T]) -> _T:

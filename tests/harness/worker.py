@@ -1,7 +1,7 @@
 """One worker process: opens a writer, runs its senders in threads until SIGTERM, and keeps its ledger.
 
-`python -m tests.harness.worker SPEC.json`. Exit code 0: everything it sent was answered and noted. The supervisor may kill or stop it at
-any instant; without a supervisor it ends.
+`python -m tests.harness.worker SPEC.json`. Exit code 0: everything it sent was answered and noted. The
+supervisor may kill or stop it at any instant; without a supervisor it ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Worker:
         self._name = f"worker-{spec['worker']}-{spec['life']}"
         self._parent = os.getppid()
         self._stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: self._stop.set())  # Before the ledger is there: by it the supervisor knows.
+        signal.signal(
+            signal.SIGTERM, lambda *_: self._stop.set()
+        )  # Before the ledger is there: by it the supervisor knows.
         self._broken: list[BaseException] = []
         self._ledger = LedgerFile(self._folder, self._name, spec["origin_s"])
 
@@ -49,7 +51,9 @@ class Worker:
             self._ledger.write("start", worker=self._spec["worker"], life=self._spec["life"])
             self._brew()
             writer = self._open()
-            threads = [threading.Thread(target=self._send, args=(sender,)) for sender in self._senders(writer)]
+            threads = [
+                threading.Thread(target=self._send, args=(sender,)) for sender in self._senders(writer)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -88,12 +92,18 @@ class Worker:
         for number, kind in enumerate(self._spec["senders"]):
             name = f"{self._spec['worker']}.{number}-{kind}"
             rng = random.Random(f"{self._spec['seed']}/{self._spec['life']}/{name}")
-            choices = Choices(rng, self._spec["topics"], self._spec["life"] * LIFE_NUMBERS, self._spec["burst_max"])
+            choices = Choices(
+                rng, self._spec["topics"], self._spec["life"] * LIFE_NUMBERS, self._spec["burst_max"]
+            )
             desk = Desk(self._ledger, self._spec["seed"], name)
             if kind == "plain":
                 senders.append(PlainSender(desk, writer, choices))
             elif kind == "idempotent":
-                senders.append(IdempotentSender(desk, writer, choices, left_behind(self._folder, self._spec["worker"], name)))
+                senders.append(
+                    IdempotentSender(
+                        desk, writer, choices, left_behind(self._folder, self._spec["worker"], name)
+                    )
+                )
             else:
                 senders.append(TransactionalSender(desk, writer, choices, self._spec["life"]))
         return senders

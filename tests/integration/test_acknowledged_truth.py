@@ -1,8 +1,10 @@
-"""Acknowledgements are the truth: random faults of store and log, crashes between, and then every record is counted.
+"""Acknowledgements are the truth: random faults of store and log, crashes between, and then every record is
+counted.
 
-Over the real SQLite log and the real local store; one thread, one seed per history. A history sends records of idempotent producers and
-of none, one by one and in batches, spoils uploads and appends, lets the process crash between any two steps, sends again what is unknown
-(with its number) and what failed (without), and ends with everything settled.
+Over the real SQLite log and the real local store; one thread, one seed per history. A history sends records
+of idempotent producers and of none, one by one and in batches, spoils uploads and appends, lets the process
+crash between any two steps, sends again what is unknown (with its number) and what failed (without), and ends
+with everything settled.
 """
 
 from __future__ import annotations
@@ -73,9 +75,12 @@ class History:
         self.start()
 
     def start(self) -> None:
-        """A process; what an earlier one left in doubt is sent again before anything else, as `Producer.resume` demands."""
+        """A process; what an earlier one left in doubt is sent again before anything else, as
+        `Producer.resume` demands."""
         self.process = Publishing(self.rig, self.clock, self.random.randrange(1 << 30))
-        self.sessions: list[ProducerSession] = [self.process.session(*producer) for producer in self.producers]
+        self.sessions: list[ProducerSession] = [
+            self.process.session(*producer) for producer in self.producers
+        ]
 
     def _crashing_append(self, index: int, data: bytes) -> Appended:
         self._step()
@@ -99,7 +104,10 @@ class History:
     def send_new(self) -> None:
         producer = self.random.choice([0, 0, 1, None])
         count = self.random.randint(1, 4)
-        sent = [Sent(b"%d" % (len(self.records) + n), self.random.randrange(PARTITIONS), producer) for n in range(count)]
+        sent = [
+            Sent(b"%d" % (len(self.records) + n), self.random.randrange(PARTITIONS), producer)
+            for n in range(count)
+        ]
         self.records += sent
         if producer is not None and self.random.random() < 0.4:
             self._send_batch(sent, None)
@@ -113,13 +121,17 @@ class History:
         if one.producer is None:
             one.pending = self.process.send("t", one.partition, one.value)
         else:
-            one.pending = self.process.send("t", one.partition, one.value, self.sessions[one.producer], sequence)
+            one.pending = self.process.send(
+                "t", one.partition, one.value, self.sessions[one.producer], sequence
+            )
             one.sequence = one.pending.sequence
 
     def _send_batch(self, sent: list[Sent], sequences: list[int] | None) -> None:
         assert sent[0].producer is not None
         session = self.sessions[sent[0].producer]
-        batch = self.process.send_batch("t", [one.partition for one in sent], [one.value for one in sent], session, sequences)
+        batch = self.process.send_batch(
+            "t", [one.partition for one in sent], [one.value for one in sent], session, sequences
+        )
         assert batch.sequences is not None
         for row, one in enumerate(sent):
             one.sendings += 1
@@ -127,7 +139,8 @@ class History:
             one.batch, one.sequence = (batch, row), int(batch.sequences[row])
 
     def send_again(self) -> None:
-        """What is unknown, in its order, with the numbers; then what failed, without. Records of no producer are left alone."""
+        """What is unknown, in its order, with the numbers; then what failed, without. Records of no producer
+        are left alone."""
         for producer in range(len(self.producers)):
             mine = [one for one in self.records if one.producer == producer]
             unknown = [one for one in mine if one.state == "unknown"]
@@ -143,10 +156,16 @@ class History:
 
     def spoil(self) -> None:
         if self.random.random() < 0.3:
-            self.rig.objects.fail("create", self.random.choice(list(ObjectFault)), "intake/", self.random.choice([1, 3]))
+            self.rig.objects.fail(
+                "create", self.random.choice(list(ObjectFault)), "intake/", self.random.choice([1, 3])
+            )
         if self.random.random() < 0.5:
             unknown = [AppendFault.DROPPED, AppendFault.REPLY_LOST, AppendFault.LATE]
-            self.rig.log.script(*self.random.choices([*unknown, AppendFault.NONE, AppendFault.REFUSED], k=self.random.randint(1, 6)))
+            self.rig.log.script(
+                *self.random.choices(
+                    [*unknown, AppendFault.NONE, AppendFault.REFUSED], k=self.random.randint(1, 6)
+                )
+            )
 
     def heal(self) -> None:
         self.rig.objects.heal()
@@ -213,7 +232,9 @@ class History:
         for one in self.records:
             places = stored.pop(one.value, [])
             for told in one.told:
-                assert (told.offset is not None) == (told.outcome == "ok"), "an offset goes with ok, and with nothing else"
+                assert (told.offset is not None) == (told.outcome == "ok"), (
+                    "an offset goes with ok, and with nothing else"
+                )
             offsets = {told.offset for told in one.told if told.outcome == "ok"}
             if one.producer is not None:
                 assert one.state == "ok", f"{one} is not settled"
@@ -230,7 +251,11 @@ class History:
         """What was sent once is in the order of sending."""
         for producer in (0, 1):
             for partition in range(PARTITIONS):
-                mine = [one for one in self.records if (one.producer, one.partition, one.sendings) == (producer, partition, 1)]
+                mine = [
+                    one
+                    for one in self.records
+                    if (one.producer, one.partition, one.sendings) == (producer, partition, 1)
+                ]
                 offsets = [one.told[0].offset or 0 for one in mine]
                 assert offsets == sorted(offsets)
 

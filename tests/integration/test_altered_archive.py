@@ -1,4 +1,5 @@
-"""Archives with one bit turned: what was sent is read back, or an error comes. Never other records, never another exception."""
+"""Archives with one bit turned: what was sent is read back, or an error comes. Never other records, never
+another exception."""
 
 from __future__ import annotations
 
@@ -55,13 +56,24 @@ def rows(count: int) -> list[Row]:
 def one_archive(intake: Intake, schema: TopicSchema | None = None, count: int = 12) -> tuple[TopicId, str]:
     topic = intake.topic("orders")
     intake.file({(topic, 0): rows(count)})
-    (result,) = refine(intake, intake.plans(topic), schema=schema or order_schema(), options=RefineOptions(decode_rows=5, row_group_rows=5))
+    (result,) = refine(
+        intake,
+        intake.plans(topic),
+        schema=schema or order_schema(),
+        options=RefineOptions(decode_rows=5, row_group_rows=5),
+    )
     assert result.error is None, result.why
     return topic, result.files[0].archive.key
 
 
 def stream(store: LocalObjectStore, intake: Intake, schema: TopicSchema | None = None) -> RecordStream:
-    return RecordStream(store, intake.backlog, lambda _topic, _version: schema or order_schema(), cluster_id=CLUSTER, batch_rows=4)
+    return RecordStream(
+        store,
+        intake.backlog,
+        lambda _topic, _version: schema or order_schema(),
+        cluster_id=CLUSTER,
+        batch_rows=4,
+    )
 
 
 def turned(store: LocalObjectStore, key: str, places: range, share: float) -> Iterator[str]:
@@ -85,7 +97,8 @@ def test_a_bit_of_the_footer(store: LocalObjectStore, intake: Intake) -> None:
     topic, key = one_archive(intake)
     size = store.info(key).size  # type: ignore[union-attr]
     for what in turned(store, key, range(footer_start(store, key), size), SHARE):
-        # Nothing of the footer is believed before all of it is checked: no bit goes unseen, not even one that changes no record.
+        # Nothing of the footer is believed before all of it is checked: no bit goes unseen, not even one that
+        # changes no record.
         with pytest.raises(Corrupted, match="restore it"):
             pytest.fail(f"{what} gave {list(stream(store, intake).read(topic, 0))}")
 
@@ -109,7 +122,9 @@ def test_a_bit_of_the_pages(
     assert refused > 10
 
 
-def altered(store: LocalObjectStore, key: str, change: pa.Table | None = None, footer: dict[str, str] | None = None) -> None:
+def altered(
+    store: LocalObjectStore, key: str, change: pa.Table | None = None, footer: dict[str, str] | None = None
+) -> None:
     """Write the archive again, with other rows or footer keys, and seal it as if nothing had happened."""
     path = store.root / key
     table = change if change is not None else pq.read_table(path, partitioning=None)
@@ -123,15 +138,22 @@ def altered(store: LocalObjectStore, key: str, change: pa.Table | None = None, f
 
 
 def other_value(store: LocalObjectStore, key: str, row: int) -> pa.Table:
-    """The archive's rows, with another customer in one of them: a whole file, of the right offsets, with a wrong record."""
+    """The archive's rows, with another customer in one of them: a whole file, of the right offsets, with a
+    wrong record."""
     table = pq.read_table(store.root / key, partitioning=None)
     cells: list[Any] = table["value"].to_pylist()
     cells[row]["id"] += 1
-    return table.set_column(table.schema.get_field_index("value"), table.schema.field("value"), pa.array(cells, table["value"].type))
+    return table.set_column(
+        table.schema.get_field_index("value"),
+        table.schema.field("value"),
+        pa.array(cells, table["value"].type),
+    )
 
 
 @pytest.mark.parametrize(("start", "limit"), [(0, None), (0, 1), (5, None), (11, 1)])
-def test_another_record_is_noticed_before_anything_is_given(store: LocalObjectStore, intake: Intake, start: int, limit: int | None) -> None:
+def test_another_record_is_noticed_before_anything_is_given(
+    store: LocalObjectStore, intake: Intake, start: int, limit: int | None
+) -> None:
     topic, key = one_archive(intake)
     altered(store, key, other_value(store, key, 3))
     with pytest.raises(Corrupted, match=f"{key}: the digest of its records"):
@@ -152,7 +174,9 @@ def test_another_record_in_a_large_archive_is_noticed_before_its_end(
     assert len(list(reader.read(topic, 0, 1))) == 11  # read in part, its digest cannot be known
 
 
-def test_an_archive_is_verified_once(store: LocalObjectStore, intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_verified_once(
+    store: LocalObjectStore, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, _ = one_archive(intake)
     compared: list[bytes] = []
     real = RecordsDigest.digest
@@ -184,9 +208,17 @@ def test_columns_have_to_be_those_of_the_topics_schema(
     changed = [
         key_field.with_name("kex"),
         key_field.with_metadata({"PARQUET:field_id": "99"}),
-        pa.field("key", pa.struct([key_field.type.field(0).with_metadata({"PARQUET:field_id": "98"})]), metadata=key_field.metadata),
-        pa.field("key", pa.struct([key_field.type.field(0).with_nullable(False)]), metadata=key_field.metadata),
-        pa.field("key", pa.struct([key_field.type.field(0).with_type(pa.string())]), metadata=key_field.metadata),
+        pa.field(
+            "key",
+            pa.struct([key_field.type.field(0).with_metadata({"PARQUET:field_id": "98"})]),
+            metadata=key_field.metadata,
+        ),
+        pa.field(
+            "key", pa.struct([key_field.type.field(0).with_nullable(False)]), metadata=key_field.metadata
+        ),
+        pa.field(
+            "key", pa.struct([key_field.type.field(0).with_type(pa.string())]), metadata=key_field.metadata
+        ),
     ]
     for field in changed:
         columns = [pa.array([{"__raw__": b""}] * table.num_rows, field.type), *table.columns[1:]]
@@ -230,7 +262,8 @@ def test_an_object_with_an_altered_footer_is_not_adopted(store: LocalObjectStore
 
 
 def test_the_digest_of_an_archive_depends_on_the_log_alone(store: LocalObjectStore, intake: Intake) -> None:
-    # Three days, accept times that step back, ticks; three intake files, so that plans are cut between them and inside of them.
+    # Three days, accept times that step back, ticks; three intake files, so that plans are cut between them
+    # and inside of them.
     topic = intake.topic("orders")
     times = [0, 5, 3, DAY - 1, 7, DAY + 2, 1, DAY + 1, 2 * DAY, 4, 2 * DAY + 9, 8]
     for first in range(0, 12, 4):
@@ -239,7 +272,9 @@ def test_the_digest_of_an_archive_depends_on_the_log_alone(store: LocalObjectSto
         intake.tick(NOW + first)
     (whole,) = intake.plans(topic)
     digests: dict[tuple[int, int], set[bytes]] = {}
-    days = [(one.archive.base, one.archive.end) for one in refine(intake, [whole], schema=order_schema())[0].files]
+    days = [
+        (one.archive.base, one.archive.end) for one in refine(intake, [whole], schema=order_schema())[0].files
+    ]
     assert len(days) == 3
     cuts = [[(0, 12)], days, [days[0], (days[0][1], 12)]]
     for epoch, (ranges, options, schema) in enumerate(
@@ -253,14 +288,23 @@ def test_the_digest_of_an_archive_depends_on_the_log_alone(store: LocalObjectSto
         start=2,
     ):
         plans = [
-            replace(whole, base=base, end=end, rows=end - base, epoch=epoch, segments=_inside(whole.segments, base, end))
+            replace(
+                whole,
+                base=base,
+                end=end,
+                rows=end - base,
+                epoch=epoch,
+                segments=_inside(whole.segments, base, end),
+            )
             for base, end in ranges
         ]
         for plan in plans:
             for result in refine(intake, [plan], schema=schema, options=options):
                 assert result.error is None, result.why
                 for one in result.files:
-                    digests.setdefault((one.archive.base, one.archive.end), set()).add(one.archive.records_digest)
+                    digests.setdefault((one.archive.base, one.archive.end), set()).add(
+                        one.archive.records_digest
+                    )
     assert sorted(digests) == sorted(days)
     assert [len(found) for found in digests.values()] == [1] * len(days)
     assert len(set.union(*digests.values())) == len(days)

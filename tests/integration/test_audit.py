@@ -66,7 +66,8 @@ def test_nothing_archived_yet(world: World) -> None:
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_commit_that_comes_between_ledger_and_table_is_looked_at_again(world: World, in_time: bool) -> None:
-    """A daemon archives while somebody audits: its table is ahead of the ledger for a moment, and that is no doubt."""
+    """A daemon archives while somebody audits: its table is ahead of the ledger for a moment, and that is no
+    doubt."""
     world.commit(world.refine(), (30, 30))
     pauses: list[float] = []
 
@@ -123,8 +124,11 @@ def test_file_added_twice_by_somebody(world: World) -> None:
     assert document["verdict"] == "invalid"
 
 
-def compacted(world: World, files: list[WrittenFile], keep: slice = slice(None), name: str = "compacted.parquet") -> DataFile:
-    """One foreign file with the rows of several archives, as an engine's compaction writes it: in its own order, under its own name."""
+def compacted(
+    world: World, files: list[WrittenFile], keep: slice = slice(None), name: str = "compacted.parquet"
+) -> DataFile:
+    """One foreign file with the rows of several archives, as an engine's compaction writes it: in its own
+    order, under its own name."""
     tables = [pq.read_table(world.store.root / file.archive.key, partitioning=None) for file in files]
     rows = pa.concat_tables(tables)
     rows = rows.take(list(range(rows.num_rows))[::-1]).slice(0, rows.num_rows)
@@ -134,7 +138,14 @@ def compacted(world: World, files: list[WrittenFile], keep: slice = slice(None),
     pq.write_table(rows, path)
     uri = world.store.uri(key).replace("file:///", "file:/")  # as Spark spells it
     first = files[0].data_file
-    return replace(first, path=uri, record_count=rows.num_rows, file_size=path.stat().st_size, lower_bounds={}, upper_bounds={})
+    return replace(
+        first,
+        path=uri,
+        record_count=rows.num_rows,
+        file_size=path.stat().st_size,
+        lower_bounds={},
+        upper_bounds={},
+    )
 
 
 def test_compacted_by_somebody_else_is_proven_by_rows(world: World) -> None:
@@ -263,7 +274,9 @@ def test_archive_without_a_table_that_lacks_rows(world: World) -> None:
     path.unlink()
     with pq.ParquetWriter(path, rows.schema, store_schema=False) as writer:
         writer.write_table(rows)
-        footer = {name.decode(): text.decode() for name, text in metadata.items() if name.startswith(b"archiver.")}
+        footer = {
+            name.decode(): text.decode() for name, text in metadata.items() if name.startswith(b"archiver.")
+        }
         writer.add_key_value_metadata({**footer, "archiver.footer_sha256": UNSEALED})
     document = world.audit()
     assert verdicts(document) == ["unknown", "valid"], "a footer without its checksum is not believed"
@@ -281,7 +294,8 @@ def test_archived_topic_whose_kind_is_none_now(world: World) -> None:
 
 @pytest.mark.parametrize("expired", [False, True], ids=["retained", "expired"])
 def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World, expired: bool) -> None:
-    """A topic that is erased from for years would be unknown for good otherwise: fewer rows are missing than were ever removed."""
+    """A topic that is erased from for years would be unknown for good otherwise: fewer rows are missing than
+    were ever removed."""
     files = world.archived()
     world.tables.replace_files(TABLE, [files[0].data_file.path], [], operation="delete")
     view = world.view()
@@ -293,7 +307,9 @@ def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World
         assert len(world.view().snapshots) == 1
     assert world.audit()["partitions"][0]["removed"] == [[0, 10]]
     world.mine.starts.update({0: 10, 1: 0})
-    assert verdicts(world.audit()) == ["unknown", "unknown"], "of which of the rows that retention has left it was, nobody knows"
+    assert verdicts(world.audit()) == ["unknown", "unknown"], (
+        "of which of the rows that retention has left it was, nobody knows"
+    )
     world.mine.starts.update({0: 30, 1: 30})
     document = world.audit()
     assert verdicts(document) == ["valid", "valid"], document
@@ -303,7 +319,12 @@ def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World
 def test_foreign_removals_go_by_summaries(world: World) -> None:
     def snapshot(number: int, operation: str, **summary: str) -> SnapshotView:
         return SnapshotView(
-            number, number - 1 or None, number, 0, operation, {name.replace("_", "-"): text for name, text in summary.items()}
+            number,
+            number - 1 or None,
+            number,
+            0,
+            operation,
+            {name.replace("_", "-"): text for name, text in summary.items()},
         )
 
     snapshots = (
@@ -315,4 +336,8 @@ def test_foreign_removals_go_by_summaries(world: World) -> None:
     )
     ours = replace(snapshots[4], summary={**snapshots[4].summary, COMMIT_ID: "x"})
     view = replace(world.view(), snapshot_id=5, snapshots=(*snapshots[:4], ours))
-    assert [(item.snapshots, item.rows, item.added) for _, item in foreign_changes(view)] == [((1,), 0, 10), ((2,), 2, 0), ((4,), 3, 0)]
+    assert [(item.snapshots, item.rows, item.added) for _, item in foreign_changes(view)] == [
+        ((1,), 0, 10),
+        ((2,), 2, 0),
+        ((4,), 3, 0),
+    ]

@@ -134,7 +134,9 @@ def test_metadata_lost_and_nothing_configured(world: World) -> None:
     world.lose_metadata()
     world.topics_configured = False
     document = world.audit()
-    assert [(item["topic"], item["topic_id"], item["verdict"]) for item in document["partitions"]] == [("(unknown)", None, "unknown")]
+    assert [(item["topic"], item["topic_id"], item["verdict"]) for item in document["partitions"]] == [
+        ("(unknown)", None, "unknown")
+    ]
     assert document["snapshot_ids"] == {}
 
 
@@ -182,7 +184,9 @@ def test_an_old_copy_of_the_log_lacks_a_topic_that_has_intake(world: World) -> N
     assert world.audit(("orders", None))["verdict"] == "valid"
 
 
-def test_an_unnamed_intake_file_that_cannot_be_read_leaves_it_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnamed_intake_file_that_cannot_be_read_leaves_it_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_new(world)
     world.store.create(paths.intake_key(1_800_000_000_000_000, "0" * 26), b"no Parquet")
     assert "cannot be read" in why(world.audit())
@@ -210,7 +214,9 @@ def test_archives_of_a_topic_id_that_the_log_does_not_know(world: World) -> None
         (world.topic, 1, "valid"),
         (STRANGE, 4, "unknown"),
     ]
-    assert f"archive/{STRANGE}/ holds objects of a topic id that the intake log does not know" in why(found, 2)
+    assert f"archive/{STRANGE}/ holds objects of a topic id that the intake log does not know" in why(
+        found, 2
+    )
     assert found["snapshot_ids"] == {"orders": world.view().snapshot_id}
     assert world.audit(("orders", frozenset({0})))["verdict"] == "valid"
 
@@ -273,7 +279,9 @@ def harm(world: World, number: int, how: str = "gone") -> str:
 @pytest.mark.parametrize("kind", ["iceberg", "parquet", "none"])
 @pytest.mark.parametrize("how", ["gone", "truncated"])
 @pytest.mark.parametrize("one_by_one", [True, False])
-def test_backlog_in_a_harmed_intake_file(kind: str, how: str, one_by_one: bool, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backlog_in_a_harmed_intake_file(
+    kind: str, how: str, one_by_one: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.kind = kind
     if not one_by_one:
         monkeypatch.setattr(object_listing, "INFO_MAX", 0)
@@ -308,7 +316,9 @@ def test_only_the_part_that_is_not_archived_is_missing(world: World) -> None:
 def test_an_archive_that_waits_for_its_commit_holds_its_offsets(world: World) -> None:
     files = world.refine()
     for file in files:
-        world.mine.add_pending(PendingFile(file.archive, b"", world.mine.table_uuid, 0, 1, WrittenEvent(1, b"", b"", 1), 0))
+        world.mine.add_pending(
+            PendingFile(file.archive, b"", world.mine.table_uuid, 0, 1, WrittenEvent(1, b"", b"", 1), 0)
+        )
     harm(world, 1)
     assert world.audit()["verdict"] == "valid"
     path = world.store.root / files[1].archive.key
@@ -350,7 +360,14 @@ def add_foreign(world: World, places: list[tuple[int, int]], said: int | None = 
     pq.write_table(pa.table({"kafka": rows}), world.store.root / key)
     size = (world.store.root / key).stat().st_size
     count = len(rows) if said is None else said
-    data_file = replace(first.data_file, path=world.store.uri(key), record_count=count, file_size=size, lower_bounds={}, upper_bounds={})
+    data_file = replace(
+        first.data_file,
+        path=world.store.uri(key),
+        record_count=count,
+        file_size=size,
+        lower_bounds={},
+        upper_bounds={},
+    )
     world.tables.replace_files(TABLE, [], [data_file], operation="append")
 
 

@@ -1,4 +1,5 @@
-"""The audit of topics with aborted transactions, over real archives: known gaps are no loss, and nothing else passes for one."""
+"""The audit of topics with aborted transactions, over real archives: known gaps are no loss, and nothing else
+passes for one."""
 
 from __future__ import annotations
 
@@ -25,11 +26,13 @@ from tests.support.intake.intake_files import Row
 from tests.support.schema.orders import order, order_schema
 
 ENDS = (36, 42)
-"""Of both partitions: 0 has a gap [30, 33) before its last records, 1 nothing but gaps behind its first 30."""
+"""Of both partitions: 0 has a gap [30, 33) before its last records, 1 nothing but gaps behind its first
+30."""
 
 
 class Transactions(World):
-    """The world of 30 records per partition, and transactions behind them; `commit` says what becomes of those of the aborting one."""
+    """The world of 30 records per partition, and transactions behind them; `commit` says what becomes of
+    those of the aborting one."""
 
     def __init__(self, root: Path, *, commit: bool = False) -> None:
         super().__init__(root)
@@ -80,12 +83,19 @@ def told(document: Document, *names: str) -> list[list[Any]]:
 
 
 def test_gaps_are_told_before_anything_is_archived(world: Transactions) -> None:
-    assert told(world.audit(), "verdict", "gaps", "missing") == [["valid", [[30, 33]], []], ["valid", [[30, 42]], []]]
+    assert told(world.audit(), "verdict", "gaps", "missing") == [
+        ["valid", [[30, 33]], []],
+        ["valid", [[30, 42]], []],
+    ]
 
 
-def test_archives_with_gaps_and_ranges_without_any_archive(world: Transactions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_with_gaps_and_ranges_without_any_archive(
+    world: Transactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = world.archived()
-    assert [(one.archive.partition, one.archive.base, one.archive.end, one.archive.gaps) for one in files][-1] == (0, 30, 36, ((30, 33),))
+    assert [(one.archive.partition, one.archive.base, one.archive.end, one.archive.gaps) for one in files][
+        -1
+    ] == (0, 30, 36, ((30, 33),))
     assert max(one.archive.end for one in files if one.archive.partition == 1) == 30
 
     def closed(key: str) -> pa.NativeFile:
@@ -93,7 +103,10 @@ def test_archives_with_gaps_and_ranges_without_any_archive(world: Transactions, 
 
     monkeypatch.setattr(world.store, "open_input", closed)
     document = world.audit()
-    assert told(document, "verdict", "gaps", "rows", "proof") == [["valid", [[30, 33]], 33, "bounds"], ["valid", [[30, 42]], 30, "bounds"]]
+    assert told(document, "verdict", "gaps", "rows", "proof") == [
+        ["valid", [[30, 33]], 33, "bounds"],
+        ["valid", [[30, 42]], 30, "bounds"],
+    ]
 
 
 def test_a_record_in_a_gap_is_found(tmp_path: Path) -> None:
@@ -115,7 +128,10 @@ def test_a_record_that_was_archived_as_a_gap_is_found(tmp_path: Path) -> None:
     committed = Transactions(tmp_path / "other", commit=True)
     document = aborted.looked_at(committed.intake.backlog)
     assert told(document, "verdict", "missing") == [["invalid", [[30, 33]]], ["invalid", [[30, 42]]]]
-    assert all("were archived as gaps, and the intake log has records there" in why for (why,) in told(document, "why"))
+    assert all(
+        "were archived as gaps, and the intake log has records there" in why
+        for (why,) in told(document, "why")
+    )
 
 
 def test_a_lost_archive_is_no_gap(world: Transactions) -> None:
@@ -128,7 +144,9 @@ def test_a_lost_archive_is_no_gap(world: Transactions) -> None:
 
 def test_files_compacted_by_others_have_no_footer_to_name_gaps(world: Transactions) -> None:
     files = world.archived()
-    rows = pa.concat_tables([pq.read_table(world.store.root / file.archive.key, partitioning=None) for file in files])
+    rows = pa.concat_tables(
+        [pq.read_table(world.store.root / file.archive.key, partitioning=None) for file in files]
+    )
     key = f"{paths.data_prefix(world.topic)}compacted.parquet"
     path = world.store.root / key
     pq.write_table(rows.replace_schema_metadata(None), path)
@@ -166,4 +184,7 @@ def test_archives_without_a_table(world: Transactions) -> None:
     world.refine_rest()
     world.record(*ENDS)
     world.mine.passed.add(1, 30, 42)
-    assert told(world.audit(), "verdict", "gaps", "rows") == [["valid", [[30, 33]], 33], ["valid", [[30, 42]], 30]]
+    assert told(world.audit(), "verdict", "gaps", "rows") == [
+        ["valid", [[30, 33]], 33],
+        ["valid", [[30, 42]], 30],
+    ]

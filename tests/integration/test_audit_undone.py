@@ -1,4 +1,5 @@
-"""What somebody removed and then took back explains nothing, however long ago it was and whatever snapshots have expired since."""
+"""What somebody removed and then took back explains nothing, however long ago it was and whatever snapshots
+have expired since."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def undo(deployment: Deployment, removed: set[int]) -> int:
-    """Somebody deletes rows and rolls the table back to before; the snapshot that removed them stays, outside of the lineage."""
+    """Somebody deletes rows and rolls the table back to before; the snapshot that removed them stays, outside
+    of the lineage."""
     with catalog_table(deployment, "shop.clicks") as table:
         before = table.metadata.current_snapshot_id
     deleted = rewrite(deployment, "overwrite", lambda offset: offset not in removed)
@@ -49,7 +51,11 @@ def go_on(deployment: Deployment) -> None:
 
 def audited(deployment: Deployment) -> dict[str, Any]:
     with Driver(deployment) as driver:
-        (found,) = (item for item in driver.audit()["partitions"] if (item["topic"], item["partition"]) == ("clicks", 0))
+        (found,) = (
+            item
+            for item in driver.audit()["partitions"]
+            if (item["topic"], item["partition"]) == ("clicks", 0)
+        )
         return dict(found)
 
 
@@ -58,7 +64,9 @@ def test_a_removal_that_was_undone_is_forgotten_with_the_snapshots_around_it(dep
     assert audited(deployment)["verdict"] == "valid"
     go_on(deployment)
     with catalog_table(deployment, "shop.clicks") as table:
-        assert deleted in {snapshot.snapshot_id for snapshot in table.metadata.snapshots}, "this test shows nothing otherwise"
+        assert deleted in {snapshot.snapshot_id for snapshot in table.metadata.snapshots}, (
+            "this test shows nothing otherwise"
+        )
         assert len(table.metadata.snapshots) < ROUNDS + 2, "the lineage is cut"
     found = audited(deployment)
     assert (found["verdict"], found["why"], found["removed"]) == ("valid", None, [])
@@ -73,7 +81,9 @@ def test_rows_that_are_lost_are_not_taken_for_those_that_came_back(deployment: D
     assert (found["verdict"], found["missing"], found["removed"]) == ("invalid", [[16, 18]], [])
 
 
-def test_rows_that_are_lost_are_not_taken_for_those_that_were_removed_before_they_came(deployment: Deployment) -> None:
+def test_rows_that_are_lost_are_not_taken_for_those_that_were_removed_before_they_came(
+    deployment: Deployment,
+) -> None:
     rewrite(deployment, "overwrite", lambda offset: offset not in {1, 2})
     go_on(deployment)
     assert audited(deployment)["removed"] == [[1, 3]]

@@ -1,4 +1,5 @@
-"""Do the libraries alone, in bench/peers, take in each order once on a real broker, and check what they say they check?"""
+"""Do the libraries alone, in bench/peers, take in each order once on a real broker, and check what they say
+they check?"""
 
 from __future__ import annotations
 
@@ -24,14 +25,19 @@ def test_the_libraries_alone(tmp_path: Path) -> None:
     with KafkaServer(tmp_path / "kafka", BROKER) as broker:
         fill(broker.brokers, MEASURED, RECORDS)
         fill(broker.brokers, WARM, setup.warm_records)
-        run = run_once(Libraries, broker, tmp_path / "run", setup, decoded(RECORDS))  # compares the table with the orders
+        run = run_once(
+            Libraries, broker, tmp_path / "run", setup, decoded(RECORDS)
+        )  # compares the table with the orders
         assert (run.commits, run.proofs) == (1, {"rows_of_the_newest_snapshot": RECORDS})
         assert run.cpu["workers"] > 0, "what its processes take is counted"
         shares = [
-            [value for values in bare_program.consumed(broker.brokers, MEASURED, share) for value in values] for share in ([0, 2], [1, 3])
+            [value for values in bare_program.consumed(broker.brokers, MEASURED, share) for value in values]
+            for share in ([0, 2], [1, 3])
         ]
         assert sum(map(len, shares)) == RECORDS
-        fill_one(broker.brokers, b"\x08\x80\x00")  # an id of zero, written in two bytes where nobody would write it
+        fill_one(
+            broker.brokers, b"\x08\x80\x00"
+        )  # an id of zero, written in two bytes where nobody would write it
         with pytest.raises(AssertionError):
             bare_program.take_share(broker.brokers, "odd", str(tmp_path / "odd"), [0])
 

@@ -1,4 +1,5 @@
-"""Archiving while the catalog is away: archives are written up to a bound, readers see them, and the table catches up by itself (0024)."""
+"""Archiving while the catalog is away: archives are written up to a bound, readers see them, and the table
+catches up by itself (0024)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def away(rounds: RestRounds, times: int = 1) -> None:
 
 def readable(rounds: RestRounds) -> list[tuple[int, int]]:
     """(partition, offset) of what a reader of the stream gets."""
-    return sorted((partition, one.offset) for partition, found in rounds.opened.records(TOPIC).items() for one in found)
+    return sorted(
+        (partition, one.offset) for partition, found in rounds.opened.records(TOPIC).items() for one in found
+    )
 
 
 def caught_up(rounds: RestRounds) -> None:
@@ -151,14 +154,19 @@ def test_another_granularity_waits_for_the_catalog(rounds: RestRounds) -> None:
     rounds.send()
     report, _ = rounds.archive()
     assert (report.state, report.archives) == ("deferred", 0)
-    assert "is to be partitioned by hour, and its records wait in intake until its table is" in (report.why or "")
+    assert "is to be partitioned by hour, and its records wait in intake until its table is" in (
+        report.why or ""
+    )
     assert rounds.archive()[0].archives == 0
     rounds.faults.recover()
     assert rounds.archive()[0].state == "archived"
     rounds.check_settled()
 
 
-def test_a_catalog_that_goes_away_in_the_middle_is_left_alone_for_the_rest_of_the_run(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_catalog_that_goes_away_in_the_middle_is_left_alone_for_the_rest_of_the_run(
+    rest_catalog: RestCatalog,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     others = 4
     with RestRounds(tmp_path / "middle", rest_catalog, {"commit_attempts_max": 3}, others=others) as rounds:
 
@@ -199,7 +207,8 @@ def test_one_silent_table_does_not_keep_the_others_out(rest_catalog: RestCatalog
 
 
 def compact(table: Table) -> None:
-    """Somebody else writes every file anew under another name, in a snapshot as Java's compaction makes it."""
+    """Somebody else writes every file anew under another name, in a snapshot as Java's compaction makes
+    it."""
     producer = _Replace(Operation.OVERWRITE, Transaction(table, autocommit=True), table.io)
     number = len(table.snapshots())
     for old in live(table):
@@ -222,7 +231,8 @@ def forget_the_past(table: Table) -> None:
 
 @pytest.mark.parametrize("expired", [False, True], ids=["compacted", "compacted and expired"])
 def test_what_others_do_meanwhile(rounds: RestRounds, expired: bool) -> None:
-    """Rule C3. A lineage that is cut does not show that the archives were never in the table: they are made again; intake has it all."""
+    """Rule C3. A lineage that is cut does not show that the archives were never in the table: they are made
+    again; intake has it all."""
     rounds.faults.refuse()
     away(rounds, 2)
     first = {item.archive.key for item in rounds.ledger.pending}
@@ -251,7 +261,8 @@ def clean(rounds: RestRounds) -> None:
 
 
 def test_d3_intake_of_pending_archives_stays(rounds: RestRounds) -> None:
-    """Rules D1 and D3: while nobody can look at the table, nothing that it may need is deleted, however long that lasts."""
+    """Rules D1 and D3: while nobody can look at the table, nothing that it may need is deleted, however long
+    that lasts."""
     rounds.faults.refuse()
     away(rounds, 2)
     clean(rounds)

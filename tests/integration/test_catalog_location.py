@@ -1,4 +1,5 @@
-"""`location: catalog`: tables lie where the catalog puts them and archives stay in the data folder. Does everything else still hold?"""
+"""`location: catalog`: tables lie where the catalog puts them and archives stay in the data folder. Does
+everything else still hold?"""
 
 from __future__ import annotations
 
@@ -23,10 +24,23 @@ class Placed:
     def __init__(self, folder: Path, rest: RestCatalog | None) -> None:
         self.warehouse = folder / "warehouse" if rest is None else rest.warehouse
         database = f"sqlite:///{folder}/d/catalog.db?timeout=60"
-        plain = {"type": "sql", "uri": database, "warehouse": f"file://{self.warehouse}"} if rest is None else rest.properties
+        plain = (
+            {"type": "sql", "uri": database, "warehouse": f"file://{self.warehouse}"}
+            if rest is None
+            else rest.properties
+        )
         self._plain = {name: str(value) for name, value in plain.items()}
-        self.catalog: dict[str, Any] = {"name": "local", **self._plain, "location": "catalog", "locations": [f"file://{self.warehouse}"]}
-        topic = {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": TABLE}}
+        self.catalog: dict[str, Any] = {
+            "name": "local",
+            **self._plain,
+            "location": "catalog",
+            "locations": [f"file://{self.warehouse}"],
+        }
+        topic = {
+            "name": "clicks",
+            "partitions": 1,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": TABLE},
+        }
         self.deployment = Deployment(folder / "d", overrides={"catalogs": [self.catalog], "topics": [topic]})
 
     def client(self) -> Catalog:
@@ -93,7 +107,9 @@ def test_made_committed_cleaned_audited_and_made_anew(placed: Placed) -> None:
     assert done.code == 0, done.out + done.err
     assert placed.rows() == 9
     client = placed.client()
-    assert client.load_table(TABLE).location().startswith(f"file://{placed.deployment.data}/archive/"), "it is made beside its archives"
+    assert client.load_table(TABLE).location().startswith(f"file://{placed.deployment.data}/archive/"), (
+        "it is made beside its archives"
+    )
     client.close()
     assert placed.round().state == "archived"
     assert audit(placed) == ("valid", 12)

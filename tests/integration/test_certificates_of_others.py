@@ -1,4 +1,5 @@
-"""A certificate that our authority has signed for another machine is not believed, and nothing of ours is said to who shows it.
+"""A certificate that our authority has signed for another machine is not believed, and nothing of ours is
+said to who shows it.
 
 Who signed it is judged beside each client; docs/operations/security.md names the tests.
 """
@@ -103,20 +104,33 @@ def from_catalog(server: Elsewhere) -> None:
 
 
 def from_token_server(server: Elsewhere) -> None:
-    who = {"credential": "a:b", "oauth2-server-uri": f"{server.uri}/tokens", "ssl.cabundle": str(server.authority)}
-    IcebergTables("lake", {"type": "rest", "uri": "http://127.0.0.1:1", **who}, SeededIds(1), LIMITS).load(("shop", "orders"))
+    who = {
+        "credential": "a:b",
+        "oauth2-server-uri": f"{server.uri}/tokens",
+        "ssl.cabundle": str(server.authority),
+    }
+    IcebergTables("lake", {"type": "rest", "uri": "http://127.0.0.1:1", **who}, SeededIds(1), LIMITS).load(
+        ("shop", "orders")
+    )
 
 
 def from_registry(server: Elsewhere) -> None:
-    settings = ConfluentSettings(url=server.uri, timeout=BOUND_S, attempts_max=1, tls=RegistryTlsSettings(ca=server.authority))
+    settings = ConfluentSettings(
+        url=server.uri, timeout=BOUND_S, attempts_max=1, tls=RegistryTlsSettings(ca=server.authority)
+    )
     RegistryHttp(settings, SystemClock()).get("/subjects/a/versions", SystemClock().monotonic_s() + BOUND_S)
 
 
 def to_collector(server: Elsewhere) -> None:
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
-    exporter = otlp._exporter(OtlpSettings(endpoint=server.uri, ca_file=server.authority, timeout=BOUND_S, interval=BOUND_S))
-    if exporter.export(otlp.metrics_data((), {}, 0, 1), timeout_millis=1000 * BOUND_S) is not MetricExportResult.SUCCESS:
+    exporter = otlp._exporter(
+        OtlpSettings(endpoint=server.uri, ca_file=server.authority, timeout=BOUND_S, interval=BOUND_S)
+    )
+    if (
+        exporter.export(otlp.metrics_data((), {}, 0, 1), timeout_millis=1000 * BOUND_S)
+        is not MetricExportResult.SUCCESS
+    ):
         raise ConnectionError
 
 
@@ -139,5 +153,7 @@ def test_no_property_of_a_catalog_switches_verification_off(elsewhere: Elsewhere
     """The library under the client takes an empty text, and false, for *believe anybody*."""
     given = {"name": "lake", "type": "rest", "uri": elsewhere.uri, "ssl.cabundle": value}
     with pytest.raises((ArchiverError, OSError, ValidationError)):
-        IcebergTables("lake", CatalogSettings.model_validate(given).properties(), SeededIds(1), LIMITS).load(("shop", "orders"))
+        IcebergTables("lake", CatalogSettings.model_validate(given).properties(), SeededIds(1), LIMITS).load(
+            ("shop", "orders")
+        )
     assert elsewhere.asked == []

@@ -1,4 +1,5 @@
-"""The vacuum on a real deployment: what is archived goes, and whatever is asked for afterwards is still there."""
+"""The vacuum on a real deployment: what is archived goes, and whatever is asked for afterwards is still
+there."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def send(driver: Driver, label: str, *topics: str) -> None:
     """A few records to each partition of these topics, each topic in a file of its own."""
     for topic in topics or TOPICS:
         for partition in range({"orders": 3, "clicks": 2}.get(topic, 1)):
-            assert {one.outcome for one in driver.send(topic, [f"{label} {topic} {n}".encode() for n in range(5)], partition)} == {"ok"}
+            assert {
+                one.outcome
+                for one in driver.send(topic, [f"{label} {topic} {n}".encode() for n in range(5)], partition)
+            } == {"ok"}
 
 
 def keys(driver: Driver) -> list[str]:
@@ -44,7 +48,12 @@ def needed(driver: Driver, *topics: str) -> set[str]:
     """The intake files of all records of these topics."""
     intake = driver.application.intake()
     states = [intake.topics_by_name[topic] for topic in topics]
-    return {segment.file.key for state in states for p in range(state.partitions) for segment in intake.segments((state.topic_id, p))}
+    return {
+        segment.file.key
+        for state in states
+        for p in range(state.partitions)
+        for segment in intake.segments((state.topic_id, p))
+    }
 
 
 def clean(driver: Driver, *, dry_run: bool = False):  # type: ignore[no-untyped-def]
@@ -62,7 +71,11 @@ def clean_out(driver: Driver) -> list[str]:
 
 def everything(driver: Driver) -> dict[str, list[bytes | None]]:
     """The values of all records, through archives and intake."""
-    return {f"{topic}:{p}": [one.value for one in found] for topic in TOPICS for p, found in driver.records(topic).items()}
+    return {
+        f"{topic}:{p}": [one.value for one in found]
+        for topic in TOPICS
+        for p, found in driver.records(topic).items()
+    }
 
 
 def test_archived_intake_goes_and_everything_is_still_there(driver: Driver) -> None:
@@ -105,7 +118,8 @@ def test_a_dry_run_changes_nothing(driver: Driver) -> None:
 
 
 def test_d3_a_rollback_after_a_vacuum_finds_its_intake(driver: Driver) -> None:
-    """Two commits, a vacuum, a rollback to the first by somebody, and what an operator's repair does: rule T4, then archive again."""
+    """Two commits, a vacuum, a rollback to the first by somebody, and what an operator's repair does: rule
+    T4, then archive again."""
     send(driver, "one", "clicks")
     driver.archive()
     send(driver, "two", "clicks")
@@ -123,7 +137,9 @@ def test_d3_a_rollback_after_a_vacuum_finds_its_intake(driver: Driver) -> None:
         with table.manage_snapshots() as manage:
             manage.rollback_to_snapshot(first.snapshot_id)
     report = clean(driver)
-    assert [(topic["topic"], topic["doubted"]) for topic in report.topics if topic["doubted"]] == [("clicks", True)]
+    assert [(topic["topic"], topic["doubted"]) for topic in report.topics if topic["doubted"]] == [
+        ("clicks", True)
+    ]
     assert (report.deleted, report.condemned, report.findings) == ([], [], [])
     assert driver.archive().topics["clicks"].state == "halted"
     _let_go_on(driver, first.snapshot_id)
@@ -165,7 +181,9 @@ def test_the_stray_of_a_killed_writer_goes(driver: Driver) -> None:
     (stray,) = set(keys(driver)) - named
     assert clean_out(driver) == [stray]
     assert set(keys(driver)) == named
-    assert [record.value for record in driver.records("kept")[0]] == [f"one kept {n}".encode() for n in range(5)]
+    assert [record.value for record in driver.records("kept")[0]] == [
+        f"one kept {n}".encode() for n in range(5)
+    ]
 
 
 def test_a_writer_paused_across_the_barrier_is_failed_and_its_file_goes(driver: Driver) -> None:
@@ -198,7 +216,8 @@ def test_a_writer_paused_across_the_barrier_is_failed_and_its_file_goes(driver: 
 
 
 def test_an_older_copy_of_the_metadata_store_deletes_nothing(driver: Driver) -> None:
-    """What was sent since then looks like strays to it, and nothing of it is archived: only the files tell."""
+    """What was sent since then looks like strays to it, and nothing of it is archived: only the files
+    tell."""
     send(driver, "one", "kept")
     copy = driver.deployment.root / "older"
     copy.mkdir()
@@ -232,14 +251,21 @@ def test_a_topic_that_is_not_configured_any_more_keeps_everything(driver: Driver
         other.clock.ahead_s = driver.clock.ahead_s
         report = clean(other)
         assert set(report.condemned).isdisjoint(clicks)
-        assert {"topic": "clicks", "why": "the topic is not in the configuration", "doubted": False} in report.topics
+        assert {
+            "topic": "clicks",
+            "why": "the topic is not in the configuration",
+            "doubted": False,
+        } in report.topics
         assert report.pin is not None
         assert report.pin.topic == "clicks"
 
 
 def test_a_log_of_which_most_is_in_shelves(tmp_path: Path) -> None:
-    """The segments are found in shelves; the checkpoints that newer ones replaced go as well, and a new process reads everything."""
-    deployment = Deployment(tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 4}})
+    """The segments are found in shelves; the checkpoints that newer ones replaced go as well, and a new
+    process reads everything."""
+    deployment = Deployment(
+        tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 4}}
+    )
     with Driver(deployment) as driver:
         for label in ("one", "two", "three"):
             send(driver, label)
@@ -252,7 +278,9 @@ def test_a_log_of_which_most_is_in_shelves(tmp_path: Path) -> None:
         gone = clean_out(driver)
         assert set(keys(driver)) == kept
         assert len([key for key in gone if key.startswith("intake/")]) == 6 * 3
-        assert set(gone) - set(checkpoints) == {key for key in gone if key.startswith("intake/")}, "every shelf is still named"
+        assert set(gone) - set(checkpoints) == {key for key in gone if key.startswith("intake/")}, (
+            "every shelf is still named"
+        )
         assert {info.key for info in driver.application.objects.list("shelf/")} >= set(shelves)
         assert len(list(driver.application.objects.list("checkpoint/"))) < len(checkpoints)
     with Driver(deployment) as fresh:

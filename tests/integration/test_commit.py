@@ -1,4 +1,5 @@
-"""The commit loop on real tables and on the twin: races, lost replies, takeovers, foreign hands. Each row gets in exactly once."""
+"""The commit loop on real tables and on the twin: races, lost replies, takeovers, foreign hands. Each row
+gets in exactly once."""
 
 from __future__ import annotations
 
@@ -24,13 +25,32 @@ from archiver.log.sqlite import SqliteLogStore
 from archiver.runtime import failpoints
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import SeededIds, new_uuid
-from tests.support.catalog.foreign_hands import check_rows, compact, iceberg_tables, roll_back, roll_forward, view_of
-from tests.support.catalog.tables import START_US, TOPIC_ID, Bench, FaultyTables, Limits, Paused, SwapFault, offsets_in, rows
+from tests.support.catalog.foreign_hands import (
+    check_rows,
+    compact,
+    iceberg_tables,
+    roll_back,
+    roll_forward,
+    view_of,
+)
+from tests.support.catalog.tables import (
+    START_US,
+    TOPIC_ID,
+    Bench,
+    FaultyTables,
+    Limits,
+    Paused,
+    SwapFault,
+    offsets_in,
+    rows,
+)
 
 
 @pytest.fixture(params=["iceberg", "memory"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Iterator[Tables]:
-    found: Tables = iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    found: Tables = (
+        iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    )
     yield found
     found.close()
 
@@ -62,7 +82,11 @@ def test_what_a_commit_says_of_itself(tables: Tables, bench: Bench) -> None:
     view = view_of(tables)
     (snapshot,) = view.snapshots
     assert snapshot.summary["archiver.ranges"] == "0:0-12"
-    assert snapshot.summary["archiver.valid-through-ts"] == iso_time(START_US) == view.properties["archiver.valid-through-ts"]
+    assert (
+        snapshot.summary["archiver.valid-through-ts"]
+        == iso_time(START_US)
+        == view.properties["archiver.valid-through-ts"]
+    )
     assert snapshot.summary["archiver.commit-id"] == view.properties["archiver.commit-id"]
     assert json.loads(view.properties[WATERMARKS]) == {
         "v": 1,
@@ -95,7 +119,9 @@ def test_c5_partitions_without_new_archives_are_carried_forward(tables: Tables, 
     ],
     ids=lambda script: "+".join(fault.name for fault in script),
 )
-def test_c6_lost_replies_neither_lose_nor_double_rows(tables: Tables, bench: Bench, tmp_path: Path, script: list[SwapFault]) -> None:
+def test_c6_lost_replies_neither_lose_nor_double_rows(
+    tables: Tables, bench: Bench, tmp_path: Path, script: list[SwapFault]
+) -> None:
     leader = bench.leader()
     keys = bench.write(leader, bench.table(tables), (0, 0, 10), (1, 0, 4))
     faulty = FaultyTables(tables, *script)
@@ -108,13 +134,17 @@ def test_c6_lost_replies_neither_lose_nor_double_rows(tables: Tables, bench: Ben
     assert bench.settle(tables, leader) is None
 
 
-def test_c6_out_of_attempts_with_an_open_request_is_unknown_and_the_next_leader_looks(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_c6_out_of_attempts_with_an_open_request_is_unknown_and_the_next_leader_looks(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     leader = bench.leader()
     keys = bench.write(leader, bench.table(tables), (0, 0, 10))
     faulty = FaultyTables(tables, SwapFault.DROPPED, SwapFault.LATE)
     with pytest.raises(OutcomeUnknown, match="may still land"):
         bench.commit(faulty, leader, attempts_max=2)
-    assert [item.archive.key for item in leader.fold.topic(TOPIC_ID).pending] == keys  # never killed because of unknown
+    assert [
+        item.archive.key for item in leader.fold.topic(TOPIC_ID).pending
+    ] == keys  # never killed because of unknown
     successor = bench.leader("b")
     assert bench.settle(tables, successor) is None
     faulty.deliver()
@@ -124,8 +154,11 @@ def test_c6_out_of_attempts_with_an_open_request_is_unknown_and_the_next_leader_
     check_rows(tables, tmp_path, (0, 0, 10))
 
 
-def test_c6_a_request_is_not_dead_while_its_base_may_come_back(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """Somebody takes his own compaction back, on which the request was based, and then makes it current again."""
+def test_c6_a_request_is_not_dead_while_its_base_may_come_back(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
+    """Somebody takes his own compaction back, on which the request was based, and then makes it current
+    again."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 10))
     bench.commit(tables, leader)
@@ -190,7 +223,8 @@ def test_c4_a_deposed_leader_does_not_swap(tables: Tables, bench: Bench) -> None
 
 
 def test_c4_a_leader_that_is_deposed_while_it_prepares_does_not_swap(tables: Tables, bench: Bench) -> None:
-    """The log's tail is read last of all: after the table was loaded and the snapshot's files were written."""
+    """The log's tail is read last of all: after the table was loaded and the snapshot's files were
+    written."""
 
     class Slow(FaultyTables):
         def prepare(self, *arguments: Any, **named: Any) -> Prepared:
@@ -206,7 +240,9 @@ def test_c4_a_leader_that_is_deposed_while_it_prepares_does_not_swap(tables: Tab
     assert slow.swaps == 0
 
 
-def test_a_paused_leaders_swap_after_a_takeover_doubles_no_row(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_a_paused_leaders_swap_after_a_takeover_doubles_no_row(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     """T2: the successor inherits and commits the same file; the zombie's swap meets another base (C5)."""
     zombie = bench.leader("a")
     keys = bench.write(zombie, bench.table(tables), (0, 0, 10))
@@ -225,8 +261,11 @@ def test_a_paused_leaders_swap_after_a_takeover_doubles_no_row(tables: Tables, b
     check_rows(tables, tmp_path, (0, 0, 15))
 
 
-def test_a_zombies_swap_that_lands_after_the_takeover_is_adopted(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """The successor has looked and planned on; the zombie's request lands before its first swap. It is adopted by path."""
+def test_a_zombies_swap_that_lands_after_the_takeover_is_adopted(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
+    """The successor has looked and planned on; the zombie's request lands before its first swap. It is
+    adopted by path."""
     zombie = bench.leader("a")
     keys = bench.write(zombie, bench.table(tables), (0, 0, 10))
     late = FaultyTables(tables, SwapFault.LATE)
@@ -243,7 +282,8 @@ def test_a_zombies_swap_that_lands_after_the_takeover_is_adopted(tables: Tables,
 
 
 def test_two_leaders_racing_on_one_table(tmp_path: Path) -> None:
-    """Two processes' worth of leaders that depose each other again and again, on a real catalog and a real log; then one alone."""
+    """Two processes' worth of leaders that depose each other again and again, on a real catalog and a real
+    log; then one alone."""
     stores = [SqliteLogStore(tmp_path / "log.db", 30.0, 1 << 20) for _ in range(2)]
     catalogs = [iceberg_tables(tmp_path, seed) for seed in (1, 2)]
     first = Bench(tmp_path, stores[0].log("control"))
@@ -293,7 +333,9 @@ def lead_a_while(bench: Bench, tables: Tables, rng: random.Random, target_end: i
 
 
 @pytest.mark.parametrize("point", ["table.swap.before=error", "table.swap.after=error"])
-def test_stopped_around_the_swap_the_next_run_goes_on(tables: Tables, bench: Bench, tmp_path: Path, point: str) -> None:
+def test_stopped_around_the_swap_the_next_run_goes_on(
+    tables: Tables, bench: Bench, tmp_path: Path, point: str
+) -> None:
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 10))
     try:
@@ -339,13 +381,17 @@ def test_killed_by_c3_and_archived_anew(tables: Tables, bench: Bench, tmp_path: 
     check_rows(tables, tmp_path, (0, 0, 9), (1, 0, 2))
 
 
-def test_our_own_expiry_and_merging_keep_the_table_small(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_our_own_expiry_and_merging_keep_the_table_small(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     leader = bench.leader()
     bench.table(tables)
     for at in range(12):
         bench.clock.advance(1)
         bench.write(leader, view_of(tables), (0, at, at + 1))
-        bench.commit(tables, leader, snapshots_max=3, merge_every=4, snapshots_age_s=-1e10)  # any age: real tables have another clock
+        bench.commit(
+            tables, leader, snapshots_max=3, merge_every=4, snapshots_age_s=-1e10
+        )  # any age: real tables have another clock
         assert len(view_of(tables).snapshots) <= 3
     assert leader.fold.topic(TOPIC_ID).killed == {}
     check_rows(tables, tmp_path, (0, 0, 12))
@@ -374,13 +420,18 @@ def told_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = No
 
 
 @pytest.mark.parametrize("parts", range(5))
-def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(tables: Tables, bench: Bench, tmp_path: Path, parts: int) -> None:
-    """After every part: the next plan starts where the table ends, and the successor's look completes the ledger."""
+def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(
+    tables: Tables, bench: Bench, tmp_path: Path, parts: int
+) -> None:
+    """After every part: the next plan starts where the table ends, and the successor's look completes the
+    ledger."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
     view = view_of(tables)
-    keys = bench.write(leader, view, *((0, 5 + at, 6 + at) for at in range(6)), *((1, at, at + 1) for at in range(6)))
+    keys = bench.write(
+        leader, view, *((0, 5 + at, 6 + at) for at in range(6)), *((1, at, at + 1) for at in range(6))
+    )
     (killed,) = bench.write(leader, view, (1, 2, 9))
     small = bench.leader("small", Limits(entry_bytes_max=800))
     outcome = bench.committer(tables, small).commit(bench.target, new_uuid(bench.ids))
@@ -393,7 +444,11 @@ def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(tables:
     settled = bench.settle(tables, successor)
     assert settled is not None
     assert (topic.pending, topic.watermarks, set(topic.killed)) == ((), {0: 11, 1: 6}, {killed})
-    assert (topic.covered.ranges(0), topic.covered.ranges(1), topic.sequence_number) == (((0, 11),), ((0, 6),), 2)
+    assert (topic.covered.ranges(0), topic.covered.ranges(1), topic.sequence_number) == (
+        ((0, 11),),
+        ((0, 6),),
+        2,
+    )
     assert topic.totals.files == 1 + len(keys)
     assert bench.settle(tables, successor) is None
     bench.write(successor, view_of(tables), (0, topic.planned_to(0), 14), (1, topic.planned_to(1), 7))

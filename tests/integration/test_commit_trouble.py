@@ -28,9 +28,16 @@ def failing() -> Iterator[type[FailingIO]]:
 
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("which", [1, 2])
-def test_a_reset_while_manifests_are_written_is_retried(tmp_path: Path, failing: type[FailingIO], merge: bool, which: int) -> None:
-    """pyiceberg answers with `ValueError("An empty manifest file has been written")`, which hides the error of the store."""
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog/catalog.db", "py-io-impl": IMPLEMENTATION}
+def test_a_reset_while_manifests_are_written_is_retried(
+    tmp_path: Path, failing: type[FailingIO], merge: bool, which: int
+) -> None:
+    """pyiceberg answers with `ValueError("An empty manifest file has been written")`, which hides the error
+    of the store."""
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog/catalog.db",
+        "py-io-impl": IMPLEMENTATION,
+    }
     tables = IcebergTables("local", properties, SeededIds(7))
     view = made(tables, tmp_path)
     for number in range(3):
@@ -49,10 +56,16 @@ def test_a_reset_while_manifests_are_written_is_retried(tmp_path: Path, failing:
 
 
 def topic(name: str) -> dict[str, Any]:
-    return {"name": name, "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": f"t.{name}"}}
+    return {
+        "name": name,
+        "partitions": 1,
+        "archive": {"kind": "iceberg", "catalog": "local", "table": f"t.{name}"},
+    }
 
 
-def test_an_unexpected_error_in_one_table_does_not_end_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_in_one_table_does_not_end_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deployment = Deployment(tmp_path, overrides={"topics": [topic("good"), topic("bad")]})
     with Driver(deployment) as driver:
         for name in ("good", "bad"):

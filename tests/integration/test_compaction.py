@@ -1,4 +1,5 @@
-"""Small archives of days that are over become one: the real log, ledger, store and SQL catalog; nothing is lost, doubled or moved."""
+"""Small archives of days that are over become one: the real log, ledger, store and SQL catalog; nothing is
+lost, doubled or moved."""
 
 from __future__ import annotations
 
@@ -66,7 +67,11 @@ def check_compacted(driver: Driver) -> None:
 
 
 def test_small_archives_of_days_that_are_over_become_one(driver: Driver, deployment: Deployment) -> None:
-    records, rows, evidence = driver.records("orders"), rows_of_table(deployment), properties_of(deployment, "shop.orders")
+    records, rows, evidence = (
+        driver.records("orders"),
+        rows_of_table(deployment),
+        properties_of(deployment, "shop.orders"),
+    )
     assert ranges_of_table(deployment) == SMALL
     planned = compact(driver, dry_run=True)
     assert (planned.merged, planned.archives, planned.bytes_after) == (2, 6, 0)
@@ -106,10 +111,16 @@ def test_rows_once_by_duckdb(driver: Driver, deployment: Deployment) -> None:
         paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     with duckdb.connect() as connection:
         columns = "kafka.partition, kafka.offset, value.id"
-        connection.execute(f"SELECT {columns} FROM read_parquet(?, hive_partitioning=false) ORDER BY 1, 2", [paths])
+        connection.execute(
+            f"SELECT {columns} FROM read_parquet(?, hive_partitioning=false) ORDER BY 1, 2", [paths]
+        )
         found = connection.fetchall()
-    zero = [(0, number, number) for number in range(20)] + [(0, 20 + number, 200 + number) for number in range(5)]
-    one = [(1, number, 100 + number) for number in range(10)] + [(1, 10 + number, 300 + number) for number in range(5)]
+    zero = [(0, number, number) for number in range(20)] + [
+        (0, 20 + number, 200 + number) for number in range(5)
+    ]
+    one = [(1, number, 100 + number) for number in range(10)] + [
+        (1, 10 + number, 300 + number) for number in range(5)
+    ]
     assert found == zero + one
 
 
@@ -147,7 +158,10 @@ def test_a_run_ends_at_its_limit_and_the_next_goes_on(tmp_path: Path) -> None:
         for partition in (0, 1):
             send_small(driver, 2, partition=partition)
         driver.clock.ahead_s += 2 * DAY_S
-        assert (compact(driver).more, ranges_of_table(driver.deployment)) == (True, [(0, 0, 10), (1, 0, 5), (1, 5, 10)])
+        assert (compact(driver).more, ranges_of_table(driver.deployment)) == (
+            True,
+            [(0, 0, 10), (1, 0, 5), (1, 5, 10)],
+        )
         assert (compact(driver).more, ranges_of_table(driver.deployment)) == (False, [(0, 0, 10), (1, 0, 10)])
         driver.check_complete("orders")
 
@@ -160,8 +174,13 @@ def test_a_leader_that_keeps_the_lease_ends_at_the_limit_as_well(tmp_path: Path)
             send_small(driver, 2, partition=partition)
         driver.clock.ahead_s += 2 * DAY_S
         driver.application.close()
-        driver.application = Application(load_settings(driver.deployment.config, {}), {}, driver.clock, lasting=True)
-        assert (compact(driver).more, ranges_of_table(driver.deployment)) == (True, [(0, 0, 10), (1, 0, 5), (1, 5, 10)])
+        driver.application = Application(
+            load_settings(driver.deployment.config, {}), {}, driver.clock, lasting=True
+        )
+        assert (compact(driver).more, ranges_of_table(driver.deployment)) == (
+            True,
+            [(0, 0, 10), (1, 0, 5), (1, 5, 10)],
+        )
         assert (compact(driver).more, ranges_of_table(driver.deployment)) == (False, [(0, 0, 10), (1, 0, 10)])
         driver.application.leadership.resign()
 
@@ -228,10 +247,14 @@ def test_somebody_who_commits_first_is_no_hindrance_to_compaction(
     check_compacted(driver)
 
 
-def test_a_lasting_leader_archives_while_archives_are_merged(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_leader_archives_while_archives_are_merged(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A round between the upload of merged archives and their way into the ledger, and then the table."""
     driver.application.close()
-    driver.application = Application(load_settings(driver.deployment.config, {}), {}, driver.clock, lasting=True)
+    driver.application = Application(
+        load_settings(driver.deployment.config, {}), {}, driver.clock, lasting=True
+    )
     driver.archive()
     rounds: list[int] = []
 
@@ -251,8 +274,11 @@ def test_a_lasting_leader_archives_while_archives_are_merged(driver: Driver, mon
     driver.application.leadership.resign()
 
 
-def test_what_a_newer_leader_found_unnamed_is_given_up(driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody takes over after the archives were merged and before the ledger hears of them: they are strays, and nothing is lost."""
+def test_what_a_newer_leader_found_unnamed_is_given_up(
+    driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody takes over after the archives were merged and before the ledger hears of them: they are
+    strays, and nothing is lost."""
     driver.application.close()
     driver.application = Application(load_settings(deployment.config, {}), {}, driver.clock, lasting=True)
     driver.archive()
@@ -300,7 +326,9 @@ def test_a_rollback_behind_the_compaction_loses_nothing(driver: Driver, deployme
     driver.check_complete("orders")
 
 
-def test_the_small_archives_go_once_no_retained_snapshot_names_them(driver: Driver, deployment: Deployment) -> None:
+def test_the_small_archives_go_once_no_retained_snapshot_names_them(
+    driver: Driver, deployment: Deployment
+) -> None:
     records, small = driver.records("orders"), _stored(driver)
     compact(driver)
     assert len(_stored(driver)) == len(small) + 2
@@ -309,7 +337,11 @@ def test_the_small_archives_go_once_no_retained_snapshot_names_them(driver: Driv
         compact(driver)
     assert small <= _stored(driver), "a retained snapshot names them"
     with catalog_table(deployment, "shop.orders") as table:
-        gone = [item.snapshot_id for item in table.snapshots() if item.snapshot_id != table.current_snapshot().snapshot_id]
+        gone = [
+            item.snapshot_id
+            for item in table.snapshots()
+            if item.snapshot_id != table.current_snapshot().snapshot_id
+        ]
         with table.maintenance.expire_snapshots() as expire:
             expire.by_ids(gone)
     for _ in range(2):
@@ -325,10 +357,14 @@ def test_the_small_archives_go_once_no_retained_snapshot_names_them(driver: Driv
 
 
 def _stored(driver: Driver) -> set[str]:
-    return {info.key for info in driver.application.objects.list(f"archive/{driver.topic_id('orders')}/data/")}
+    return {
+        info.key for info in driver.application.objects.list(f"archive/{driver.topic_id('orders')}/data/")
+    }
 
 
-def test_a_damaged_archive_stays_as_it_is_and_the_others_go_on(driver: Driver, deployment: Deployment) -> None:
+def test_a_damaged_archive_stays_as_it_is_and_the_others_go_on(
+    driver: Driver, deployment: Deployment
+) -> None:
     spoil(driver, deployment, 0, 5)
     done = compact(driver)
     assert (done.merged, done.archives) == (2, 4)
@@ -339,7 +375,9 @@ def test_a_damaged_archive_stays_as_it_is_and_the_others_go_on(driver: Driver, d
 
 def spoil(driver: Driver, deployment: Deployment, partition: int, base: int) -> None:
     """Flip a byte in the pages of one archive."""
-    (victim,) = [key for key in _stored(driver) if f"/{base:020d}-" in key and f"partition={partition:05d}" in key]
+    (victim,) = [
+        key for key in _stored(driver) if f"/{base:020d}-" in key and f"partition={partition:05d}" in key
+    ]
     path = deployment.data / victim
     data = bytearray(path.read_bytes())
     data[len(data) // 4] ^= 0xFF
@@ -385,13 +423,21 @@ def test_retention_takes_a_merged_archive_once_all_of_it_is_too_old(deployment: 
         driver.clock.ahead_s += DAY_S
         assert compact(driver).merged == 1
         assert ranges_of_table(deployment) == [(0, 0, 10)]
-        driver.clock.ahead_s += 0.9 * DAY_S  # two days and some hours after the first, less than two after the second
+        driver.clock.ahead_s += (
+            0.9 * DAY_S
+        )  # two days and some hours after the first, less than two after the second
         compact(driver)
         topic = driver.application.ledger().topic(driver.topic_id("orders"))
         assert (topic.start(0), ranges_of_table(deployment)) == (5, [(0, 0, 10)])
         assert driver.audit()["verdict"] == "valid"
         state = driver.application.topic("orders")
-        assert [record.offset for record in driver.application.stream().read(state.topic_id, 0, 5)] == [5, 6, 7, 8, 9]
+        assert [record.offset for record in driver.application.stream().read(state.topic_id, 0, 5)] == [
+            5,
+            6,
+            7,
+            8,
+            9,
+        ]
         driver.clock.ahead_s += DAY_S / 2
         compact(driver)
         assert (topic.start(0), ranges_of_table(deployment)) == (10, [])
@@ -420,9 +466,13 @@ def test_the_command_says_what_it_merged(deployment: Deployment) -> None:
         send_small(driver, 3)
     done = deployment.cli("clean", "--dry-run")
     assert done.code == 0, done.err
-    assert re.search(r"^orders: 3 archives with [0-9.]+ KiB would be merged into 1$", done.out, re.MULTILINE), done.out
+    assert re.search(
+        r"^orders: 3 archives with [0-9.]+ KiB would be merged into 1$", done.out, re.MULTILINE
+    ), done.out
     done = deployment.cli("clean")
     assert done.code == 0, done.err
-    assert re.search(r"^orders: 3 archives with [0-9.]+ KiB merged into 1 with [0-9.]+ KiB$", done.out, re.MULTILINE), done.out
+    assert re.search(
+        r"^orders: 3 archives with [0-9.]+ KiB merged into 1 with [0-9.]+ KiB$", done.out, re.MULTILINE
+    ), done.out
     assert ranges_of_table(deployment) == [(0, 0, 15)]
     assert deployment.cli("clean", "--output", "json").json()["compacted"] == [], "nothing is left to merge"

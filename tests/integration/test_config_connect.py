@@ -22,7 +22,11 @@ needs_java = pytest.mark.spark
 
 
 def deployed(folder: Path, **catalog: Any) -> Deployment:
-    topic = {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "lake", "table": TABLE}}
+    topic = {
+        "name": "clicks",
+        "partitions": 1,
+        "archive": {"kind": "iceberg", "catalog": "lake", "table": TABLE},
+    }
     return Deployment(folder, overrides={"catalogs": [{"name": "lake", **catalog}], "topics": [topic]})
 
 
@@ -61,7 +65,12 @@ def left(catalog: RestCatalog, deployment: Deployment) -> list[object]:
     client = catalog.client()
     found: list[object] = list(client.list_namespaces())
     client.close()
-    probes = [path for root in (deployment.data, catalog.warehouse) for path in root.rglob("*robe*") if path.is_file()]
+    probes = [
+        path
+        for root in (deployment.data, catalog.warehouse)
+        for path in root.rglob("*robe*")
+        if path.is_file()
+    ]
     return found + probes
 
 
@@ -113,7 +122,9 @@ def test_a_table_of_somebody_else(tmp_path: Path) -> None:
 def test_a_driver_that_is_not_there_or_a_place_that_is_none(tmp_path: Path) -> None:
     done, found = asked(deployed(tmp_path, type="nonsense", uri="x"))
     assert (done.code, verdicts(found)) == (1, {"reachable": ["wrong"]})
-    done = deployed(tmp_path, type="sql", uri=f"sqlite:///{tmp_path}/catalog.db").cli("config", "check", "--probe")
+    done = deployed(tmp_path, type="sql", uri=f"sqlite:///{tmp_path}/catalog.db").cli(
+        "config", "check", "--probe"
+    )
     assert (done.code, "belongs to --connect" in done.err) == (3, True)
 
 
@@ -124,7 +135,11 @@ def test_a_driver_that_is_not_there_or_a_place_that_is_none(tmp_path: Path) -> N
 def test_a_look_writes_nothing(guarded: Guarded, rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
     done, found = asked(on(guarded, tmp_path))
     assert done.code == 0, done.out
-    assert verdicts(found) == {"reachable": ["fine"], "namespace checked": ["note"], "table checked.clicks": ["note"]}
+    assert verdicts(found) == {
+        "reachable": ["fine"],
+        "namespace checked": ["note"],
+        "table checked.clicks": ["note"],
+    }
     assert (guarded.seen("create"), guarded.seen("namespace"), guarded.seen("swap")) == (0, 0, 0)
     text = on(guarded, tmp_path).cli("config", "check", "--connect")
     assert "catalog lake (rest): fine" in text.out
@@ -133,7 +148,12 @@ def test_a_look_writes_nothing(guarded: Guarded, rest_catalog: RestCatalog, tmp_
 
 @needs_java
 @pytest.mark.parametrize("location", ["data", "catalog"])
-def test_a_probe_of_a_rest_catalog(guarded: Guarded, rest_catalog: RestCatalog, tmp_path: Path, location: str) -> None:  # noqa: F811
+def test_a_probe_of_a_rest_catalog(
+    guarded: Guarded,
+    rest_catalog: RestCatalog,  # noqa: F811
+    tmp_path: Path,
+    location: str,
+) -> None:
     deployment = on(guarded, tmp_path, location=location, locations=[f"file://{rest_catalog.warehouse}"])
     done, found = asked(deployment, "--probe")
     assert done.code == 0, done.out
@@ -155,7 +175,11 @@ def test_a_probe_of_a_rest_catalog(guarded: Guarded, rest_catalog: RestCatalog, 
 
 
 @needs_java
-def test_what_was_there_before_a_probe_is_there_after_it(guarded: Guarded, rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_what_was_there_before_a_probe_is_there_after_it(
+    guarded: Guarded,
+    rest_catalog: RestCatalog,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     client = rest_catalog.client()
     client.create_namespace("checked")
     client.create_table("checked.mine", Schema(NestedField(1, "x", LongType())))
@@ -174,7 +198,10 @@ def test_what_was_there_before_a_probe_is_there_after_it(guarded: Guarded, rest_
     ("changed", "words"),
     [
         ({"credential": "archiver:of-yesterday"}, "refuses us"),
-        ({"credential": "", "token": "of-the-day-before"}, "put a new one where the catalog's token is configured"),
+        (
+            {"credential": "", "token": "of-the-day-before"},
+            "put a new one where the catalog's token is configured",
+        ),
         ({"credential": ""}, "configure credential, token or rest.sigv4-enabled"),
     ],
     ids=["secret", "token", "nothing"],
@@ -206,7 +233,10 @@ def test_a_wrong_address(guarded: Guarded, tmp_path: Path) -> None:
 
 
 @needs_java
-@pytest.mark.parametrize(("forbidden", "check"), [("create", "create"), ("namespace", "create"), ("swap", "metadata"), ("load", "table")])
+@pytest.mark.parametrize(
+    ("forbidden", "check"),
+    [("create", "create"), ("namespace", "create"), ("swap", "metadata"), ("load", "table")],
+)
 def test_what_we_may_not_do(
     guarded: Guarded,
     guard: Guard,

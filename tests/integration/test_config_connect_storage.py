@@ -1,4 +1,5 @@
-"""Does `config check --connect` report on data folder, bucket, metadata store and source clusters, and leave nothing behind?"""
+"""Does `config check --connect` report on data folder, bucket, metadata store and source clusters, and leave
+nothing behind?"""
 
 from __future__ import annotations
 
@@ -53,7 +54,11 @@ def no_secret(done: Done) -> None:
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
+    return {
+        path: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith("-shm")
+    }
 
 
 # folder and SQLite
@@ -81,7 +86,10 @@ def test_a_deployment_in_use_is_only_read_and_the_probe_is_removed(tmp_path: Pat
     assert (code, verdicts(found)) == (0, {"reachable": "fine"})
     assert "entries in the intake log" in found["reachable"][1]
     code, found = asked(deployment, "data", "--probe")
-    assert (code, verdicts(found)) == (0, {"reachable": "fine", "cluster": "fine", "conditional create": "fine", "removal": "fine"})
+    assert (code, verdicts(found)) == (
+        0,
+        {"reachable": "fine", "cluster": "fine", "conditional create": "fine", "removal": "fine"},
+    )
     assert files(tmp_path) == before
     shown = deployment.cli("config", "check", "--connect")
     assert f"data {deployment.data.as_uri()} (folder): fine\n  fine   reachable: " in shown.out
@@ -105,7 +113,9 @@ def test_a_database_in_use_is_read_up_to_its_newest_entry(tmp_path: Path) -> Non
 def test_places_that_cannot_be_used(tmp_path: Path) -> None:
     code, found = asked(deployed(tmp_path / "a", data={"uri": "not/mounted"}), "data")
     assert (code, verdicts(found)) == (2, {"reachable": "untold"})
-    code, found = asked(deployed(tmp_path / "b", metadata={"sqlite": {"path": "not/mounted/metadata.db"}}), "metadata")
+    code, found = asked(
+        deployed(tmp_path / "b", metadata={"sqlite": {"path": "not/mounted/metadata.db"}}), "metadata"
+    )
     assert (code, verdicts(found)) == (2, {"reachable": "untold"})
     other = deployed(tmp_path / "c")
     with sqlite3.connect(tmp_path / "c" / "metadata.db") as connection:
@@ -114,7 +124,9 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
     code, found = asked(other, "metadata")
     assert (code, verdicts(found)) == (1, {"reachable": "wrong"})
     assert "not archiver metadata" in found["reachable"][1]
-    (tmp_path / "c" / "metadata.db").write_bytes(b"no database at all, but longer than a header of SQLite's" * 20)
+    (tmp_path / "c" / "metadata.db").write_bytes(
+        b"no database at all, but longer than a header of SQLite's" * 20
+    )
     assert asked(other, "metadata")[0] == 1
 
 
@@ -140,7 +152,9 @@ def test_a_database_that_this_user_may_not_write(tmp_path: Path) -> None:
 
 
 def test_a_probe_has_a_key_of_its_own() -> None:
-    assert store_probe_key("Archiver_Probe_0123456789abcdef") == "probe/Archiver_Probe_0123456789abcdef.object"
+    assert (
+        store_probe_key("Archiver_Probe_0123456789abcdef") == "probe/Archiver_Probe_0123456789abcdef.object"
+    )
     with pytest.raises(InvalidInput, match="no name of a probe"):
         store_probe_key("../cluster")
 
@@ -170,12 +184,21 @@ def test_a_bucket(unsigned: S3Server, tmp_path: Path) -> None:
         deployment = in_bucket(tmp_path / "a", faults.uri, bucket)
         code, found = asked(deployment, "data")
         assert (code, verdicts(found)) == (0, {"reachable": "fine", "cluster": "note"})
-        assert {kind for kind, count in faults.counts().items() if count} == {"identity", "list"}, "reads only"
+        assert {kind for kind, count in faults.counts().items() if count} == {"identity", "list"}, (
+            "reads only"
+        )
         code, found = asked(deployment, "data", "--probe")
-        assert (code, verdicts(found)) == (0, {"reachable": "fine", "cluster": "note", "conditional create": "fine", "removal": "fine"})
+        assert (code, verdicts(found)) == (
+            0,
+            {"reachable": "fine", "cluster": "note", "conditional create": "fine", "removal": "fine"},
+        )
         faults.ignoring = ("put",)
         code, found = asked(deployment, "data", "--probe")
-        assert (code, verdicts(found)["conditional create"], verdicts(found)["removal"]) == (1, "wrong", "fine")
+        assert (code, verdicts(found)["conditional create"], verdicts(found)["removal"]) == (
+            1,
+            "wrong",
+            "fine",
+        )
         assert "two writers could destroy each other's data" in found["conditional create"][1]
     assert unsigned.client().list_objects_v2(Bucket=bucket).get("KeyCount") == 0
 
@@ -184,7 +207,9 @@ def test_a_bucket(unsigned: S3Server, tmp_path: Path) -> None:
 def test_a_bucket_that_is_missing_or_away(unsigned: S3Server, tmp_path: Path) -> None:
     code, found = asked(in_bucket(tmp_path / "a", unsigned.uri, "no-such-bucket"), "data", "--probe")
     assert (code, verdicts(found)) == (1, {"reachable": "wrong"})
-    code, found = asked(in_bucket(tmp_path / "b", f"http://127.0.0.1:{closed_port()}", "bucket"), "data", "--probe")
+    code, found = asked(
+        in_bucket(tmp_path / "b", f"http://127.0.0.1:{closed_port()}", "bucket"), "data", "--probe"
+    )
     assert (code, verdicts(found)) == (2, {"reachable": "untold"})
 
 
@@ -247,7 +272,12 @@ def test_a_user_of_etcd_who_may_only_read(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_away_is_reported_within_its_timeout(tmp_path: Path) -> None:
-    kafka = {"name": "upstream", "brokers": f"127.0.0.1:{closed_port()}", "topics": "orders", "request_timeout": "1s"}
+    kafka = {
+        "name": "upstream",
+        "brokers": f"127.0.0.1:{closed_port()}",
+        "topics": "orders",
+        "request_timeout": "1s",
+    }
     deployment = deployed(tmp_path, sources=[{"kafka": kafka}])
     began_s = SystemClock().monotonic_s()
     code, found = asked(deployment, "sources")

@@ -1,5 +1,6 @@
-"""The control topic on a real broker: without repetitions it is the ledger, each table in the order of the ledger, whatever happens to the
-broker, the topic, or the process that publishes; and Iceberg's own classes read what is in it.
+"""The control topic on a real broker: without repetitions it is the ledger, each table in the order of the
+ledger, whatever happens to the broker, the topic, or the process that publishes; and Iceberg's own classes
+read what is in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
 from tests.support.events.event_judge import CURRENT, judge
 from tests.support.kafka import kafka_fixtures
-from tests.support.kafka.control_topic import LedgerWriter, Rig, check_is_ledger, events_of, raw_stream, seen_in, settings_of
+from tests.support.kafka.control_topic import (
+    LedgerWriter,
+    Rig,
+    check_is_ledger,
+    events_of,
+    raw_stream,
+    seen_in,
+    settings_of,
+)
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.kafka.mirroring import Cluster
 from tests.support.kafka.publisher_process import rig_in
@@ -66,7 +75,9 @@ def until_published(one: EventPublisher, patience_s: float = 90.0) -> list[Archi
             CLOCK.sleep(0.2)
 
 
-def test_the_topic_is_the_ledger_and_java_reads_it(tmp_path: Path, server: KafkaServer, cluster: Cluster, topic: str, rig: Rig) -> None:
+def test_the_topic_is_the_ledger_and_java_reads_it(
+    tmp_path: Path, server: KafkaServer, cluster: Cluster, topic: str, rig: Rig
+) -> None:
     cluster.create(topic, PARTITIONS)
     old = LedgerWriter(rig.control, "old:1", 1)
     for _ in range(5):
@@ -92,7 +103,9 @@ def test_the_topic_is_the_ledger_and_java_reads_it(tmp_path: Path, server: Kafka
     assert len(verdicts.events) == len(seen)
 
 
-def test_killed_between_acknowledgement_and_position(tmp_path: Path, server: KafkaServer, cluster: Cluster, topic: str) -> None:
+def test_killed_between_acknowledgement_and_position(
+    tmp_path: Path, server: KafkaServer, cluster: Cluster, topic: str
+) -> None:
     cluster.create(topic, PARTITIONS)
     rig = rig_in(tmp_path)
     ledger = LedgerWriter(rig.control)
@@ -100,7 +113,15 @@ def test_killed_between_acknowledgement_and_position(tmp_path: Path, server: Kaf
         ledger.round(1, 2)
     codes = []
     for moves in (2, 3, 2, 1, 0):  # the first process writes its first position before all
-        command = [sys.executable, "-m", "tests.support.kafka.publisher_process", str(tmp_path), server.brokers, topic, str(moves)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.kafka.publisher_process",
+            str(tmp_path),
+            server.brokers,
+            topic,
+            str(moves),
+        ]
         codes.append(subprocess.run(command, timeout=100, check=False, stdout=subprocess.DEVNULL).returncode)
         ledger.round(2)
     assert codes == [-signal.SIGKILL] * 4 + [0]
@@ -187,7 +208,9 @@ def test_a_broker_that_dies_again_and_again_while_there_is_much(tmp_path: Path) 
         check_is_ledger(seen_in(server.brokers, "control", PARTITIONS), events_of(rig.control))
 
 
-def test_an_event_above_the_topics_limit_waits_for_a_higher_one(server: KafkaServer, cluster: Cluster, topic: str, rig: Rig) -> None:
+def test_an_event_above_the_topics_limit_waits_for_a_higher_one(
+    server: KafkaServer, cluster: Cluster, topic: str, rig: Rig
+) -> None:
     cluster.create(topic, 1, max_message_bytes=100_000)
     ledger = LedgerWriter(rig.control)
     ledger.round(1)
@@ -196,20 +219,26 @@ def test_an_event_above_the_topics_limit_waits_for_a_higher_one(server: KafkaSer
     one = publisher(rig, server, topic)
     for _ in range(2):
         with pytest.raises(
-            Halt, match=r"refuses entry \d+ of the control log \(DATA_WRITTEN, 20\d{4} bytes\) as too large; raise max.message.bytes"
+            Halt,
+            match=r"refuses entry \d+ of the control log \(DATA_WRITTEN, 20\d{4} bytes\) as too large; raise "
+            r"max.message.bytes",
         ):
             one.run()
     before = seen_in(server.brokers, topic, 1)
     assert len(before) == 6  # the first round, and the START_COMMIT of the second
     entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
-    for future in cluster.admin.incremental_alter_configs([ConfigResource("topic", topic, incremental_configs=[entry])]).values():
+    for future in cluster.admin.incremental_alter_configs(
+        [ConfigResource("topic", topic, incremental_configs=[entry])]
+    ).values():
         future.result(30)
     until_published(one)
     one.close()
     assert check_is_ledger(seen_in(server.brokers, topic, 1), events_of(rig.control)) == 0
 
 
-def test_a_topic_that_is_not_there_and_one_that_is_made_anew(server: KafkaServer, cluster: Cluster, topic: str, rig: Rig) -> None:
+def test_a_topic_that_is_not_there_and_one_that_is_made_anew(
+    server: KafkaServer, cluster: Cluster, topic: str, rig: Rig
+) -> None:
     ledger = LedgerWriter(rig.control)
     ledger.round(1)
     one = publisher(rig, server, topic)

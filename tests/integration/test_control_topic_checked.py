@@ -1,4 +1,5 @@
-"""Does `config check --connect` tell, on a real broker with users and rights, whether the control topic would take our events?"""
+"""Does `config check --connect` tell, on a real broker with users and rights, whether the control topic would
+take our events?"""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ SECURED = {
     "sasl.enabled.mechanisms": "PLAIN",
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="admin" password="hush-admin" ' + " ".join(f'user_{name}="{word}"' for name, word in PASSWORDS.items()) + ";",
+    'username="admin" password="hush-admin" '
+    + " ".join(f'user_{name}="{word}"' for name, word in PASSWORDS.items())
+    + ";",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:admin;User:ANONYMOUS",  # the controller's listener has no users
 }
@@ -36,7 +39,12 @@ Found = dict[str, tuple[str, str]]
 
 
 def login(user: str, password: str) -> dict[str, str]:
-    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": user, "sasl.password": password}
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,9 @@ def topic(secured: KafkaServer) -> str:
     return secured.new_name("control")
 
 
-def deployed(folder: Path, brokers: str, topic: str, user: str = "", password: str = "", **chosen: Any) -> Deployment:
+def deployed(
+    folder: Path, brokers: str, topic: str, user: str = "", password: str = "", **chosen: Any
+) -> Deployment:
     kafka: dict[str, Any] = {"brokers": brokers, "topic": topic, "request_timeout": "3s"}
     if user:
         folder.mkdir(exist_ok=True)
@@ -79,7 +89,15 @@ def no_secret(done: Done) -> None:
 
 
 def allow(cluster: Cluster, topic: str, user: str, operation: AclOperation) -> None:
-    rule = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        operation,
+        AclPermissionType.ALLOW,
+    )
     for future in cluster.admin.create_acls([rule]).values():
         future.result(30)
 
@@ -91,17 +109,26 @@ def test_a_topic_that_is_fine(secured: KafkaServer, cluster: Cluster, topic: str
     assert code == 0
     assert found == {
         "reachable": ("fine", "it answers, and has 1 broker"),
-        f"topic {topic}": ("note", "it is there, with 3 partitions, some with one replica: what is in those is lost with one broker"),
+        f"topic {topic}": (
+            "note",
+            "it is there, with 3 partitions, some with one replica: what is in those is lost with one broker",
+        ),
         "rights": ("fine", "the user of events.kafka may write to it"),
         "limits": ("fine", "it takes the largest event that we write"),
     }
     shown = deployment.cli("config", "check", "--connect")
     no_secret(shown)
     assert f"control topic {topic} (kafka): fine\n  fine   reachable: it answers" in shown.out
-    assert [*deployment.cli("config", "check", "--output", "json").json()] == ["config", "cluster", "topics"], "connects nowhere unasked"
+    assert [*deployment.cli("config", "check", "--output", "json").json()] == [
+        "config",
+        "cluster",
+        "topics",
+    ], "connects nowhere unasked"
 
 
-def test_rights_are_told_as_far_as_the_cluster_does(secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_rights_are_told_as_far_as_the_cluster_does(
+    secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
     cluster.create(topic, 1)
     allow(cluster, topic, "writer", AclOperation.WRITE)
     allow(cluster, topic, "reader", AclOperation.READ)
@@ -115,13 +142,19 @@ def test_rights_are_told_as_far_as_the_cluster_does(secured: KafkaServer, cluste
     )
     code, found = asked(deployed(tmp_path / "n", secured.brokers, topic, "nobody"))
     assert (code, [*found]) == (1, ["reachable", f"topic {topic}"])
-    assert found[f"topic {topic}"] == ("wrong", f"the user of events.kafka may not describe the topic {topic}; give it that right")
+    assert found[f"topic {topic}"] == (
+        "wrong",
+        f"the user of events.kafka may not describe the topic {topic}; give it that right",
+    )
 
 
 def test_a_topic_that_is_missing(secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path) -> None:
     code, found = asked(deployed(tmp_path / "d", secured.brokers, topic, "admin"))
     assert (code, found["reachable"][0]) == (1, "fine")
-    assert found[f"topic {topic}"] == ("wrong", f"the cluster has no topic {topic}; create it, or correct events.kafka.topic")
+    assert found[f"topic {topic}"] == (
+        "wrong",
+        f"the cluster has no topic {topic}; create it, or correct events.kafka.topic",
+    )
     assert topic not in cluster.admin.list_topics(timeout=30).topics
 
 
@@ -130,8 +163,16 @@ def source_found(folder: Path, brokers: str, user: str, topics: str) -> tuple[in
     folder.mkdir()
     (folder / "password").write_text(f"{PASSWORDS[user]}\n")
     properties = {**login(user, ""), "sasl.password": {"file": "password"}}
-    kafka = {"name": "upstream", "brokers": brokers, "topics": topics, "request_timeout": "5s", "properties": properties}
-    done = Deployment(folder, overrides={"sources": [{"kafka": kafka}]}).cli("config", "check", "--connect", "--output", "json")
+    kafka = {
+        "name": "upstream",
+        "brokers": brokers,
+        "topics": topics,
+        "request_timeout": "5s",
+        "properties": properties,
+    }
+    done = Deployment(folder, overrides={"sources": [{"kafka": kafka}]}).cli(
+        "config", "check", "--connect", "--output", "json"
+    )
     no_secret(done)
     (found,) = done.json()["sources"]
     assert (found["name"], found["type"]) == ("upstream", "kafka")
@@ -156,7 +197,9 @@ def test_topics_of_a_source(secured: KafkaServer, cluster: Cluster, topic: str, 
     assert (code, found["topics"][0]) == (0, "note")
 
 
-def test_limits_that_events_do_not_fit(secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+def test_limits_that_events_do_not_fit(
+    secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
     cluster.create(topic, 1, max_message_bytes=300_000)
     code, found = asked(deployed(tmp_path / "a", secured.brokers, topic, "admin"))
     assert (code, found["limits"][0]) == (1, "wrong")

@@ -1,4 +1,5 @@
-"""What the control topic holds of the control log, in an application as a process has it; and that no question outlasts the process."""
+"""What the control topic holds of the control log, in an application as a process has it; and that no
+question outlasts the process."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ CLOCK = SystemClock()
 
 def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short: dict[str, Any] = {"log": {"append_backoff": "5ms", "checkpoint_entries": 10}}
-    deployment = Deployment(tmp_path / "d", overrides=short | {"events": {"kafka": {"brokers": "127.0.0.1:1", "topic": "control"}}})
+    deployment = Deployment(
+        tmp_path / "d",
+        overrides=short | {"events": {"kafka": {"brokers": "127.0.0.1:1", "topic": "control"}}},
+    )
     with Driver(deployment) as driver:
         app = driver.application
         opened: list[str] = []
@@ -38,7 +42,9 @@ def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch
         for _ in range(8):
             ledger.round(1, 2)
         assert app.ledger_checkpointer.run() == [10, 20, 30, 40, 50, 60]
-        assert (app.unpublished_from(), app.control_log.floor()) == (0, 0), "nobody has published: nothing is trimmed"
+        assert (app.unpublished_from(), app.control_log.floor()) == (0, 0), (
+            "nobody has published: nothing is trimmed"
+        )
         assert "begins with" not in deployment.cli("ledger", "events").err
 
         reader = EventReader()

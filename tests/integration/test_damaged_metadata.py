@@ -1,4 +1,5 @@
-"""What do commands say of a table whose metadata is damaged? "Unknown", with the name of the file; never "interrupted" or a traceback."""
+"""What do commands say of a table whose metadata is damaged? "Unknown", with the name of the file; never
+"interrupted" or a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 def newest(deployment: Deployment, pattern: str) -> Path:
     found = [path for path in deployment.data.rglob(pattern) if path.is_file()]
-    return max(found, key=lambda path: (path.name if "metadata.json" in pattern else "", path.stat().st_mtime_ns))
+    return max(
+        found, key=lambda path: (path.name if "metadata.json" in pattern else "", path.stat().st_mtime_ns)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,7 +45,13 @@ def test_commands_name_the_damaged_file(deployment: Deployment, kind: str, share
         (partition,) = [part["partition"] for part in done.json()["partitions"] if part["next"] > 0]
         whys = " ".join(part["why"] or "" for part in done.json()["partitions"])
         assert path.name in whys or "cannot be read" in whys
-        for command in (("reconcile",), ("explain", f"clicks:{partition}:1"), ("tables",), ("query", "SELECT 1"), ("clean", "--dry-run")):
+        for command in (
+            ("reconcile",),
+            ("explain", f"clicks:{partition}:1"),
+            ("tables",),
+            ("query", "SELECT 1"),
+            ("clean", "--dry-run"),
+        ):
             done = deployment.cli(*command)
             assert done.code in {0, 1, 2}, (command, done.code, done.err)
             assert "Traceback" not in done.err, (command, done.err)

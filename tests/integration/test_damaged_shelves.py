@@ -1,4 +1,5 @@
-"""A shelf that is gone or damaged stops the topics that need something of it, and no others; whatever is not certain is kept."""
+"""A shelf that is gone or damaged stops the topics that need something of it, and no others; whatever is not
+certain is kept."""
 
 from __future__ import annotations
 
@@ -89,15 +90,25 @@ def json_of(done: Done, code: int = 0) -> dict[str, Any]:
 
 
 @SPOILS
-def test_archiving_halts_the_topics_that_need_it_and_goes_on_with_the_others(driver: Driver, spoil: Spoil) -> None:
+def test_archiving_halts_the_topics_that_need_it_and_goes_on_with_the_others(
+    driver: Driver, spoil: Spoil
+) -> None:
     spoil(shelves(driver.deployment)[0])
     assert needing(driver) == set(HURT), "the test spoils what it says"
     report = driver.archive()
     for topic in HURT:
         waiting = 8 if spoil is damaged_rows else None
-        assert (report.of(topic).state, report.of(topic).archives, report.of(topic).waiting) == ("halted", 0, waiting)
+        assert (report.of(topic).state, report.of(topic).archives, report.of(topic).waiting) == (
+            "halted",
+            0,
+            waiting,
+        )
         assert "restore it from a copy" in (report.of(topic).why or "")
-    assert (report.of("orders").state, report.of("orders").rows, report.of("orders").waiting) == ("archived", 2, 0)
+    assert (report.of("orders").state, report.of("orders").rows, report.of("orders").waiting) == (
+        "archived",
+        2,
+        0,
+    )
     assert driver.watermarks("orders") == {0: 2}
     assert driver.watermarks("clicks") == driver.watermarks("files") == {}
 
@@ -109,8 +120,12 @@ def test_a_healthy_topic_alone_is_archived_without_a_word(driver: Driver, spoil:
     assert (report.halted, report.deferred, report.of("orders").rows) == ([], [], 2)
 
 
-def test_a_topic_that_is_archived_beyond_the_shelf_needs_it_no_more(deployment: Deployment, driver: Driver) -> None:
-    with Driver(deployment) as before:  # another process: one that has read the shelf goes on with what it knows
+def test_a_topic_that_is_archived_beyond_the_shelf_needs_it_no_more(
+    deployment: Deployment, driver: Driver
+) -> None:
+    with Driver(
+        deployment
+    ) as before:  # another process: one that has read the shelf goes on with what it knows
         before.archive(("files", None))
         before.send("files", [b"later"], 0)
     removed(shelves(deployment)[0])
@@ -130,13 +145,22 @@ def test_a_topic_goes_on_when_the_shelf_is_back(driver: Driver) -> None:
 
 
 def test_listings_of_damaged_rows_are_as_ever_because_the_index_is_whole(deployment: Deployment) -> None:
-    before = [deployment.cli(*command, "--output", "json").out for command in (["topics", "list"], ["topics", "describe", "clicks"])]
+    before = [
+        deployment.cli(*command, "--output", "json").out
+        for command in (["topics", "list"], ["topics", "describe", "clicks"])
+    ]
     damaged_rows(shelves(deployment)[0])
     assert before == [
-        deployment.cli(*command, "--output", "json").out for command in (["topics", "list"], ["topics", "describe", "clicks"])
+        deployment.cli(*command, "--output", "json").out
+        for command in (["topics", "list"], ["topics", "describe", "clicks"])
     ]
     page = json_of(deployment.cli("status", "--output", "json"))
-    assert {item["topic"]: item["backlog_rows"] for item in page["topics"]} == {"clicks": 8, "files": 8, "orders": 2, "kept": 2}
+    assert {item["topic"]: item["backlog_rows"] for item in page["topics"]} == {
+        "clicks": 8,
+        "files": 8,
+        "orders": 2,
+        "kept": 2,
+    }
     assert deployment.cli("status").code == 0
 
 
@@ -144,14 +168,31 @@ def test_listings_of_damaged_rows_are_as_ever_because_the_index_is_whole(deploym
 def test_listings_show_what_is_known_and_say_what_is_not(deployment: Deployment, spoil: Spoil) -> None:
     spoil(shelves(deployment)[0])
     listed = json_of(deployment.cli("topics", "list", "--output", "json"))
-    assert {item["topic"]: item["records"] for item in listed["topics"]} == {"clicks": 8, "files": 8, "orders": 2, "kept": 2}
+    assert {item["topic"]: item["records"] for item in listed["topics"]} == {
+        "clicks": 8,
+        "files": 8,
+        "orders": 2,
+        "kept": 2,
+    }
     assert {str(note).split()[1] for note in listed["attention"]} == set(HURT)
     page = json_of(deployment.cli("status", "--output", "json"))
-    backlog = {item["topic"]: (item["records"], item["backlog_rows"], item["backlog_bytes"]) for item in page["topics"]}
-    assert backlog == {"clicks": (8, None, None), "files": (8, None, None), "orders": (2, 2, 2), "kept": (2, 2, 2)}
-    assert [note for note in page["attention"] if "restore it from a copy" in str(note)] == listed["attention"]
+    backlog = {
+        item["topic"]: (item["records"], item["backlog_rows"], item["backlog_bytes"])
+        for item in page["topics"]
+    }
+    assert backlog == {
+        "clicks": (8, None, None),
+        "files": (8, None, None),
+        "orders": (2, 2, 2),
+        "kept": (2, 2, 2),
+    }
+    assert [note for note in page["attention"] if "restore it from a copy" in str(note)] == listed[
+        "attention"
+    ]
     described = json_of(deployment.cli("topics", "describe", "clicks", "--output", "json"))
-    assert [item["backlog_rows"] for item in described["partitions"]] == [None, 0], "the other partition has nothing in the shelf"
+    assert [item["backlog_rows"] for item in described["partitions"]] == [None, 0], (
+        "the other partition has nothing in the shelf"
+    )
     assert described["attention"] == listed["attention"][:1]
     assert json_of(deployment.cli("topics", "describe", "orders", "--output", "json"))["attention"] == []
 
@@ -161,7 +202,10 @@ def test_text_says_it_too(deployment: Deployment) -> None:
     for command in (["topics", "list"], ["topics", "describe", "clicks"], ["status"]):
         done = deployment.cli(*command)
         assert done.code == 0, done.err
-        assert "note: topic clicks partition 0: the backlog cannot be told: a shelf that the newest checkpoint names is gone" in done.out
+        assert (
+            "note: topic clicks partition 0: the backlog cannot be told: a shelf that the newest "
+            "checkpoint names is gone" in done.out
+        )
     assert deployment.cli("status", "--exit-code").code == 1
 
 
@@ -187,7 +231,12 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
     spoilt = sorted(deployment.data.rglob("*.parquet"))
     for arguments in (["--dry-run"], []):
         told = json_of(deployment.cli("clean", "--output", "json", *arguments), code=2)
-        assert (told["condemned"], told["deleted"], told["barrier_ms"], told["findings"]) == ([], [], None, [])
+        assert (told["condemned"], told["deleted"], told["barrier_ms"], told["findings"]) == (
+            [],
+            [],
+            None,
+            [],
+        )
         assert {item["topic"]: item["doubted"] for item in told["topics"]} == {"clicks": True, "kept": False}
     assert sorted(deployment.data.rglob("*.parquet")) == spoilt
     shelf.write_bytes(data)

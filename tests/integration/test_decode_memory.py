@@ -1,4 +1,5 @@
-"""Records whose decoded form is a hundred times their bytes: what they take when they are refined, and when they are shown."""
+"""Records whose decoded form is a hundred times their bytes: what they take when they are refined, and when
+they are shown."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def program(folder: Path, job: str, kind: str) -> Any:
 def test_one_record_beyond_the_bound_is_not_decoded(job: str, tmp_path: Path) -> None:
     """It took 180 MiB of a task and 200 MiB of `consume` for each megabyte."""
     found = program(tmp_path, job, "one")
-    assert [str(why).endswith("more than 4194304 values in one record are not decoded") for why in found["errors"]] == [True]
+    assert [
+        str(why).endswith("more than 4194304 values in one record are not decoded") for why in found["errors"]
+    ] == [True]
     assert found["mib"] < 80
 
 

@@ -1,4 +1,5 @@
-"""Is the auditor to be believed? A good history by which it finds nothing, and damage of each kind that it must tell by its right name."""
+"""Is the auditor to be believed? A good history by which it finds nothing, and damage of each kind that it
+must tell by its right name."""
 
 from __future__ import annotations
 
@@ -64,16 +65,30 @@ def test_rows_that_somebody_compacted_and_deleted(documents: DOCUMENTS) -> None:
 def test_what_retention_has_taken_is_not_missed(documents: DOCUMENTS) -> None:
     found = documents["good deep"]["aged", 0]
     assert (found["verdict"], found["why"], found["proof"]) == ("valid", None, "rows")
-    assert (found["start"], found["watermark"], found["rows"], found["missing"], found["removed"]) == (ROWS, 2 * ROWS, ROWS, [], [])
+    assert (found["start"], found["watermark"], found["rows"], found["missing"], found["removed"]) == (
+        ROWS,
+        2 * ROWS,
+        ROWS,
+        [],
+        [],
+    )
 
 
-@pytest.mark.parametrize(("number", "one"), list(enumerate(SPOILINGS)), ids=lambda one: one.name if isinstance(one, Spoiling) else "")
+@pytest.mark.parametrize(
+    ("number", "one"),
+    list(enumerate(SPOILINGS)),
+    ids=lambda one: one.name if isinstance(one, Spoiling) else "",
+)
 def test_each_damage_is_told_by_its_right_name(documents: DOCUMENTS, number: int, one: Spoiling) -> None:
     found = documents["spoilt deep"]["orders", number]
     assert found["verdict"] == one.verdict, found["why"]
     assert re.search(one.why, found["why"] or ""), found["why"]
-    assert {name: found[name] for name in ("missing", "doubled", "removed", "pending") if found[name]} == one.lists
-    assert documents["spoilt fast"]["orders", number]["verdict"] == one.fast, documents["spoilt fast"]["orders", number]["why"]
+    assert {
+        name: found[name] for name in ("missing", "doubled", "removed", "pending") if found[name]
+    } == one.lists
+    assert documents["spoilt fast"]["orders", number]["verdict"] == one.fast, documents["spoilt fast"][
+        "orders", number
+    ]["why"]
 
 
 def test_damage_to_one_topic_is_no_matter_of_the_others(documents: DOCUMENTS) -> None:
@@ -85,5 +100,7 @@ def test_damage_to_one_topic_is_no_matter_of_the_others(documents: DOCUMENTS) ->
 def test_the_manual_says_which_audit_sees_what() -> None:
     text = (Path(ROOT) / "docs" / "testing.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([^|]+?) \| (yes|no) \| (?:yes|no) \|", text, re.MULTILINE))
-    wanted = {one.name: "yes" if one.fast == "invalid" else "no" for one in SPOILINGS if one.name != "nothing"}
+    wanted = {
+        one.name: "yes" if one.fast == "invalid" else "no" for one in SPOILINGS if one.name != "nothing"
+    }
     assert {name: seen for name, seen in rows.items() if name in wanted} == wanted

@@ -1,6 +1,8 @@
-"""The deep audit compares rows of files that other writers made with the archives: altered, equal, or nothing left to compare with.
+"""The deep audit compares rows of files that other writers made with the archives: altered, equal, or nothing
+left to compare with.
 
-Real Parquet files and the workers' own code, in the process of the test. `test_foreign_spark_forgeries.py` has the same with Spark.
+Real Parquet files and the workers' own code, in the process of the test. `test_foreign_spark_forgeries.py`
+has the same with Spark.
 """
 
 from __future__ import annotations
@@ -39,8 +41,11 @@ def world(tmp_path: Path) -> World:
     return found
 
 
-def rewritten(world: World, files: list[WrittenFile], change: Change, *, name: str = "theirs", ids: bool = True) -> DataFile:
-    """Another writer's file with the rows of archives, changed, in no order. Without `ids` its columns have names alone."""
+def rewritten(
+    world: World, files: list[WrittenFile], change: Change, *, name: str = "theirs", ids: bool = True
+) -> DataFile:
+    """Another writer's file with the rows of archives, changed, in no order. Without `ids` its columns have
+    names alone."""
     tables = [pq.read_table(world.store.root / file.archive.key, partitioning=None) for file in files]
     schema = tables[0].schema.remove_metadata()
     rows = change([row for table in tables for row in table.to_pylist()])[::-1]
@@ -49,7 +54,9 @@ def rewritten(world: World, files: list[WrittenFile], change: Change, *, name: s
     pq.write_table(table, path, row_group_size=7)
     first = files[0].data_file
     size = path.stat().st_size
-    return replace(first, path=f"file://{path}", record_count=len(rows), file_size=size, lower_bounds={}, upper_bounds={})
+    return replace(
+        first, path=f"file://{path}", record_count=len(rows), file_size=size, lower_bounds={}, upper_bounds={}
+    )
 
 
 def _without_ids(schema: pa.Schema) -> pa.Schema:
@@ -61,7 +68,11 @@ def _plain(kind: Any) -> Any:
     if pa.types.is_list(kind):
         return pa.list_(_plain(kind.value_type))
     inside = [kind.field(number) for number in range(kind.num_fields)]
-    return pa.struct([pa.field(field.name, _plain(field.type)) for field in inside]) if pa.types.is_struct(kind) else kind
+    return (
+        pa.struct([pa.field(field.name, _plain(field.type)) for field in inside])
+        if pa.types.is_struct(kind)
+        else kind
+    )
 
 
 def second_version(world: World) -> None:
@@ -144,7 +155,8 @@ def test_columns_without_ids_are_found_by_name(world: World) -> None:
 
 
 def decoyed(world: World, made: DataFile, files: list[WrittenFile], name: str) -> DataFile:
-    """The file with a second column: the one with the field id has the rows as they are, a column without an id the name."""
+    """The file with a second column: the one with the field id has the rows as they are, a column without an
+    id the name."""
     path = Path(made.path.removeprefix("file://"))
     table = pq.read_table(path, partitioning=None)
     place = table.schema.get_field_index(name)
@@ -152,15 +164,22 @@ def decoyed(world: World, made: DataFile, files: list[WrittenFile], name: str) -
     honest = pq.read_table(world.store.root / file.archive.key, partitioning=None).column(name).to_pylist()
     field = table.schema.field(place)
     table = table.set_column(place, field.with_name(f"other_{name}"), table.column(place))
-    table = table.add_column(place, pa.field(name, _plain(field.type)), pa.array(honest[::-1], _plain(field.type)))
+    table = table.add_column(
+        place, pa.field(name, _plain(field.type)), pa.array(honest[::-1], _plain(field.type))
+    )
     pq.write_table(table, path)
     return replace(made, file_size=path.stat().st_size)
 
 
 def test_an_honest_column_without_an_id_does_not_hide_an_altered_one(world: World) -> None:
-    """Queries find columns by their field ids, so the audit must not compare the column that only has the name."""
+    """Queries find columns by their field ids, so the audit must not compare the column that only has the
+    name."""
     files = world.archived()
-    swap(world, files[:1], decoyed(world, rewritten(world, files[:1], at(3, FORGERIES["key"])), files[:1], "key"))
+    swap(
+        world,
+        files[:1],
+        decoyed(world, rewritten(world, files[:1], at(3, FORGERIES["key"])), files[:1], "key"),
+    )
     document = deep(world)
     assert (verdicts(document), document["partitions"][0]["altered"]) == (["invalid", "valid"], [[3, 4]])
 
@@ -169,7 +188,14 @@ def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) 
     """Queries see a row twice here; by the name of the column alone every row is where it was."""
     files = world.archived()
     swap(
-        world, files[:1], decoyed(world, rewritten(world, files[:1], at(3, lambda row: row["kafka"].update(offset=4))), files[:1], "kafka")
+        world,
+        files[:1],
+        decoyed(
+            world,
+            rewritten(world, files[:1], at(3, lambda row: row["kafka"].update(offset=4))),
+            files[:1],
+            "kafka",
+        ),
     )
     document = deep(world)
     assert verdicts(document) == ["unknown", "unknown"], "nothing is known of where the rows of that file are"
@@ -177,16 +203,24 @@ def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) 
 
 
 def test_bounds_of_a_file_that_cannot_be_read_clear_no_partition(world: World) -> None:
-    """The writer of the file wrote its bounds in the table, too: its rows may be of the partition that was asked for."""
+    """The writer of the file wrote its bounds in the table, too: its rows may be of the partition that was
+    asked for."""
     files = world.archived()
     made = decoyed(world, rewritten(world, files[:1], at(3, FORGERIES["key"])), files[:1], "kafka")
     other = next(file.data_file for file in files if file.archive.partition == 1)
-    swap(world, [], replace(made, lower_bounds=other.lower_bounds, upper_bounds=other.upper_bounds), operation="append")
+    swap(
+        world,
+        [],
+        replace(made, lower_bounds=other.lower_bounds, upper_bounds=other.upper_bounds),
+        operation="append",
+    )
     assert deep(world, None, ("orders", frozenset({0})))["verdict"] == "unknown"
 
 
 @pytest.mark.parametrize(("older", "verdict"), [(1, "invalid"), (0, "valid")])
-def test_a_delete_file_hides_nothing_of_a_newer_file(world: World, monkeypatch: pytest.MonkeyPatch, older: int, verdict: str) -> None:
+def test_a_delete_file_hides_nothing_of_a_newer_file(
+    world: World, monkeypatch: pytest.MonkeyPatch, older: int, verdict: str
+) -> None:
     """Engines show such a row, so the audit must not take it for a removed one."""
     files = world.archived()
     forged = rewritten(world, files[1:2], lambda rows: at(12, FORGERIES["key"])(rows)[2:3])
@@ -217,7 +251,9 @@ def test_columns_of_their_own_and_wider_types_do_not_count(world: World) -> None
     children = [child.cast(field.type) for child, field in zip(kafka.flatten(), wide, strict=True)]
     place = table.schema.get_field_index("kafka")
     table = table.set_column(
-        place, table.schema.field("kafka").with_type(pa.struct(wide)), pa.StructArray.from_arrays(children, fields=wide)
+        place,
+        table.schema.field("kafka").with_type(pa.struct(wide)),
+        pa.StructArray.from_arrays(children, fields=wide),
     )
     own = pa.field("mine", pa.string(), metadata={b"PARQUET:field_id": b"4711"})
     table = table.append_column(own, pa.array(["noted"] * table.num_rows))
@@ -261,7 +297,10 @@ def test_rows_without_an_archive_left_are_unknown_and_the_others_are_compared(wo
     document = deep(world)
     assert verdicts(document) == ["unknown", "valid"]
     assert whys(document) == [
-        f"offsets 10 to 19 were written again by snapshot {snapshot_id}: no archive is left to compare them with",
+        (
+            f"offsets 10 to 19 were written again by snapshot {snapshot_id}: no archive is left to compare "
+            "them with"
+        ),
         None,
     ]
 
@@ -327,8 +366,13 @@ def test_the_fast_audit_says_whose_rows_it_did_not_compare(world: World) -> None
     files = world.archived()
     snapshot_id = swap(world, files[:3], rewritten(world, files[:3], at(3, FORGERIES["key"])))
     document = world.audit()
-    assert verdicts(document) == ["valid", "valid"], "each offset is there once, which is what the fast audit proves"
-    text = f"rows were written again by snapshot {snapshot_id}; their offsets were read, `archiver audit --deep` compares their content"
+    assert verdicts(document) == ["valid", "valid"], (
+        "each offset is there once, which is what the fast audit proves"
+    )
+    text = (
+        f"rows were written again by snapshot {snapshot_id}; their offsets were read, `archiver audit "
+        "--deep` compares their content"
+    )
     assert whys(document) == [text, None]
     assert [item["altered"] for item in document["partitions"]] == [[], []]
 
@@ -337,13 +381,18 @@ def test_the_fast_audit_says_whose_rows_it_did_not_compare(world: World) -> None
 
 
 def test_a_row_that_another_version_decoded_is_not_called_altered(world: World) -> None:
-    """An archive may have been made again by a replay, with more columns, while the table has the row as it was decoded first."""
+    """An archive may have been made again by a replay, with more columns, while the table has the row as it
+    was decoded first."""
     files = world.archived()
     second_version(world)
     swap(
         world,
         files[:3],
-        rewritten(world, files[:3], at(4, lambda row: row.update(value={**dict.fromkeys(row["value"]), "__raw__": order(4)}))),
+        rewritten(
+            world,
+            files[:3],
+            at(4, lambda row: row.update(value={**dict.fromkeys(row["value"]), "__raw__": order(4)})),
+        ),
     )
     found = deep(world)["partitions"][0]
     assert (found["verdict"], found["altered"]) == ("unknown", [])
@@ -351,7 +400,8 @@ def test_a_row_that_another_version_decoded_is_not_called_altered(world: World) 
 
 
 def test_statistics_of_the_altered_file_hide_no_row(world: World) -> None:
-    """The writer of the rows wrote the statistics too: row groups that they exclude are compared all the same."""
+    """The writer of the rows wrote the statistics too: row groups that they exclude are compared all the
+    same."""
     files = world.archived()
     second_version(world)
     made = rewritten(world, files[2:3], at(29, FORGERIES["key"]))
@@ -360,7 +410,9 @@ def test_statistics_of_the_altered_file_hide_no_row(world: World) -> None:
     start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     footer = content[start:]
     for offset in range(20, 30):
-        footer = footer.replace(b"\x08" + offset.to_bytes(8, "little"), b"\x08" + (offset + 1000).to_bytes(8, "little"))
+        footer = footer.replace(
+            b"\x08" + offset.to_bytes(8, "little"), b"\x08" + (offset + 1000).to_bytes(8, "little")
+        )
     assert footer != content[start:]
     path.write_bytes(content[:start] + footer)
     swap(world, files[2:3], made)

@@ -1,4 +1,5 @@
-"""What the deep audit could not see is unknown, never invalid; and it reads what was asked for and no more."""
+"""What the deep audit could not see is unknown, never invalid; and it reads what was asked for and no
+more."""
 
 from __future__ import annotations
 
@@ -32,11 +33,16 @@ def world(tmp_path: Path) -> World:
 
 
 def deep(world: World, reader: HereRows | None = None, scope: Scope | None = None) -> Document:
-    archive = {"kind": world.kind, **({"catalog": "local", "table": "shop.orders"} if world.kind == "iceberg" else {})}
+    archive = {
+        "kind": world.kind,
+        **({"catalog": "local", "table": "shop.orders"} if world.kind == "iceberg" else {}),
+    }
     settings = [TopicSettings.model_validate({"name": "orders", "partitions": 2, "archive": archive})]
     rows = RowProof(world.store, CLUSTER, reader or HereRows(world.store), lambda _: None)
     check = Audit(world.store, CLUSTER, lambda _name: world.tables, settings, world.clock, rows)
-    found: Document = json.loads(json.dumps(check.run(lambda: world.ledger, lambda: Backlog(world.intake.fold), scope)))
+    found: Document = json.loads(
+        json.dumps(check.run(lambda: world.ledger, lambda: Backlog(world.intake.fold), scope))
+    )
     return found
 
 
@@ -68,7 +74,9 @@ def test_only_the_partitions_that_were_asked_for_are_read(world: World) -> None:
     world.archived()
     reader = HereRows(world.store)
     document = deep(world, reader, ("orders", frozenset({1})))
-    assert [(item["partition"], item["verdict"], item["rows"]) for item in document["partitions"]] == [(1, "valid", 30)]
+    assert [(item["partition"], item["verdict"], item["rows"]) for item in document["partitions"]] == [
+        (1, "valid", 30)
+    ]
     assert len(reader.asked) == 3
     assert all("partition=00001" in uri for uri in reader.asked)
 
@@ -129,7 +137,10 @@ def test_archives_without_a_table(world: World) -> None:
     world.refine()
     world.record(30, 20)
     document = deep(world)
-    assert (verdicts(document), [item["rows"] for item in document["partitions"]]) == (["valid", "valid"], [30, 20])
+    assert (verdicts(document), [item["rows"] for item in document["partitions"]]) == (
+        ["valid", "valid"],
+        [30, 20],
+    )
 
 
 @pytest.mark.parametrize(("keep", "verdict"), [(slice(None), "valid"), (slice(0, -4), "invalid")])
@@ -137,7 +148,9 @@ def test_files_of_somebody_else_in_any_order(world: World, keep: slice, verdict:
     from tests.integration.test_audit import compacted
 
     files = world.archived()
-    world.tables.replace_files(TABLE, [file.data_file.path for file in files], [compacted(world, files, keep)])
+    world.tables.replace_files(
+        TABLE, [file.data_file.path for file in files], [compacted(world, files, keep)]
+    )
     document = deep(world)
     assert verdicts(document) == [verdict, "valid"]
     assert document["partitions"][0]["missing"] == ([] if verdict == "valid" else [[0, 4]])

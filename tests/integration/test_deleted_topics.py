@@ -1,4 +1,5 @@
-"""A topic that is deleted on a real deployment: what was archived stays, nobody else is held up, and nothing makes it again unasked."""
+"""A topic that is deleted on a real deployment: what was archived stays, nobody else is held up, and nothing
+makes it again unasked."""
 
 from __future__ import annotations
 
@@ -78,14 +79,28 @@ def test_it_ends_for_everybody_and_what_was_archived_stays(deployment: Deploymen
     archived = {info.key for info in driver.application.objects.list(f"archive/{topic_id}/")}
     without(deployment, "orders")
     done = delete(deployment, "orders")
-    assert done == {"topic": "orders", "topic_id": topic_id, "deleted": True, "offsets_lost": 4, "archives": done["archives"]}
+    assert done == {
+        "topic": "orders",
+        "topic_id": topic_id,
+        "deleted": True,
+        "offsets_lost": 4,
+        "archives": done["archives"],
+    }
     assert done["archives"] == driver.application.objects.uri(f"archive/{topic_id}")
     assert listed(deployment) == {"clicks", "files", "kept"}
-    for command in (("consume", "--topic", "orders"), ("topics", "describe", "orders"), ("topics", "delete", "orders", "--yes")):
+    for command in (
+        ("consume", "--topic", "orders"),
+        ("topics", "describe", "orders"),
+        ("topics", "delete", "orders", "--yes"),
+    ):
         gone = deployment.cli(*command)
         assert (gone.code, "topic orders was deleted" in gone.err) == (3, True), gone.err
     assert len(deployment.consume("clicks")) == 10
-    assert {item["topic"] for item in deployment.cli("status", "--output", "json").json()["topics"]} == {"clicks", "files", "kept"}
+    assert {item["topic"] for item in deployment.cli("status", "--output", "json").json()["topics"]} == {
+        "clicks",
+        "files",
+        "kept",
+    }
 
     with Driver(deployment, driver.clock) as after:
         after.archive()
@@ -102,7 +117,10 @@ def test_its_intake_files_go_after_the_grace(deployment: Deployment, driver: Dri
     held = {info.key for info in driver.application.objects.list("intake/")}
     for topic in ("orders", "kept"):
         document = deployment.document()
-        deployment.write(document | {"topics": [item for item in document["topics"] if item["name"] not in ("orders", "kept")]})
+        deployment.write(
+            document
+            | {"topics": [item for item in document["topics"] if item["name"] not in ("orders", "kept")]}
+        )
         delete(deployment, topic)
     with Driver(deployment, driver.clock) as after:
         after.archive()
@@ -117,7 +135,9 @@ def test_its_intake_files_go_after_the_grace(deployment: Deployment, driver: Dri
         assert after.audit()["verdict"] == "valid"
 
 
-def test_a_configured_topic_is_not_deleted_and_neither_is_one_nobody_knows(deployment: Deployment, driver: Driver) -> None:
+def test_a_configured_topic_is_not_deleted_and_neither_is_one_nobody_knows(
+    deployment: Deployment, driver: Driver
+) -> None:
     fill(driver)
     refused = deployment.cli("topics", "delete", "orders", "--yes")
     assert (refused.code, "`- name: orders`" in refused.err) == (3, True), refused.err
@@ -132,7 +152,11 @@ def test_of_a_topic_without_archives_none_are_spoken_of(deployment: Deployment, 
     fill(driver)
     without(deployment, "kept")
     done = deployment.cli("topics", "delete", "kept", "--yes")
-    assert (done.code, "archive" in done.out.replace("that no archive held", ""), "table" in done.out) == (0, False, False), done.out
+    assert (done.code, "archive" in done.out.replace("that no archive held", ""), "table" in done.out) == (
+        0,
+        False,
+        False,
+    ), done.out
     gone = deployment.cli("topics", "describe", "kept")
     assert (gone.code, gone.err.strip()) == (3, "error: topic kept was deleted")
     without(deployment, "orders")
@@ -168,7 +192,9 @@ def test_on_a_terminal_it_asks(deployment: Deployment, driver: Driver, answer: s
     assert ("orders" in listed(deployment)) == (answer == "n")
 
 
-def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(deployment: Deployment, driver: Driver) -> None:
+def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(
+    deployment: Deployment, driver: Driver
+) -> None:
     """It serves with the configuration of yesterday, its writer was open all the time."""
     fill(driver)
     with driver.application.writer() as writer:
@@ -212,13 +238,20 @@ def test_an_open_transaction_of_it_holds_no_other_topic_back(deployment: Deploym
     driver.check_complete("clicks")
 
 
-def test_declared_again_it_halts_on_the_old_table_until_it_gets_another(deployment: Deployment, driver: Driver) -> None:
+def test_declared_again_it_halts_on_the_old_table_until_it_gets_another(
+    deployment: Deployment, driver: Driver
+) -> None:
     fill(driver)
     first = driver.topic_id("orders")
     without(deployment, "orders")
     delete(deployment, "orders")
     deployment.write(deployment.document())
-    assert deployment.cli("produce", stdin='{"topic": "orders", "partition": 0, "key": null, "value": "MQ=="}\n').code == 3
+    assert (
+        deployment.cli(
+            "produce", stdin='{"topic": "orders", "partition": 0, "key": null, "value": "MQ=="}\n'
+        ).code
+        == 3
+    )
     assert deployment.cli("topics", "create", "orders").code == 0
     with Driver(deployment, driver.clock) as again:
         assert again.topic_id("orders") != first
@@ -237,7 +270,9 @@ def test_declared_again_it_halts_on_the_old_table_until_it_gets_another(deployme
 
 def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path: Path) -> None:
     """The log was trimmed below everything, so a later process knows the deletion from a checkpoint alone."""
-    deployment = Deployment(tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 4}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 4}}
+    )
     with Driver(deployment) as driver:
         for number in range(8):
             for topic in ("orders", "clicks", "kept"):
@@ -257,7 +292,9 @@ def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path:
             late.archive()
             late.check_complete("clicks")
             for topic in ("clicks", "kept"):
-                assert [record.value for record in late.records(topic)[0]] == [f"{topic} {n}".encode() for n in range(16)]
+                assert [record.value for record in late.records(topic)[0]] == [
+                    f"{topic} {n}".encode() for n in range(16)
+                ]
         # The process from before the trimming finds out at its next append, and its own fold goes on.
         with pytest.raises(NotFound, match="was deleted"):
             driver.send("orders", [b"too late"], 0)

@@ -88,7 +88,9 @@ def run_with(parts: Parts, tmp_path: Path) -> DemoReport:
 
 
 @pytest.mark.parametrize(("outcome", "error"), [("unknown", OutcomeUnknown), ("failed", RetryLater)])
-def test_records_that_were_not_acknowledged_stop_it(tmp_path: Path, outcome: Any, error: type[Exception]) -> None:
+def test_records_that_were_not_acknowledged_stop_it(
+    tmp_path: Path, outcome: Any, error: type[Exception]
+) -> None:
     parts = Parts(Verdict(outcome, "the disk is full"))
     with pytest.raises(error, match="the disk is full"):
         run_with(parts, tmp_path)
@@ -111,7 +113,9 @@ def test_missing_table_stops_it(tmp_path: Path) -> None:
 
 def test_short_table_is_never_called_valid(tmp_path: Path) -> None:
     short = TableReport("flights", "nyc.flights", 10, 9, 1, 100, "file:///m.json", ("file:///a.parquet",))
-    report = DemoReport(tmp_path, tmp_path / "archiver.yaml", (), (short,), (), {"verdict": "valid", "partitions": []})
+    report = DemoReport(
+        tmp_path, tmp_path / "archiver.yaml", (), (short,), (), {"verdict": "valid", "partitions": []}
+    )
     assert report.verdict == "invalid"
     assert "nyc.flights holds 9 rows, but 10 records went to flights" in "\n".join(report.lines())
 
@@ -121,7 +125,10 @@ def test_the_real_parts_carry_it_twice(tmp_path: Path) -> None:
     lines: list[str] = []
     for _ in range(2):
         report = run_demo(
-            tmp_path / "demo", lambda path: open_application(load_settings(path, os.environ), os.environ), SystemClock(), lines.append
+            tmp_path / "demo",
+            lambda path: open_application(load_settings(path, os.environ), os.environ),
+            SystemClock(),
+            lines.append,
         )
         assert report.verdict == "valid"
         assert {table.topic: table.rows for table in report.tables} == {
@@ -141,7 +148,9 @@ def test_the_real_parts_carry_it_twice(tmp_path: Path) -> None:
         with Reader(report.configuration) as reader:
             for table in report.tables:
                 records = list(reader.read(table.topic))
-                assert len(records) == table.rows, "maps, lists, enums and times come back out of the archives"
+                assert len(records) == table.rows, (
+                    "maps, lists, enums and times come back out of the archives"
+                )
                 assert {record.source for record in records} == {"archive"}
     assert [line for line in lines if line.startswith("[")][:2] == [
         "[1/5] reading the source data",

@@ -18,7 +18,14 @@ from archiver.runtime import failpoints
 from archiver.runtime.errors import Deposed, LeaseHeld, NotFound, RetryLater
 from archiver.runtime.rfc3339 import parse_time
 from tests.support.builders.deployment import Deployment
-from tests.support.builders.driver import Driver, append_nothing, catalog_table, properties_of, refine_here, spoiled
+from tests.support.builders.driver import (
+    Driver,
+    append_nothing,
+    catalog_table,
+    properties_of,
+    refine_here,
+    spoiled,
+)
 from tests.support.schema.orders import order
 
 ARCHIVED = ("orders", "clicks", "files")
@@ -41,7 +48,10 @@ def values(count: int, first: int = 0) -> list[bytes | None]:
 
 def taken(driver: Driver) -> list[list[tuple[str, int, int, int]]]:
     """Per round: topic, partition, base and end of every plan."""
-    return [sorted((plan.topic, plan.partition, plan.base, plan.end) for plans in job.bundles for plan in plans) for job in driver.jobs]
+    return [
+        sorted((plan.topic, plan.partition, plan.base, plan.end) for plans in job.bundles for plan in plans)
+        for job in driver.jobs
+    ]
 
 
 # what is archived
@@ -99,7 +109,9 @@ def test_a_topic_of_kind_none_is_never_archived(driver: Driver) -> None:
 
 
 def test_rounds_of_bounded_size(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path / "d", overrides={"archive": {"round_bytes_max": 1000, "max_bytes": 500}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"archive": {"round_bytes_max": 1000, "max_bytes": 500}}
+    )
     with Driver(deployment) as driver:
         for _ in range(6):
             driver.send("clicks", [b"x" * 500], 0)
@@ -128,7 +140,10 @@ def test_partitions_at_a_time(tmp_path: Path) -> None:
 # trouble
 
 
-@pytest.mark.parametrize(("error", "state"), [("retry", "deferred"), ("corrupted", "halted"), ("missing", "halted"), ("failed", "halted")])
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [("retry", "deferred"), ("corrupted", "halted"), ("missing", "halted"), ("failed", "halted")],
+)
 def test_a_failing_partition_stops_nobody(error: Any, state: str, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"archive": {"max_bytes": 1}})
     with Driver(deployment) as driver:
@@ -137,10 +152,16 @@ def test_a_failing_partition_stops_nobody(error: Any, state: str, tmp_path: Path
                 driver.send("orders", values(1), partition)
         driver.send("clicks", [b"a"], 0)
         orders = driver.topic_id("orders")
-        report = driver.archive(refine=spoiled(lambda result: (result.topic_id, result.partition, result.base) == (orders, 1, 1), error))
+        report = driver.archive(
+            refine=spoiled(
+                lambda result: (result.topic_id, result.partition, result.base) == (orders, 1, 1), error
+            )
+        )
         assert (report.of("orders").state, report.of("clicks").state) == (state, "archived")
         assert "partition 1, offsets 1 to 1: spoilt by the test" in str(report.of("orders").why)
-        assert driver.watermarks("orders") == {0: 3, 1: 1, 2: 3}, "what lies before the failure is kept, what lies behind waits"
+        assert driver.watermarks("orders") == {0: 3, 1: 1, 2: 3}, (
+            "what lies before the failure is kept, what lies behind waits"
+        )
         assert driver.watermarks("clicks") == {0: 1}
         assert not driver.application.ledger().topic(orders).pending
         assert driver.audit()["verdict"] == "valid"
@@ -151,7 +172,9 @@ def test_a_failing_partition_stops_nobody(error: Any, state: str, tmp_path: Path
 def test_a_plan_without_an_answer_is_done_again(driver: Driver) -> None:
     driver.send("orders", values(2), 0)
     driver.send("orders", values(2), 1)
-    report = driver.archive(refine=lambda job: [result for result in refine_here(job) if result.partition != 0])
+    report = driver.archive(
+        refine=lambda job: [result for result in refine_here(job) if result.partition != 0]
+    )
     assert (report.of("orders").state, driver.watermarks("orders")) == ("deferred", {1: 2})
     assert "gave no answer" in str(report.of("orders").why)
     assert driver.archive().of("orders").state == "archived"
@@ -168,12 +191,18 @@ def test_a_failing_topic_stops_nobody(driver: Driver) -> None:
     for topic in ARCHIVED:
         driver.send(topic, [b"b"], 0)
     report = driver.archive()
-    assert {name: item.state for name, item in report.topics.items()} == {"orders": "archived", "clicks": "halted", "files": "archived"}
+    assert {name: item.state for name, item in report.topics.items()} == {
+        "orders": "archived",
+        "clicks": "halted",
+        "files": "archived",
+    }
     assert "belongs to a topic with id" in str(report.of("clicks").why)
     assert driver.watermarks("orders") == {0: 3}
     assert driver.watermarks("clicks") == {0: 1}
     assert driver.watermarks("files") == {0: 2}
-    assert [item.waiting for item in report.topics.values()] == [1, 0, 0], "also of what was halted before the round"
+    assert [item.waiting for item in report.topics.values()] == [1, 0, 0], (
+        "also of what was halted before the round"
+    )
 
 
 def test_a_catalog_that_is_away_defers(driver: Driver) -> None:
@@ -182,7 +211,11 @@ def test_a_catalog_that_is_away_defers(driver: Driver) -> None:
     driver.send("orders", values(1), 0)
     failpoints.arm("table.swap.before=error")  # the first table to be committed is that of clicks
     report = driver.archive()
-    assert {name: item.state for name, item in report.topics.items()} == {"clicks": "deferred", "files": "archived", "orders": "archived"}
+    assert {name: item.state for name, item in report.topics.items()} == {
+        "clicks": "deferred",
+        "files": "archived",
+        "orders": "archived",
+    }
     assert driver.watermarks("clicks") == {}
     assert len(driver.application.ledger().topic(driver.topic_id("clicks")).pending) == 1
     assert driver.archive().of("clicks").state == "archived"
@@ -221,9 +254,14 @@ def test_an_unusable_configuration_stops_only_its_topic(driver: Driver) -> None:
 # inheritance, epochs, leadership
 
 
-@pytest.mark.parametrize("name", ["written.append.after", "complete.append.after", "table.swap.before", "table.swap.after"])
-def test_a_successor_inherits_what_is_pending(name: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first leader dies with archives in the ledger; its successor commits those very files, and makes no others of them."""
+@pytest.mark.parametrize(
+    "name", ["written.append.after", "complete.append.after", "table.swap.before", "table.swap.after"]
+)
+def test_a_successor_inherits_what_is_pending(
+    name: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first leader dies with archives in the ledger; its successor commits those very files, and makes no
+    others of them."""
 
     class Died(BaseException):
         """What no handler of errors takes for an error."""
@@ -256,7 +294,8 @@ def test_a_successor_inherits_what_is_pending(name: str, deployment: Deployment,
 
 
 def test_p2_a_path_of_a_killed_file_asks_for_a_new_epoch(deployment: Deployment) -> None:
-    """While this leader refines, the table's history is cut: its file may not enter any more and its range is planned under a new path."""
+    """While this leader refines, the table's history is cut: its file may not enter any more and its range is
+    planned under a new path."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"a", b"b"], 0)
         driver.archive()
@@ -268,7 +307,11 @@ def test_p2_a_path_of_a_killed_file_asks_for_a_new_epoch(deployment: Deployment)
                 with catalog_table(deployment, "shop.clicks") as table:
                     append_nothing(table)
                     append_nothing(table)
-                    old = [item.snapshot_id for item in table.snapshots() if item.snapshot_id != table.current_snapshot().snapshot_id]
+                    old = [
+                        item.snapshot_id
+                        for item in table.snapshots()
+                        if item.snapshot_id != table.current_snapshot().snapshot_id
+                    ]
                     with table.maintenance.expire_snapshots() as expire:
                         expire.by_ids(old)
             return found
@@ -359,15 +402,23 @@ def test_the_column_layout_has_the_ids_of_the_catalog(driver: Driver) -> None:
     first = driver.application.ledger().next_index
     driver.send("orders", values(1), 0)
     driver.archive()
-    assert list(driver.application.ledger().topic(orders).schemas) == [1], f"recorded once, not again after entry {first}"
+    assert list(driver.application.ledger().topic(orders).schemas) == [1], (
+        f"recorded once, not again after entry {first}"
+    )
 
 
 def test_archives_without_a_table(driver: Driver) -> None:
     driver.send("files", [b"a", b"b"])
     report = driver.archive()
-    assert (report.of("files").state, report.of("files").rows, report.of("files").snapshot_id) == ("archived", 2, None)
+    assert (report.of("files").state, report.of("files").rows, report.of("files").snapshot_id) == (
+        "archived",
+        2,
+        None,
+    )
     ledger = driver.application.ledger().topic(driver.topic_id("files"))
-    assert (ledger.watermarks, ledger.pending, ledger.table_uuid) == ({0: 2}, (), None), "DATA_WRITTEN is the commit"
+    assert (ledger.watermarks, ledger.pending, ledger.table_uuid) == ({0: 2}, (), None), (
+        "DATA_WRITTEN is the commit"
+    )
     assert [record.source for record in driver.records("files")[0]] == ["archive", "archive"]
     driver.send("files", [b"c"])
     assert [record.source for record in driver.records("files")[0]] == ["archive", "archive", "intake"]
@@ -386,7 +437,11 @@ def test_what_a_commit_says_of_itself(driver: Driver) -> None:
     summary = snapshot.summary.additional_properties
     assert snapshot.snapshot_id == report.of("orders").snapshot_id
     assert summary[RANGES] == "0:0-3,2:0-2"
-    assert (summary["added-records"], summary["total-records"], summary["added-data-files"]) == ("5", "5", "2")
+    assert (summary["added-records"], summary["total-records"], summary["added-data-files"]) == (
+        "5",
+        "5",
+        "2",
+    )
     assert summary[COMMIT_ID] == properties[COMMIT_ID]
     assert summary[VALID_THROUGH] == properties[VALID_THROUGH]
     evidence = json.loads(properties[WATERMARKS])

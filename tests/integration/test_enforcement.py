@@ -1,4 +1,5 @@
-"""Records that do not decode, at every way into a real deployment: refused, taken in elsewhere, or given an envelope."""
+"""Records that do not decode, at every way into a real deployment: refused, taken in elsewhere, or given an
+envelope."""
 
 from __future__ import annotations
 
@@ -70,7 +71,10 @@ def test_a_writer_refuses_and_what_is_good_keeps_its_order(deployment: Deploymen
         pending = []
         for value in (order(0), None, order(1)):
             pending.append(writer.send(STRICT, value, partition=1))
-            with pytest.raises(RecordRefused, match=r"value: cannot be decoded as shop.Order.*topic strict takes no such record"):
+            with pytest.raises(
+                RecordRefused,
+                match=r"value: cannot be decoded as shop.Order.*topic strict takes no such record",
+            ):
                 writer.send(STRICT, BAD, partition=1)
         answers = [one.result(WAIT_S) for one in pending]
     assert told(answers) == [(STRICT, 1, offset, "ok") for offset in range(3)]
@@ -79,12 +83,18 @@ def test_a_writer_refuses_and_what_is_good_keeps_its_order(deployment: Deploymen
 
 def test_a_record_that_goes_elsewhere_says_where_it_is(deployment: Deployment) -> None:
     with Writer(deployment.config) as writer:
-        sent = [writer.send(LENIENT, value, key=b"k", headers=[("h", b"1")], partition=3) for value in (order(0), BAD, order(1))]
+        sent = [
+            writer.send(LENIENT, value, key=b"k", headers=[("h", b"1")], partition=3)
+            for value in (order(0), BAD, order(1))
+        ]
         answers = [one.result(WAIT_S) for one in sent]
     assert told(answers) == [(LENIENT, 3, 0, "ok"), (DEAD, 1, 0, "ok"), (LENIENT, 3, 1, "ok")]
     ((partition, value, headers),) = dead_letters(deployment)
     assert (partition, value) == (1, BAD)
-    assert headers.pop("archiver.dlq.error", b"") == b"value: cannot be decoded as shop.Order: Wire format was corrupt"
+    assert (
+        headers.pop("archiver.dlq.error", b"")
+        == b"value: cannot be decoded as shop.Order: Wire format was corrupt"
+    )
     assert headers == {
         "h": b"1",
         "archiver.dlq.topic": b"lenient",
@@ -100,7 +110,11 @@ def test_a_batch_has_one_answer_per_row(deployment: Deployment, topic: str) -> N
         batch = pa.table({"value": pa.array(sent, pa.binary()), "partition": [0, 0, 1, 1, 1, 0]})
         answer = writer.send_batch(topic, batch).result(WAIT_S)
         again = writer.send_batch(topic, batch.slice(1, 1)).result(WAIT_S)
-    other = [(STRICT, 0, None, "failed"), (STRICT, 1, None, "failed")] if topic == STRICT else [(DEAD, 0, 0, "ok"), (DEAD, 1, 0, "ok")]
+    other = (
+        [(STRICT, 0, None, "failed"), (STRICT, 1, None, "failed")]
+        if topic == STRICT
+        else [(DEAD, 0, 0, "ok"), (DEAD, 1, 0, "ok")]
+    )
     assert told(answer) == [
         (topic, 0, 0, "ok"),
         other[0],
@@ -129,7 +143,12 @@ def test_sequence_numbers_get_no_holes(deployment: Deployment) -> None:
         mixed = producer.send_batch(LENIENT, rows, 0)
         assert [first.result(WAIT_S).offset, second.result(WAIT_S).offset] == [0, 1]
         assert [one.offset for one in batch.result(WAIT_S)] == [None, 2, None, 3]
-        assert told(mixed.result(WAIT_S)) == [(DEAD, 0, 0, "ok"), (LENIENT, 0, 0, "ok"), (DEAD, 0, 1, "ok"), (LENIENT, 0, 1, "ok")]
+        assert told(mixed.result(WAIT_S)) == [
+            (DEAD, 0, 0, "ok"),
+            (LENIENT, 0, 0, "ok"),
+            (DEAD, 0, 1, "ok"),
+            (LENIENT, 0, 1, "ok"),
+        ]
         assert (first.sequence, second.sequence) == (0, 1)
         assert batch.sequences is not None and batch.sequences.tolist() == [-1, 2, -1, 3]
         assert mixed.sequences is not None and mixed.sequences.tolist() == [-1, 0, -1, 1]
@@ -139,7 +158,9 @@ def test_sequence_numbers_get_no_holes(deployment: Deployment) -> None:
         assert (elsewhere.topic, elsewhere.sequence, elsewhere.result(WAIT_S).offset) == (DEAD, None, 2)
 
 
-def test_in_a_transaction_a_batch_is_refused_as_a_whole_and_dead_letters_are_part_of_it(deployment: Deployment) -> None:
+def test_in_a_transaction_a_batch_is_refused_as_a_whole_and_dead_letters_are_part_of_it(
+    deployment: Deployment,
+) -> None:
     with Writer(deployment.config) as writer:
         producer = writer.producer("t")
         rows = pa.table({"value": pa.array([order(0), BAD], pa.binary())})
@@ -160,14 +181,18 @@ def test_in_a_transaction_a_batch_is_refused_as_a_whole_and_dead_letters_are_par
 
 
 @pytest.mark.parametrize("topic", [STRICT, LENIENT])
-def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(deployment: Deployment, topic: str) -> None:
+def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
+    deployment: Deployment, topic: str
+) -> None:
     rows = pa.table({"value": pa.array([order(0), BAD, order(1)], pa.binary())})
     with Driver(deployment) as driver, driver.application.writer() as writer:
         producer = Producer.open(writer)
         first = producer.send_batch(topic, rows, 0)
         answers = told(first.result(WAIT_S))
         assert first.sequences is not None and first.sequences.tolist() == [0, -1, 1]
-        with pytest.raises(InvalidInput, match=r"row 1 does not decode.*nothing was sent.*PendingBatch\.sequences"):
+        with pytest.raises(
+            InvalidInput, match=r"row 1 does not decode.*nothing was sent.*PendingBatch\.sequences"
+        ):
             producer.send_batch(topic, rows, 0, sequence=0)
         resumed = Producer.resume(writer, producer.producer_id, producer.epoch)
         for one in (producer, resumed):
@@ -195,7 +220,9 @@ def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment
         assert "it was refused then, or found no room, and is not stored" in str(answer[0].error)
         transactional = Producer.open(writer, "t")
         transactional.begin()
-        with pytest.raises(InvalidInput, match=r"row 0 has no sequence number, and no row of a transaction may be left out"):
+        with pytest.raises(
+            InvalidInput, match=r"row 0 has no sequence number, and no row of a transaction may be left out"
+        ):
             transactional.send_batch(STRICT, rows, 0, sequence=[-1, 0])
         transactional.abort()
         with pytest.raises(InvalidInput, match=r"-1 is no sequence number"):
@@ -216,7 +243,10 @@ def test_a_stated_number_is_no_way_around_the_schema(deployment: Deployment) -> 
             (STRICT, 0, 0, "ok"),
             (STRICT, 0, None, "failed"),
         ]
-        assert told(producer.send_batch(LENIENT, rows, 0, sequence=[0, 1]).result(WAIT_S)) == [(LENIENT, 0, 0, "ok"), (DEAD, 0, 1, "ok")]
+        assert told(producer.send_batch(LENIENT, rows, 0, sequence=[0, 1]).result(WAIT_S)) == [
+            (LENIENT, 0, 0, "ok"),
+            (DEAD, 0, 1, "ok"),
+        ]
         assert producer.send(STRICT, Record(None, order(1)), 0).result(WAIT_S).offset == 1
         transactional = Producer.open(writer, "t")
         with transactional.transaction():
@@ -241,12 +271,18 @@ def test_a_repetition_is_the_record_that_is_there(deployment: Deployment) -> Non
         deployment.write(changed)
         driver.application.adopt(load_settings(deployment.config, {}))
         assert producer.send(STRICT, Record(None, BAD), 0, sequence=1).result(WAIT_S).offset == 1
-        assert [one.offset for one in producer.send_batch(STRICT, rows, 0, sequence=batch.sequences).result(WAIT_S)] == [0, 1]
+        assert [
+            one.offset
+            for one in producer.send_batch(STRICT, rows, 0, sequence=batch.sequences).result(WAIT_S)
+        ] == [0, 1]
     assert values(deployment, STRICT) == [BAD, BAD]
 
 
-def test_a_record_in_doubt_is_looked_for_before_it_is_refused(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its append is of unknown outcome and the schema has changed since: it is refused only if it is not in the log."""
+def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its append is of unknown outcome and the schema has changed since: it is refused only if it is not in
+    the log."""
     changed = document(deployment)
     strict = changed["topics"][0]["value"]
     del strict["validate"]
@@ -280,12 +316,18 @@ def test_a_record_in_doubt_is_looked_for_before_it_is_refused(deployment: Deploy
         assert producer.send(STRICT, Record(None, BAD), 0, sequence=0).result(WAIT_S).offset == 0
         with pytest.raises(RecordRefused):
             producer.send(STRICT, Record(None, BAD), 1, sequence=0)
-        assert told([producer.send(STRICT, Record(None, order(0)), 1).result(WAIT_S)]) == [(STRICT, 1, 0, "ok")]
+        assert told([producer.send(STRICT, Record(None, order(0)), 1).result(WAIT_S)]) == [
+            (STRICT, 1, 0, "ok")
+        ]
     assert sorted(values(deployment, STRICT), key=repr) == sorted([BAD, order(0)], key=repr)
 
 
 def test_produce_tells_each_record(deployment: Deployment) -> None:
-    lines = [{"topic": topic, "value": text(value), "partition": 0} for topic in (STRICT, LENIENT) for value in (order(0), BAD, order(1))]
+    lines = [
+        {"topic": topic, "value": text(value), "partition": 0}
+        for topic in (STRICT, LENIENT)
+        for value in (order(0), BAD, order(1))
+    ]
     done = deployment.cli("produce", "--output", "json", stdin=jsonl(lines))
     answers = done.lines()
     error = answers[1].pop("error")
@@ -300,7 +342,11 @@ def test_produce_tells_each_record(deployment: Deployment) -> None:
         {"topic": LENIENT, "partition": 0, "offset": 1},
     ]
     shown = deployment.cli("produce", stdin=jsonl(lines[3:]))
-    assert shown.code == 0 and "3 stored and in the log\n1 record did not decode and went to the topic for such records" in shown.out
+    assert (
+        shown.code == 0
+        and "3 stored and in the log\n1 record did not decode and went to the topic for such records"
+        in shown.out
+    )
     aborted = deployment.cli("produce", "--transactional-id", "t", stdin=jsonl(lines[:3]))
     assert aborted.code == 1 and "none of its records counts" in aborted.err
 
@@ -310,7 +356,10 @@ def test_over_http_each_record_has_its_line(deployment: Deployment) -> None:
     good = jsonl([{"value": text(order(1))}]).encode()
     with Daemon(deployment) as daemon:
         refused = daemon.send(STRICT, body)
-        assert (refused.status, [line.get("outcome") for line in refused.lines()]) == (422, [None, "failed", None])
+        assert (refused.status, [line.get("outcome") for line in refused.lines()]) == (
+            422,
+            [None, "failed", None],
+        )
         assert refused.lines()[1]["error"].startswith("line 2: value: cannot be decoded")
         moved = daemon.send(LENIENT, body)
         assert moved.status == 200
@@ -347,7 +396,11 @@ def test_a_file_ends_before_a_record_that_is_refused(deployment: Deployment, for
         (state,) = sources.state()
         (problem,) = state.problems
         assert (state.records, state.finished, state.trouble) == (2, 0, None)
-        assert "2" in problem.why and "cannot be decoded as shop.Order" in problem.why and "put the rest, mended" in problem.why
+        assert (
+            "2" in problem.why
+            and "cannot be decoded as shop.Order" in problem.why
+            and "put the rest, mended" in problem.why
+        )
         assert sorted(values(deployment, STRICT), key=repr) == sorted([order(0), order(1)], key=repr)
         (deployment.root / "in" / f"b.{form}").write_bytes(file_of([BAD], form))
         sources.look()
@@ -358,7 +411,11 @@ def test_a_file_ends_before_a_record_that_is_refused(deployment: Deployment, for
 def test_records_of_a_file_that_go_elsewhere_are_in_the_same_entry(deployment: Deployment, form: str) -> None:
     (deployment.root / "in").mkdir()
     sent = [order(0), BAD, order(1), BAD]
-    data = file_of(sent, form) if form == "delimited" else jsonl([{"value": text(value)} for value in sent]).encode()
+    data = (
+        file_of(sent, form)
+        if form == "delimited"
+        else jsonl([{"value": text(value)} for value in sent]).encode()
+    )
     with Driver(deployment) as driver:
         driver.application.writer().close()
         (deployment.root / "in" / f"a.{form}").write_bytes(data)
@@ -384,14 +441,21 @@ class Subject:
     def __call__(self, _settings: SchemaSettings, _known: object) -> Fetched:
         if self.error is not None:
             raise self.error
-        source = Source("shop.Order", DESCRIPTOR_SET, envelope=Envelope(tuple((number, (0,)) for number in self.ids)))
+        source = Source(
+            "shop.Order", DESCRIPTOR_SET, envelope=Envelope(tuple((number, (0,)) for number in self.ids))
+        )
         return Fetched(source, self.note, complete=self.note is None)
 
 
 @pytest.fixture
 def registered(deployment: Deployment) -> Iterator[tuple[Driver, Subject]]:
     changed = document(deployment, schema_registry={"confluent": {"url": "http://127.0.0.1:9"}})
-    changed["topics"][0]["value"] = {"subject": "strict-value", "message": "shop.Order", "validate": "reject", "coerce": True}
+    changed["topics"][0]["value"] = {
+        "subject": "strict-value",
+        "message": "shop.Order",
+        "validate": "reject",
+        "coerce": True,
+    }
     deployment.write(changed)
     subject = Subject(3, 9)
     with Driver(deployment) as driver:
@@ -399,7 +463,9 @@ def registered(deployment: Deployment) -> Iterator[tuple[Driver, Subject]]:
         yield driver, subject
 
 
-def test_coerced_records_have_the_newest_envelope_for_whoever_reads(registered: tuple[Driver, Subject]) -> None:
+def test_coerced_records_have_the_newest_envelope_for_whoever_reads(
+    registered: tuple[Driver, Subject],
+) -> None:
     driver, _ = registered
     head, old = envelope_of(9, (0,)), envelope_of(3, (0,))
     with driver.application.writer() as writer:
@@ -413,7 +479,9 @@ def test_coerced_records_have_the_newest_envelope_for_whoever_reads(registered: 
     assert [record.value for record in driver.records(STRICT)[0]] == expected
 
 
-def test_nothing_gets_in_while_no_schema_is_known(registered: tuple[Driver, Subject], deployment: Deployment) -> None:
+def test_nothing_gets_in_while_no_schema_is_known(
+    registered: tuple[Driver, Subject], deployment: Deployment
+) -> None:
     driver, subject = registered
     subject.error = RetryLater("the registry is down")
     with driver.application.writer() as writer:
@@ -452,18 +520,27 @@ def test_a_topic_for_dead_letters_that_is_gone_loses_nothing(deployment: Deploym
         assert writer.send(LENIENT, Record(None, order(0)), 0).result(WAIT_S).offset == 0
 
 
-def test_produce_asks_for_the_schemas_of_the_topics_it_sends_to_and_says_what_must_be_corrected(deployment: Deployment) -> None:
+def test_produce_asks_for_the_schemas_of_the_topics_it_sends_to_and_says_what_must_be_corrected(
+    deployment: Deployment,
+) -> None:
     with RegistryServer() as server:
         server.add("other-value", 1, 1, "")
         changed = document(deployment, schema_registry={"confluent": {"url": server.url}})
-        changed["topics"][0]["value"] = {"subject": "strict-value", "message": "shop.Order", "validate": "reject"}
+        changed["topics"][0]["value"] = {
+            "subject": "strict-value",
+            "message": "shop.Order",
+            "validate": "reject",
+        }
         deployment.write(changed)
         lines = {topic: jsonl([{"topic": topic, "value": text(order(0))}]) for topic in (LENIENT, STRICT)}
         lenient = deployment.cli("produce", stdin=lines[LENIENT])
         assert (lenient.code, lenient.err, server.asked) == (0, "", [])
         strict = deployment.cli("produce", stdin=lines[STRICT])
     assert (strict.code, "try again" in strict.err) == (1, False)
-    assert "register a schema under the subject strict-value, or correct `subject`; nothing was sent, correct that first" in strict.err
+    assert (
+        "register a schema under the subject strict-value, or correct `subject`; nothing was sent, "
+        "correct that first" in strict.err
+    )
     assert values(deployment, STRICT) == []
 
 
@@ -483,7 +560,9 @@ def test_every_topic_has_its_schema_as_soon_as_it_is_sent_to(deployment: Deploym
     assert asked == [LENIENT], "and the schema of the other one is not fetched again for it"
 
 
-def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(registered: tuple[Driver, Subject], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(
+    registered: tuple[Driver, Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger may hold an older one, and an id that is in neither cannot be told from a new one."""
     monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 0.05)
     driver, subject = registered
@@ -491,9 +570,14 @@ def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(registered: tuple
         assert writer.send(STRICT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"
         subject.ids, subject.note = (3,), "the registry is down"
         strange = envelope_of(12, (0,)) + order(1)
-        with pytest.raises(RetryLater, match=r"schema id 12 is not known for .*, and may be new: the registry is down"):
+        with pytest.raises(
+            RetryLater, match=r"schema id 12 is not known for .*, and may be new: the registry is down"
+        ):
             writer.send(STRICT, Record(None, strange), 0)
-        assert writer.send(STRICT, Record(None, envelope_of(9, (0,)) + order(1)), 0).result(WAIT_S).outcome == "ok"
+        assert (
+            writer.send(STRICT, Record(None, envelope_of(9, (0,)) + order(1)), 0).result(WAIT_S).outcome
+            == "ok"
+        )
         with pytest.raises(RecordRefused):
             writer.send(STRICT, Record(None, BAD), 0)
         subject.ids, subject.note = (3, 9, 12), None

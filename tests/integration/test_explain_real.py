@@ -110,16 +110,28 @@ def test_aborted_and_by_whom(deployment: Deployment, driver: Driver) -> None:
     late.send({("clicks", 0): [b"d"]})
     driver.clock.ahead_s += 5
     driver.archive()
-    expected = [("mine", "its producer aborted it"), ("mine", "its producer aborted it"), ("theirs", "opened again"), ("late", "too long")]
+    expected = [
+        ("mine", "its producer aborted it"),
+        ("mine", "its producer aborted it"),
+        ("theirs", "opened again"),
+        ("late", "too long"),
+    ]
     for offset, (name, how) in enumerate(expected):
         found = told(deployment, f"clicks:0:{offset}")
-        assert (found["state"], found["code"], found["intake"], found["archive"]) == ("aborted", 0, None, None)
+        assert (found["state"], found["code"], found["intake"], found["archive"]) == (
+            "aborted",
+            0,
+            None,
+            None,
+        )
         assert found["aborted_by"]["transactional_id"] == name
         assert how in found["why"]
 
 
 def test_aborted_so_long_ago_that_nobody_knows_by_whom(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 3}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 3}}
+    )
     with Driver(deployment) as driver:
         driver.send("kept", [b"so that the topics exist"])
         sender = Transactional(driver.application, driver.clock, "mine")
@@ -140,7 +152,12 @@ def test_waiting_and_for_what(deployment: Deployment, driver: Driver) -> None:
     driver.send("clicks", [b"a", b"b"], 0)
     driver.send("kept", [b"k"], 0)
     found = told(deployment, "clicks:0:1")
-    assert (found["state"], found["code"], found["intake"]["row_group"], found["intake"]["row"]) == ("waiting", 0, 0, 1)
+    assert (found["state"], found["code"], found["intake"]["row_group"], found["intake"]["row"]) == (
+        "waiting",
+        0,
+        0,
+        1,
+    )
     assert "archive.idle_max" in found["why"]
     (record,) = [one for one in driver.records("clicks")[0] if one.offset == 1]
     assert found["intake"]["accepted"] == found["intake"]["ingested"]
@@ -185,7 +202,13 @@ def test_archived_and_in_no_table_yet(tmp_path: Path) -> None:
         found = told(deployment, "clicks:0:1")
         assert (found["state"], found["code"]) == ("pending", 0)
         archive = found["archive"]
-        assert (archive["pending"], archive["base"], archive["end"], archive["epoch"], archive["damage"]) == (True, 0, 2, 1, None)
+        assert (archive["pending"], archive["base"], archive["end"], archive["epoch"], archive["damage"]) == (
+            True,
+            0,
+            2,
+            1,
+            None,
+        )
         assert archive["control_index"] > 0
         assert archive["stored"] is not None
         file = deployment.data / archive["key"]
@@ -198,7 +221,12 @@ def test_archived_and_in_no_table_yet(tmp_path: Path) -> None:
         driver.archive()
         assert state(deployment, "clicks:0:1") == ("committed", 0)
         files = told(deployment, "files:0:0")
-        assert (files["state"], files["code"], files["table"], files["archive"]["pending"]) == ("archived", 0, None, False)
+        assert (files["state"], files["code"], files["table"], files["archive"]["pending"]) == (
+            "archived",
+            0,
+            None,
+            False,
+        )
         (deployment.data / files["archive"]["key"]).unlink()
         assert state(deployment, "files:0:0") == ("missing", 1)
 
@@ -211,20 +239,26 @@ def test_committed_and_its_intake_deleted(tmp_path: Path) -> None:
         assert (found["state"], found["code"], found["reason"]) == ("committed", 0, None)
         (file,) = found["table"]["files"]
         assert (file["rows"], file["path"].endswith(found["archive"]["key"])) == (1, True)
-        assert found["table"]["added_by"]["snapshot_id"] == file["snapshot_id"] == found["table"]["snapshot_id"]
+        assert (
+            found["table"]["added_by"]["snapshot_id"] == file["snapshot_id"] == found["table"]["snapshot_id"]
+        )
         assert found["intake"]["accepted"] is not None
         for number in range(2):
             driver.clock.ahead_s += GRACE_S
             driver.application.cleaning(driver.told.append).run()
             intake = told(deployment, "clicks:0:4")["intake"]
-            assert (intake["condemned"] is not None, intake["deleted"]) == ((True, False) if number == 0 else (False, True))
+            assert (intake["condemned"] is not None, intake["deleted"]) == (
+                (True, False) if number == 0 else (False, True)
+            )
         assert state(deployment, "clicks:0:4") == ("committed", 0)
         driver.send("clicks", [b"more"], 0)
         driver.archive()
         driver.send("clicks", [b"more"], 0)
         driver.archive()
         later = told(deployment, "clicks:0:4")
-        assert (later["state"], later["table"]["added_by"]) == ("committed", None), "the snapshot that added it is expired"
+        assert (later["state"], later["table"]["added_by"]) == ("committed", None), (
+            "the snapshot that added it is expired"
+        )
         assert later["table"]["files"] == found["table"]["files"]
 
 
@@ -270,7 +304,9 @@ def test_missing_and_doubled(deployment: Deployment, driver: Driver) -> None:
     archived(driver)
     rewrite(deployment, "replace", lambda offset: offset != 3)
     missing = told(deployment, "clicks:0:3")
-    assert (missing["state"], missing["code"]) == ("missing", 1), "a compaction removes nothing, whatever it says"
+    assert (missing["state"], missing["code"]) == ("missing", 1), (
+        "a compaction removes nothing, whatever it says"
+    )
     rewrite(deployment, "append", lambda offset: offset == 4, remove=False)
     doubled = told(deployment, "clicks:0:4")
     assert (doubled["state"], doubled["code"]) == ("doubled", 1)

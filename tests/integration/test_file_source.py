@@ -1,4 +1,5 @@
-"""Files that are taken in by themselves: each record once and in order, whatever the folder holds and whatever breaks on the way."""
+"""Files that are taken in by themselves: each record once and in order, whatever the folder holds and
+whatever breaks on the way."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from archiver.objects.local import LocalObjectStore
 from archiver.runtime.errors import RetryLater
 from intake.log.source_positions import Begun, Finished
 from intake.sources.files.ingest import CHANGED as CHANGED_SINCE
-from tests.support.intake.file_sources import FORMATS, STOP_S, TOPIC, Inbox, Taker, file_of, numbered, until_finished
+from tests.support.intake.file_sources import (
+    FORMATS,
+    STOP_S,
+    TOPIC,
+    Inbox,
+    Taker,
+    file_of,
+    numbered,
+    until_finished,
+)
 from tests.support.log.faulty_log import AppendFault
 from tests.support.objects.faulty_objects import ObjectFault
 from tests.support.process.privileges import file_modes_hold
@@ -49,7 +59,9 @@ def test_files_are_taken_in_once_in_order(form: str, tmp_path: Path) -> None:
     assert inbox.values()[33:] == numbered("new", 2)
 
 
-@pytest.mark.parametrize("fault", [AppendFault.DROPPED, AppendFault.REPLY_LOST, AppendFault.LATE, AppendFault.REFUSED])
+@pytest.mark.parametrize(
+    "fault", [AppendFault.DROPPED, AppendFault.REPLY_LOST, AppendFault.LATE, AppendFault.REFUSED]
+)
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_process_goes_on_where_another_stopped(form: str, fault: AppendFault, tmp_path: Path) -> None:
     """The first one meets the fault at every attempt of its fourth entry, and is never heard of again."""
@@ -92,7 +104,9 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
     values = inbox.values()
     assert sorted(values) == sorted(value for number in range(12) for value in numbered(f"f{number}", 15))  # type: ignore[type-var]
     for number in range(12):
-        assert [value for value in values if value and value.startswith(f"f{number} ".encode())] == numbered(f"f{number}", 15)
+        assert [value for value in values if value and value.startswith(f"f{number} ".encode())] == numbered(
+            f"f{number}", 15
+        )
     logs.close()
 
 
@@ -108,10 +122,13 @@ def test_a_bad_record_stops_its_file_and_no_other(tmp_path: Path) -> None:
     assert (state.finished, state.failed, state.waiting) == (1, 2, 0)
     first, second = state.problems
     assert first.path == str(bad)
-    assert first.why.startswith("line 8: 'value' is a number; it must be text or null. What stands before byte ")
+    assert first.why.startswith(
+        "line 8: 'value' is a number; it must be text or null. What stands before byte "
+    )
     assert first.why.endswith("a file that was begun must not change")
     assert second.why == (
-        "line 1: 'topic' is 'another', but the input as a whole is for 't'; leave one of them out. Nothing of the file is taken in: mend "
+        "line 1: 'topic' is 'another', but the input as a whole is for 't'; leave one of them out. "
+        "Nothing of the file is taken in: mend "
         "it, and it is tried again"
     )
     # Somebody who knows no line numbers of the first process comes to the same one.
@@ -133,11 +150,21 @@ def test_a_bad_record_stops_its_file_and_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "data", "values", "why"),
     [
-        ("delimited", file_of([b"x", b"y"], "delimited") + b"\x05ab", [b"x", b"y"], "record 2 (byte 4): the input ends after 2 of 5 bytes"),
+        (
+            "delimited",
+            file_of([b"x", b"y"], "delimited") + b"\x05ab",
+            [b"x", b"y"],
+            "record 2 (byte 4): the input ends after 2 of 5 bytes",
+        ),
         ("parquet", b"PAR1 no PAR1", [], "the input is no Parquet file"),
         ("jsonl", b'{"value": "x"}\n\xff\n', [b"x"], "line 2: this is no UTF-8 text"),
         ("jsonl", b'{"value": "x", "key": 5}\n', [], "line 1: 'key' is a number; it must be text or null"),
-        ("jsonl", b'{"value": "x", "partition": 4}\n', [], "line 1: topic t has no partition 4; it has 1, numbered from 0"),
+        (
+            "jsonl",
+            b'{"value": "x", "partition": 4}\n',
+            [],
+            "line 1: topic t has no partition 4; it has 1, numbered from 0",
+        ),
         (
             "jsonl",
             b'{"value": "' + b"x" * 2000 + b'"}\n',
@@ -146,7 +173,9 @@ def test_a_bad_record_stops_its_file_and_no_other(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_says_where(form: str, data: bytes, values: list[bytes], why: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_says_where(
+    form: str, data: bytes, values: list[bytes], why: str, tmp_path: Path
+) -> None:
     inbox = Inbox(tmp_path)
     inbox.put("a", data)
     (problem,) = inbox.process(form, text=form == "jsonl", record_bytes_max=1000).look().problems
@@ -175,7 +204,10 @@ def test_a_last_line_without_its_end_counts(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_is_not_read_on(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path)
-    begun, finished = inbox.put("a", file_of(numbered("a", 20), "jsonl")), inbox.put("b", file_of(numbered("b", 2), "jsonl"))
+    begun, finished = (
+        inbox.put("a", file_of(numbered("a", 20), "jsonl")),
+        inbox.put("b", file_of(numbered("b", 2), "jsonl")),
+    )
     inbox.log.script(*[AppendFault.NONE] * 3, AppendFault.REFUSED)
     inbox.process(**options("jsonl")).look()
     taken = inbox.values()
@@ -192,7 +224,9 @@ def test_a_file_that_changes_is_not_read_on(tmp_path: Path) -> None:
     assert [problem.path for problem in state.problems] == [str(begun), str(finished)]
     assert "has changed since it was taken in, and is not taken in again" in state.problems[1].why
     assert inbox.values() == [*taken, *numbered("b", 2)]
-    assert inbox.process(**options("jsonl")).look().problems == state.problems, "a restart forgets nothing of it"
+    assert inbox.process(**options("jsonl")).look().problems == state.problems, (
+        "a restart forgets nothing of it"
+    )
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
@@ -236,9 +270,20 @@ def test_what_is_passed_over_and_what_is_reported(tmp_path: Path) -> None:
     listening.close()
     assert inbox.values() == [b"deep"]
     assert (state.finished, state.waiting) == (1, 0)
-    told = {problem.path.rpartition("/")[2]: problem.why.split(";")[0].split(":")[0] for problem in state.problems}
-    link, special = "a symbolic link is not followed", "this is no regular file but a pipe, a socket or a device"
-    assert told == {"link": link, "loop": link, "pipe": special, "socket": special, "\\udcff": "the name is no UTF-8 text"}
+    told = {
+        problem.path.rpartition("/")[2]: problem.why.split(";")[0].split(":")[0] for problem in state.problems
+    }
+    link, special = (
+        "a symbolic link is not followed",
+        "this is no regular file but a pipe, a socket or a device",
+    )
+    assert told == {
+        "link": link,
+        "loop": link,
+        "pipe": special,
+        "socket": special,
+        "\\udcff": "the name is no UTF-8 text",
+    }
 
 
 def test_a_pipe_that_takes_the_name_of_a_file_does_not_stop_the_thread(tmp_path: Path) -> None:
@@ -344,13 +389,18 @@ def test_many_files_are_forgotten_in_entries_that_fit(tmp_path: Path) -> None:
     assert 2 < inbox.log.tail() - before < 10
 
 
-def test_with_too_many_failed_files_nothing_more_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_many_failed_files_nothing_more_is_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("intake.sources.files.source.FAILED_MAX", 2)
     inbox = Inbox(tmp_path)
     for name in "abc":
         inbox.put(name, b"no record")
     taker = inbox.process()
-    assert taker.look(2).trouble == f"3 files of {inbox.folder}/* cannot be ingested; repair or remove them first"
+    assert (
+        taker.look(2).trouble
+        == f"3 files of {inbox.folder}/* cannot be ingested; repair or remove them first"
+    )
     inbox.put("d", b"")
     assert (taker.look().finished, taker.state.failed, len(taker.state.problems)) == (0, 3, 3)
     (inbox.folder / "a").unlink()
@@ -359,7 +409,8 @@ def test_with_too_many_failed_files_nothing_more_is_taken_in(tmp_path: Path, mon
 
 
 def test_what_was_read_before_a_file_was_forgotten_does_not_count(tmp_path: Path) -> None:
-    """One process sleeps with a piece in its hands while another finishes the file, which is then removed and forgotten."""
+    """One process sleeps with a piece in its hands while another finishes the file, which is then removed and
+    forgotten."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of([b"x"], "jsonl"))
     inbox.put("b", file_of([b"y"], "jsonl"))
@@ -441,14 +492,21 @@ def test_many_partitions_are_more_pieces(tmp_path: Path) -> None:
     lines = [json.dumps({"value": str(number), "partition": number % 700}) for number in range(1400)]
     inbox.put("a", "\n".join(lines).encode())
     assert inbox.process(text=True, partitions=700, entry_bytes_max=16 * 1024).look().finished == 1
-    assert [inbox.values(number) for number in (0, 1, 699)] == [[b"0", b"700"], [b"1", b"701"], [b"699", b"1399"]]
+    assert [inbox.values(number) for number in (0, 1, 699)] == [
+        [b"0", b"700"],
+        [b"1", b"701"],
+        [b"699", b"1399"],
+    ]
 
 
 def test_two_patterns_of_one_topic_and_one_file_for_two_topics(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path)
     inbox.put("a.x", file_of([b"x"], "jsonl"))
     inbox.put("a.y", file_of([b"y"], "jsonl"))
-    sources = [{"glob": f"{inbox.folder}/{name}", "topic": topic} for name, topic in (("*.x", TOPIC), ("a.*", TOPIC), ("*.y", "u"))]
+    sources = [
+        {"glob": f"{inbox.folder}/{name}", "topic": topic}
+        for name, topic in (("*.x", TOPIC), ("a.*", TOPIC), ("*.y", "u"))
+    ]
     taker = inbox.process(text=True, sources=sources)
     taker.look(2)
     assert sorted(inbox.values(), key=str) == [b"x", b"y"]

@@ -1,4 +1,5 @@
-"""Files through a whole deployment: taken in, archived, audited, vacuumed, and not taken in again by whoever starts next."""
+"""Files through a whole deployment: taken in, archived, audited, vacuumed, and not taken in again by whoever
+starts next."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ def deployed(root: Path) -> Deployment:
     deployment = Deployment(root / "d")
     sources = [{"files": {"glob": "in/*.bin", "topic": "clicks", "format": "delimited", "settle": 0}}]
     deployment.write(
-        deployment.document() | {"sources": sources, "log": {"checkpoint_entries": 3}, "intake": {"delay_max_bytes": 600, "delay_max": 0}}
+        deployment.document()
+        | {
+            "sources": sources,
+            "log": {"checkpoint_entries": 3},
+            "intake": {"delay_max_bytes": 600, "delay_max": 0},
+        }
     )
     (deployment.root / "in").mkdir()
     return deployment
@@ -58,7 +64,9 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
         first.archive()
         first.check_complete("clicks")
         records = [record for part in first.records("clicks").values() for record in part]
-        assert sorted(record.value or b"" for record in records) == sorted([*numbered("a", 40), *numbered("b", 40)])
+        assert sorted(record.value or b"" for record in records) == sorted(
+            [*numbered("a", 40), *numbered("b", 40)]
+        )
     late = AheadClock()
     late.ahead_s = DAY_S
     with Driver(deployment, late) as second:
@@ -87,7 +95,11 @@ def test_an_older_copy_of_the_log_takes_nothing_in(tmp_path: Path) -> None:
     (folder / "a.bin").write_bytes(file_of(numbered("a", 40), "delimited"))
     with Driver(deployment) as before:
         sources_of(before).look()
-    copies = [(path, path.with_name(f"{path.name}.copy")) for path in deployment.root.glob("metadata.db*") if path.suffix != ".tail"]
+    copies = [
+        (path, path.with_name(f"{path.name}.copy"))
+        for path in deployment.root.glob("metadata.db*")
+        if path.suffix != ".tail"
+    ]
     for path, copy in copies:
         shutil.copy(path, copy)
     (folder / "b.bin").write_bytes(file_of(numbered("b", 40), "delimited"))

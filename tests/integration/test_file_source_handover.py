@@ -1,4 +1,5 @@
-"""Files that come, are taken in and are removed, with names that come again; and what is told of files that stay where they are."""
+"""Files that come, are taken in and are removed, with names that come again; and what is told of files that
+stay where they are."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def test_a_file_that_another_process_took_in_and_this_one_saw(tmp_path: Path) ->
 
 
 def test_a_file_system_that_is_not_mounted_forgets_nothing(tmp_path: Path) -> None:
-    """Another folder, empty, stands where the files were; and when they are back, nothing is taken in again."""
+    """Another folder, empty, stands where the files were; and when they are back, nothing is taken in
+    again."""
     inbox = Inbox(tmp_path)
     inbox.put("a", file_of([b"x"], "jsonl"))
     taker = inbox.process(text=True)
@@ -84,8 +86,11 @@ def test_after_a_restart_an_empty_folder_proves_nothing_until_something_lies_in_
     assert taker.look(2).finished == 0
 
 
-def test_a_mount_point_that_goes_with_its_file_system_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is on another device than the folder above its own, and both its folder and the device vanish."""
+def test_a_mount_point_that_goes_with_its_file_system_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is on another device than the folder above its own, and both its folder and the device
+    vanish."""
     known = Homes()
     path = tmp_path / "media" / "stick" / "a"
     path.parent.mkdir(parents=True)
@@ -119,8 +124,11 @@ def test_what_is_remembered_of_folders_is_bounded(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("comes_again", [False, True])
-def test_a_file_that_was_forgotten_between_opening_and_reading(comes_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was opened is not what has the name by then, though the log is known to its tail: it is in, and must not come in twice."""
+def test_a_file_that_was_forgotten_between_opening_and_reading(
+    comes_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was opened is not what has the name by then, though the log is known to its tail: it is in, and
+    must not come in twice."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of([b"x"], "jsonl"))
     inbox.put("b", file_of([b"y"], "jsonl"))
@@ -144,7 +152,9 @@ def test_a_file_that_was_forgotten_between_opening_and_reading(comes_again: bool
     assert inbox.values() == [b"x", b"y", *([b"again"] if comes_again else [])]
 
 
-def test_a_file_that_changes_before_anything_of_it_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_before_anything_of_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was read may be of neither file, so nothing of it is taken, and all of it when it is at rest."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of(numbered("a", 3), "jsonl"))
@@ -168,7 +178,11 @@ def test_a_file_that_changes_before_anything_of_it_is_in(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(("retry_s", "opened"), [(600.0, 1), (0.0, 4)])
 def test_a_file_that_failed_is_opened_again_after_a_while(
-    retry_s: float, opened: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    retry_s: float,
+    opened: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     inbox = Inbox(tmp_path)
     inbox.put("a", b"no record")
@@ -209,7 +223,9 @@ def test_files_that_another_finished_are_not_counted(tmp_path: Path) -> None:
     assert inbox.values() == [b"a", b"b", b"c", b"d"]
 
 
-def test_each_problem_is_logged_once_and_again_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_problem_is_logged_once_and_again_when_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     inbox = Inbox(tmp_path)
     inbox.put("bad", b"no record")
     taker = inbox.process(text=True)

@@ -64,8 +64,15 @@ def send(driver: Driver, *values: float) -> None:
 def counted(deployment: Deployment, *columns: str) -> dict[tuple[str, str], int]:
     """Rows by column and filter, as `archiver query` counts them."""
     asked = [(column, text) for column in columns for text in FILTERS]
-    filters = ", ".join(f"(SELECT count(*) FROM shop.orders WHERE {text.format(column)})" for column, text in asked)
-    done = deployment.cli("query", f"SELECT [{filters}] AS counts, max({columns[0]}) AS most FROM shop.orders", "--output", "json")
+    filters = ", ".join(
+        f"(SELECT count(*) FROM shop.orders WHERE {text.format(column)})" for column, text in asked
+    )
+    done = deployment.cli(
+        "query",
+        f"SELECT [{filters}] AS counts, max({columns[0]}) AS most FROM shop.orders",
+        "--output",
+        "json",
+    )
     assert done.code == 0, done.err
     (row,) = done.json()["rows"]
     assert row["most"] == "NaN"
@@ -98,7 +105,9 @@ def test_queries_find_nan_in_fresh_archives(deployment: Deployment, driver: Driv
     assert all(one.has_min_max for one in found["kafka.offset"])
 
 
-def test_no_bounds_where_a_column_holds_nan_and_exact_ones_elsewhere(deployment: Deployment, driver: Driver) -> None:
+def test_no_bounds_where_a_column_holds_nan_and_exact_ones_elsewhere(
+    deployment: Deployment, driver: Driver
+) -> None:
     send(driver, 1.0, NAN, 2.0)
     send(driver, -INF, 3.0, INF)
     send(driver, 0.0, -0.0)
@@ -109,13 +118,21 @@ def test_no_bounds_where_a_column_holds_nan_and_exact_ones_elsewhere(deployment:
         for name, form in zip(COLUMNS, ("<d", "<f", "<d"), strict=True):
             found = [
                 tuple(
-                    None if ids[name] not in of else struct.unpack(form, of[ids[name]])[0] for of in (file.lower_bounds, file.upper_bounds)
+                    None if ids[name] not in of else struct.unpack(form, of[ids[name]])[0]
+                    for of in (file.lower_bounds, file.upper_bounds)
                 )
                 for file in files
             ]
-            assert [str(one) for one in found] == ["(None, None)", "(-inf, inf)", "(-0.0, 0.0)", "(None, None)"]
+            assert [str(one) for one in found] == [
+                "(None, None)",
+                "(-inf, inf)",
+                "(-0.0, 0.0)",
+                "(None, None)",
+            ]
             nans = [(file.nan_value_counts or {}).get(ids[name]) for file in files]
-            assert nans == [1, 0, 0, None], "Iceberg would skip a file of NaN alone for `> 100`, which Spark and DuckDB say of NaN"
+            assert nans == [1, 0, 0, None], (
+                "Iceberg would skip a file of NaN alone for `> 100`, which Spark and DuckDB say of NaN"
+            )
             assert [file.null_value_counts[ids[name]] for file in files] == [0] * 4
         counts = [
             ("value.celsius is nan", 3, 2),
@@ -125,7 +142,9 @@ def test_no_bounds_where_a_column_holds_nan_and_exact_ones_elsewhere(deployment:
         ]
         for one, count, planned in counts:
             assert len(table.scan(row_filter=one).to_arrow()) == count, one
-            assert len({task.file.file_path for task in table.scan(row_filter=one).plan_files()}) == planned, one
+            assert (
+                len({task.file.file_path for task in table.scan(row_filter=one).plan_files()}) == planned
+            ), one
 
 
 def test_a_merged_archive_has_no_statistics_of_nan(deployment: Deployment, driver: Driver) -> None:
@@ -146,10 +165,14 @@ def test_a_merged_archive_has_no_statistics_of_nan(deployment: Deployment, drive
 
 @pytest.mark.parametrize("row_group_rows", [1, 2, 100])
 @pytest.mark.parametrize("values", [(1.0, NAN, 2.0), (NAN, 1.0, 2.0), (1.0, 2.0, NAN)])
-def test_nan_in_any_row_group_takes_the_bounds_away(tmp_path: Path, values: Sequence[float], row_group_rows: int) -> None:
+def test_nan_in_any_row_group_takes_the_bounds_away(
+    tmp_path: Path, values: Sequence[float], row_group_rows: int
+) -> None:
     intake = Intake(LocalObjectStore(tmp_path / "data"))
     topic = intake.topic("orders")
-    intake.file({(topic, 0): [Row(NOW, sample(value, sensor=index == 0)) for index, value in enumerate(values)]})
+    intake.file(
+        {(topic, 0): [Row(NOW, sample(value, sensor=index == 0)) for index, value in enumerate(values)]}
+    )
     schema = decide("orders", (), None, Source("lab.Sample", SAMPLES)).schema
     options = RefineOptions(row_group_rows=row_group_rows, decode_rows=1)
     (file,) = refine(intake, intake.plans(topic), schema=schema, options=options)[0].files
@@ -157,13 +180,16 @@ def test_nan_in_any_row_group_takes_the_bounds_away(tmp_path: Path, values: Sequ
     lower, nulls = file.data_file.lower_bounds or {}, file.data_file.null_value_counts or {}
     assert ids["value.celsius"] not in lower
     assert ids["value.ratio"] not in lower
-    assert (ids["value.sensor.level"] in lower) is not math.isnan(values[0]), "a value under a null message is none"
+    assert (ids["value.sensor.level"] in lower) is not math.isnan(values[0]), (
+        "a value under a null message is none"
+    )
     assert (nulls[ids["value.celsius"]], nulls[ids["value.sensor.level"]]) == (0, 2)
     assert (file.data_file.nan_value_counts or {})[ids["value.celsius"]] == 1
 
 
 def test_archives_from_before_are_queried_rightly(tmp_path: Path) -> None:
-    """A file as older versions wrote it, with a minimum and a maximum that leave NaN out; and the same one without field ids."""
+    """A file as older versions wrote it, with a minimum and a maximum that leave NaN out; and the same one
+    without field ids."""
     fields = [{"id": 2, "name": "celsius", "required": False, "type": "double"}]
     value = {"id": 1, "name": "value", "required": False, "type": {"type": "struct", "fields": fields}}
     schema = {"type": "struct", "fields": [value]}
@@ -171,7 +197,10 @@ def test_archives_from_before_are_queried_rightly(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([{"value": {"celsius": one}} for one in (1.0, NAN, 2.0)], schema=arrow)
     by_id, by_name = tmp_path / "id.parquet", tmp_path / "name.parquet"
     pq.write_table(table, by_id, store_schema=False)
-    bare = pa.Table.from_pylist(table.to_pylist(), schema=pa.schema([pa.field("value", pa.struct([pa.field("celsius", pa.float64())]))]))
+    bare = pa.Table.from_pylist(
+        table.to_pylist(),
+        schema=pa.schema([pa.field("value", pa.struct([pa.field("celsius", pa.float64())]))]),
+    )
     pq.write_table(bare, by_name)
     assert [statistics(path)["value.celsius"][0].max for path in (by_id, by_name)] == [2.0, 2.0]
     for path in (by_id, by_name):

@@ -1,4 +1,5 @@
-"""Rows that others removed or added, told by the table when the snapshot that did it has expired: the audit says what it said before."""
+"""Rows that others removed or added, told by the table when the snapshot that did it has expired: the audit
+says what it said before."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ LATER_S = 10 * STEP_S
 
 
 class Stage:
-    """A deployment whose own commits keep few snapshots; each round adds five records and comes half an hour later."""
+    """A deployment whose own commits keep few snapshots; each round adds five records and comes half an hour
+    later."""
 
     def __init__(self, root: Path) -> None:
         self.deployment = Deployment(root)
@@ -46,13 +48,23 @@ class Stage:
 
     def audited(self) -> dict[str, Any]:
         with Driver(self.deployment) as driver:
-            (found,) = (item for item in driver.audit()["partitions"] if (item["topic"], item["partition"]) == ("clicks", 0))
+            (found,) = (
+                item
+                for item in driver.audit()["partitions"]
+                if (item["topic"], item["partition"]) == ("clicks", 0)
+            )
             return dict(found)
 
-    def check(self, verdict: str, removed: list[list[int]] | None = None, missing: list[list[int]] | None = None) -> str:
+    def check(
+        self, verdict: str, removed: list[list[int]] | None = None, missing: list[list[int]] | None = None
+    ) -> str:
         """What the audit says, and why."""
         found = self.audited()
-        assert (found["verdict"], found["removed"], found["missing"]) == (verdict, removed or [], missing or []), found["why"]
+        assert (found["verdict"], found["removed"], found["missing"]) == (
+            verdict,
+            removed or [],
+            missing or [],
+        ), found["why"]
         return found["why"] or ""
 
     def retained(self) -> set[int]:
@@ -95,9 +107,13 @@ def test_what_was_erased_stays_removed_when_its_snapshot_has_expired(stage: Stag
     assert f"snapshot {second}, {first} (which has expired)" in stage.check("valid", [[1, 3], [7, 8]])
     stage.go_on()
     assert stage.retained().isdisjoint({first, second})
-    assert f"snapshot {second} (which has expired), {first} (which has expired)" in stage.check("valid", [[1, 3], [7, 8]])
+    assert f"snapshot {second} (which has expired), {first} (which has expired)" in stage.check(
+        "valid", [[1, 3], [7, 8]]
+    )
     state, why = stage.explained(7)
-    assert (state, f"snapshot {second}, which has expired" in why) == ("removed", True), "the first came before that offset"
+    assert (state, f"snapshot {second}, which has expired" in why) == ("removed", True), (
+        "the first came before that offset"
+    )
     state, why = stage.explained(1)
     assert (state, f"one of the snapshots {second}, {first}" in why) == ("removed", True), why
 
@@ -117,7 +133,9 @@ def test_what_came_later_is_not_taken_for_what_was_erased(stage: Stage) -> None:
     stage.check("valid", [[1, 3], [12, 13]])
     stage.go_on()
     rewrite(stage.deployment, "replace", lambda offset: offset != 27)
-    assert "came before offsets 27 were in the table" in stage.check("invalid", missing=[[1, 3], [12, 13], [27, 28]])
+    assert "came before offsets 27 were in the table" in stage.check(
+        "invalid", missing=[[1, 3], [12, 13], [27, 28]]
+    )
 
 
 def test_rows_that_came_and_went_are_forgotten_with_their_snapshots(stage: Stage) -> None:
@@ -156,7 +174,12 @@ def test_an_erasure_beside_rows_of_others_that_stay(stage: Stage) -> None:
     rewrite(stage.deployment, "overwrite", lambda offset: offset != 4)
     for _ in range(2):
         found = stage.audited()
-        assert (found["verdict"], found["removed"], found["missing"], found["doubled"]) == ("invalid", [[4, 5]], [], [[1, 3]]), found["why"]
+        assert (found["verdict"], found["removed"], found["missing"], found["doubled"]) == (
+            "invalid",
+            [[4, 5]],
+            [],
+            [[1, 3]],
+        ), found["why"]
         stage.go_on()
 
 
@@ -166,7 +189,9 @@ def test_rows_that_were_hidden_are_told_as_such(stage: Stage) -> None:
     stage.go_on()
     assert hider not in stage.retained()
     told = read_expired(properties_of(stage.deployment, TABLE))
-    assert [(one.rows, one.hidden, one.below, one.snapshots) for one in told.changes] == [(0, 2, (5, 0), (hider,))]
+    assert [(one.rows, one.hidden, one.below, one.snapshots) for one in told.changes] == [
+        (0, 2, (5, 0), (hider,))
+    ]
 
 
 def test_a_rollback_to_before_it_is_refused_once_it_has_expired(stage: Stage) -> None:
@@ -204,7 +229,9 @@ def test_what_a_tag_kept_expires_once_the_tags_snapshot_is_gone(stage: Stage) ->
     second = rewrite(stage.deployment, "overwrite", lambda offset: offset != 7)
     stage.go_on()
     assert stage.retained() >= {tagged, first, second}
-    assert read_expired(properties_of(stage.deployment, TABLE)) == ExpiredChanges(kept=tuple(sorted((first, second))))
+    assert read_expired(properties_of(stage.deployment, TABLE)) == ExpiredChanges(
+        kept=tuple(sorted((first, second)))
+    )
     stage.check("valid", [[1, 2], [7, 8]])
     with catalog_table(stage.deployment, TABLE) as table:
         with table.manage_snapshots() as snapshots:
@@ -227,7 +254,9 @@ def test_what_a_tag_kept_is_no_ancestor_after_a_rollback_to_the_tag(stage: Stage
     stage.go_on()
     with catalog_table(stage.deployment, TABLE) as table, table.manage_snapshots() as snapshots:
         snapshots.set_current_snapshot(tagged)
-    assert ("rolled-back", "clicks") in fixed(reconciled(stage.deployment, "everything", "clicks", ahead_s=stage.rounds * STEP_S))
+    assert ("rolled-back", "clicks") in fixed(
+        reconciled(stage.deployment, "everything", "clicks", ahead_s=stage.rounds * STEP_S)
+    )
     stage.go_on()
     assert first in stage.retained()
     told = read_expired(properties_of(stage.deployment, TABLE))
@@ -236,7 +265,8 @@ def test_what_a_tag_kept_is_no_ancestor_after_a_rollback_to_the_tag(stage: Stage
 
 
 def test_a_takeover_behind_a_cut_leaves_the_audit_right(stage: Stage) -> None:
-    """One row erased long ago, the newest one later; then a compaction, and an expiry of all that told of the second."""
+    """One row erased long ago, the newest one later; then a compaction, and an expiry of all that told of the
+    second."""
     rewrite(stage.deployment, "overwrite", lambda offset: offset != 1)
     stage.go_on()
     stage.check("valid", [[1, 2]])
@@ -245,7 +275,9 @@ def test_a_takeover_behind_a_cut_leaves_the_audit_right(stage: Stage) -> None:
     rewrite(stage.deployment, "replace")
     forget_snapshots(stage.deployment, TABLE)
     assert ("evidence-doubted", "clicks") in left(reconciled(stage.deployment))
-    assert ("evidence-doubted", "clicks") in fixed(reconciled(stage.deployment, "everything", "clicks", ahead_s=stage.rounds * STEP_S))
+    assert ("evidence-doubted", "clicks") in fixed(
+        reconciled(stage.deployment, "everything", "clicks", ahead_s=stage.rounds * STEP_S)
+    )
     stage.go_on(2)
     stage.check("valid", [[1, 2]])
     rewrite(stage.deployment, "replace", lambda offset: offset != 3)

@@ -1,4 +1,5 @@
-"""Somebody else compacts, expires, appends, rolls back, drops: each row is in the table once, or the topic is halted."""
+"""Somebody else compacts, expires, appends, rolls back, drops: each row is in the table once, or the topic is
+halted."""
 
 from __future__ import annotations
 
@@ -19,13 +20,33 @@ from archiver.log.memory import MemoryLogStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.runtime.ids import SeededIds, new_uuid
-from tests.support.catalog.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, roll_back, swap_files, view_of
-from tests.support.catalog.tables import IDENTIFIER, TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, data_file, offsets_in, rows
+from tests.support.catalog.foreign_hands import (
+    check_rows,
+    compact,
+    expire_all_but_current,
+    iceberg_tables,
+    roll_back,
+    swap_files,
+    view_of,
+)
+from tests.support.catalog.tables import (
+    IDENTIFIER,
+    TOPIC_ID,
+    Bench,
+    FaultyTables,
+    Paused,
+    SwapFault,
+    data_file,
+    offsets_in,
+    rows,
+)
 
 
 @pytest.fixture(params=["iceberg", "memory"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Iterator[Tables]:
-    found: Tables = iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    found: Tables = (
+        iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    )
     yield found
     found.close()
 
@@ -46,7 +67,9 @@ def test_foreign_compaction_is_carried_on_from(tables: Tables, bench: Bench, tmp
     check_rows(tables, tmp_path, (0, 0, 12))
 
 
-def test_compaction_between_look_and_swap_is_a_conflict_and_then_carried_on_from(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_compaction_between_look_and_swap_is_a_conflict_and_then_carried_on_from(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
@@ -55,7 +78,9 @@ def test_compaction_between_look_and_swap_is_a_conflict_and_then_carried_on_from
     check_rows(tables, tmp_path, (0, 0, 9))
 
 
-def test_foreign_compaction_and_expiry_leave_bounds_that_agree(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_foreign_compaction_and_expiry_leave_bounds_that_agree(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5), (0, 5, 10))
     bench.commit(tables, leader)
@@ -68,7 +93,9 @@ def test_foreign_compaction_and_expiry_leave_bounds_that_agree(tables: Tables, b
     check_rows(tables, tmp_path, (0, 0, 12))
 
 
-def test_c3_lost_reply_then_compaction_and_expiry_adds_nothing_again(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_c3_lost_reply_then_compaction_and_expiry_adds_nothing_again(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     """Flaw 9: path and history are gone when the successor looks; the file is killed, the watermark holds."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 10))
@@ -116,8 +143,11 @@ def test_c1_a_rollback_hidden_by_a_foreign_commit_and_expiry_halts(tables: Table
         bench.committer(tables, leader).settle(bench.target)
 
 
-def test_a_catalog_restored_from_an_older_copy_halts_the_topic(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """Nothing in the table tells: it is whole, only older than the ledger. Its rows are not archived again unasked."""
+def test_a_catalog_restored_from_an_older_copy_halts_the_topic(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
+    """Nothing in the table tells: it is whole, only older than the ledger. Its rows are not archived again
+    unasked."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
@@ -127,11 +157,15 @@ def test_a_catalog_restored_from_an_older_copy_halts_the_topic(tables: Tables, b
     restored = restore()
     successor = bench.leader("b")
     with pytest.raises(
-        TopicHalted, match="at sequence number 1, and the ledger has seen it at 2: the catalog was restored from an older copy"
+        TopicHalted,
+        match="at sequence number 1, and the ledger has seen it at 2: the catalog was restored from an older "
+        "copy",
     ):
         bench.settle(restored, successor)
     compact(restored, bench, 0, 0, 5)
-    with pytest.raises(TopicHalted, match="up to offset 5 of partition 0, and the ledger has seen it complete up to 10"):
+    with pytest.raises(
+        TopicHalted, match="up to offset 5 of partition 0, and the ledger has seen it complete up to 10"
+    ):
         bench.settle(restored, successor)
     assert successor.fold.topic(TOPIC_ID).watermark(0) == 10
     assert offsets_in(restored) == rows((0, 0, 5))
@@ -162,7 +196,8 @@ def restorable(tables: Tables, folder: Path) -> Iterator[Callable[[], Tables]]:
 
 
 def test_a_ledger_older_than_the_table_halts_the_topic(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """The metadata store was restored from an older copy: offsets that the table holds are given to other records now."""
+    """The metadata store was restored from an older copy: offsets that the table holds are given to other
+    records now."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
@@ -173,7 +208,10 @@ def test_a_ledger_older_than_the_table_halts_the_topic(tables: Tables, bench: Be
     bench.commit(tables, leader)
     restored = bench.leader("b", log=older)
     for _ in range(2):
-        with pytest.raises(TopicHalted, match=r"up to offset 10 of partition 0.* only up to 5: the metadata store is an older copy"):
+        with pytest.raises(
+            TopicHalted,
+            match=r"up to offset 10 of partition 0.* only up to 5: the metadata store is an older copy",
+        ):
             bench.settle(tables, restored)
     bench.write(restored, view_of(tables), (0, 5, 7))
     with pytest.raises(TopicHalted, match="only up to 7"):
@@ -194,7 +232,8 @@ def test_a_leader_that_slept_is_deposed_and_blames_no_store(tables: Tables, benc
 
 
 def test_l4_a_leader_that_slept_is_deposed_before_it_doubts_a_table(tables: Tables, bench: Bench) -> None:
-    """Found by the model: retention's starts, without which bounds cannot be judged, may be a newer leader's."""
+    """Found by the model: retention's starts, without which bounds cannot be judged, may be a newer
+    leader's."""
     zombie = bench.leader("a")
     bench.write(zombie, bench.table(tables), (0, 0, 5))
     first = bench.commit(tables, zombie)
@@ -208,7 +247,9 @@ def test_l4_a_leader_that_slept_is_deposed_before_it_doubts_a_table(tables: Tabl
 
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["in the lineage", "compacted and expired"])
-def test_a_killed_file_that_lands_late_is_no_sign_of_an_old_ledger(tables: Tables, bench: Bench, tmp_path: Path, hidden: bool) -> None:
+def test_a_killed_file_that_lands_late_is_no_sign_of_an_old_ledger(
+    tables: Tables, bench: Bench, tmp_path: Path, hidden: bool
+) -> None:
     zombie = bench.leader("a")
     keys = bench.write(zombie, bench.table(tables), (0, 0, 10))
     late = FaultyTables(tables, SwapFault.LATE)
@@ -246,7 +287,9 @@ def expiring(bench: Bench, tables: Tables, leader: Leader, at: int, **limits: in
     bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10, **limits)
 
 
-def test_our_own_expiry_takes_a_foreign_delete_and_tells_of_it_in_the_same_commit(tables: Tables, bench: Bench) -> None:
+def test_our_own_expiry_takes_a_foreign_delete_and_tells_of_it_in_the_same_commit(
+    tables: Tables, bench: Bench
+) -> None:
     leader = bench.leader()
     erasure = erased(tables, bench, leader)
     expiring(bench, tables, leader, 5)
@@ -289,7 +332,9 @@ def test_retire_and_forget_tell_of_it_as_well(tables: Tables, bench: Bench) -> N
     bench.commit(tables, leader)
     bench.write(leader, view_of(tables), (0, 9, 12))
     bench.commit(tables, leader)
-    leader.append(pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=0, offset=3)]))
+    leader.append(
+        pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=0, offset=3)])
+    )
     told = [Change(5, 0, 0, (5, 0), (erasure,))]
     committer = bench.committer(tables, leader, snapshots_age_s=-1e10)
     outcome = committer.forget(bench.target, new_uuid(bench.ids))
@@ -300,7 +345,9 @@ def test_retire_and_forget_tell_of_it_as_well(tables: Tables, bench: Bench) -> N
     second = view_of(tables).snapshot_id
     bench.write(leader, view_of(tables), (0, 12, 15), (1, 0, 2))
     bench.commit(tables, leader)
-    leader.append(pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=1, offset=2)]))
+    leader.append(
+        pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=1, offset=2)])
+    )
     outcome = bench.committer(tables, leader, snapshots_age_s=-1e10).retire(bench.target, new_uuid(bench.ids))
     assert outcome is not None
     view = view_of(tables)
@@ -338,7 +385,8 @@ def test_a_dropped_table_halts_and_is_not_made_again(tables: Tables, bench: Benc
 
 @pytest.mark.parametrize("seed", range(6))
 def test_anything_at_any_time_on_the_twin(tmp_path: Path, seed: int) -> None:
-    """Seeded runs of leaders, lost replies, compaction and expiry: each offset once, no hole, everything gets in."""
+    """Seeded runs of leaders, lost replies, compaction and expiry: each offset once, no hole, everything gets
+    in."""
     rng = random.Random(seed)
     bench = Bench(tmp_path, seed=seed)
     tables = MemoryTables(SeededIds(seed), bench.clock)

@@ -1,8 +1,9 @@
 """Other hands on a table with the tools that people have: Spark SQL and Iceberg's procedures.
 
-Each test has a deployment with two tables, and Spark has one of them in hand. After each deed there is a round with new records for both:
-the other topic goes on in that very round (`aftermath` holds it), and this one goes on or is halted; the audit and the reconciler say of it
-what the table of foreign hands in the runbook says.
+Each test has a deployment with two tables, and Spark has one of them in hand. After each deed there is a
+round with new records for both: the other topic goes on in that very round (`aftermath` holds it), and this
+one goes on or is halted; the audit and the reconciler say of it what the table of foreign hands in the
+runbook says.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ from tests.support.spark.spark_process import Refused
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 COMPACT = "CALL system.rewrite_data_files(table => 'shop.clicks', options => map('rewrite-all', 'true'))"
-EXPIRE = "CALL system.expire_snapshots(table => 'shop.clicks', retain_last => 1, older_than => TIMESTAMP '2100-01-01 00:00:00')"
+EXPIRE = (
+    "CALL system.expire_snapshots(table => 'shop.clicks', retain_last => 1, older_than => TIMESTAMP "
+    "'2100-01-01 00:00:00')"
+)
 SORTED = (
-    "CALL system.rewrite_data_files(table => 'shop.clicks', strategy => 'sort', sort_order => 'kafka.event_timestamp, kafka.offset DESC', "
+    "CALL system.rewrite_data_files(table => 'shop.clicks', strategy => 'sort', sort_order => "
+    "'kafka.event_timestamp, kafka.offset DESC', "
     "options => map('rewrite-all', 'true'))"
 )
 ORPHANS = "CALL system.remove_orphan_files(table => 'shop.clicks')"
 SEVERAL_DAYS_S = 10 * 86400
 ONE_ROW = "kafka.partition = 0 AND kafka.offset = 3"
 INSERTED = (
-    "INSERT INTO shop.clicks SELECT key, value, headers, named_struct('partition', {partition}, 'offset', {offset}L, 'event_timestamp', "
-    "kafka.event_timestamp, 'ingest_timestamp', kafka.ingest_timestamp, 'batch_start', 4711L) FROM shop.clicks WHERE " + ONE_ROW
+    "INSERT INTO shop.clicks SELECT key, value, headers, named_struct('partition', {partition}, "
+    "'offset', {offset}L, 'event_timestamp', "
+    "kafka.event_timestamp, 'ingest_timestamp', kafka.ingest_timestamp, 'batch_start', 4711L) FROM "
+    "shop.clicks WHERE " + ONE_ROW
 )
 
 
@@ -61,13 +68,22 @@ class Hands:
 
     def snapshots(self) -> list[tuple[int, str]]:
         """Ids and times, oldest first."""
-        found = self.ask("SELECT snapshot_id, cast(committed_at AS string) FROM shop.clicks.snapshots ORDER BY committed_at")
+        found = self.ask(
+            "SELECT snapshot_id, cast(committed_at AS string) FROM shop.clicks.snapshots ORDER BY "
+            "committed_at"
+        )
         return [(int(str(number)), str(time)) for number, time in found]
 
     def rows(self) -> dict[int, tuple[int, int]]:
         """Rows and different offsets by partition, as Spark reads them."""
-        query = "SELECT kafka.partition, count(*), count(DISTINCT kafka.offset) FROM shop.clicks GROUP BY 1 ORDER BY 1"
-        return {int(str(partition)): (int(str(rows)), int(str(offsets))) for partition, rows, offsets in self.ask(query)}
+        query = (
+            "SELECT kafka.partition, count(*), count(DISTINCT kafka.offset) FROM shop.clicks GROUP BY 1 "
+            "ORDER BY 1"
+        )
+        return {
+            int(str(partition)): (int(str(rows)), int(str(offsets)))
+            for partition, rows, offsets in self.ask(query)
+        }
 
 
 def partition_by(deployment: Deployment, granularity: str) -> None:
@@ -93,7 +109,11 @@ def test_compaction_of_manifests_and_of_files_is_carried_on_from(hands: Hands) -
     (live,) = hands.ask("SELECT count(*) FROM shop.clicks.files WHERE file_path NOT LIKE '%/partition=%'")
     assert live == [1], "one file of Spark's has the rows of both partitions"
     with Driver(hands.deployment) as driver:
-        proofs = {(item["topic"], item["proof"]) for item in driver.audit()["partitions"] if item["topic"] in ("clicks", "orders")}
+        proofs = {
+            (item["topic"], item["proof"])
+            for item in driver.audit()["partitions"]
+            if item["topic"] in ("clicks", "orders")
+        }
     assert proofs == {("clicks", "rows"), ("orders", "bounds")}, "files of others are read"
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
@@ -124,11 +144,16 @@ def test_spark_finds_nan_above_every_number(tmp_path: Path, foreign_spark: Forei
     }
     for column in ("value.celsius", "value.ratio", "value.sensor.level"):
         for text, count in filters.items():
-            assert hands.ask(f"SELECT count(*) FROM shop.orders WHERE {text.format(column)}") == [[count]], (column, text)
+            assert hands.ask(f"SELECT count(*) FROM shop.orders WHERE {text.format(column)}") == [[count]], (
+                column,
+                text,
+            )
         assert hands.ask(f"SELECT isnan(max({column})), min({column}) FROM shop.orders") == [[True, 0.0]]
 
 
-def test_a_foreign_expiry_and_removal_of_orphans_are_refused_unless_somebody_asks_for_it_by_a_property(hands: Hands) -> None:
+def test_a_foreign_expiry_and_removal_of_orphans_are_refused_unless_somebody_asks_for_it_by_a_property(
+    hands: Hands,
+) -> None:
     before = metadata_location(hands.deployment)
     for statement in (EXPIRE, ORPHANS, "DROP TABLE shop.clicks PURGE"):
         assert "GC is disabled" in hands.refused(statement)
@@ -151,7 +176,11 @@ def test_a_rollback_to_a_snapshot_halts_until_it_is_undone(hands: Hands) -> None
     (first, _), (second, _) = hands.snapshots()
     hands.do(f"CALL system.rollback_to_snapshot('shop.clicks', {first})")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("halted", ["invalid", "unknown"], [("rolled-back", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "halted",
+        ["invalid", "unknown"],
+        [("rolled-back", "clicks")],
+    )
     assert found.partitions[0]["missing"] == [[5, 9]]
     hands.do(f"CALL system.set_current_snapshot('shop.clicks', {second})")
     goes_on(hands.deployment)
@@ -187,7 +216,9 @@ def test_a_renamed_table_halts_until_it_has_its_name_again(hands: Hands) -> None
     found = aftermath(hands.deployment)
     assert (found.state, found.findings) == ("halted", [("table-missing", "clicks")])
     assert set(found.verdicts) == {"invalid"}
-    assert hands.ask("SHOW TABLES IN shop") == [["shop", name, False] for name in ("elsewhere", "orders")], "it is not made again"
+    assert hands.ask("SHOW TABLES IN shop") == [["shop", name, False] for name in ("elsewhere", "orders")], (
+        "it is not made again"
+    )
     hands.do("ALTER TABLE shop.elsewhere RENAME TO shop.clicks")
     goes_on(hands.deployment)
 
@@ -204,7 +235,9 @@ def test_a_dropped_table_halts_until_it_is_registered_again(hands: Hands) -> Non
 def test_a_table_made_anew_in_its_place_halts(hands: Hands) -> None:
     hands.do("CREATE OR REPLACE TABLE shop.clicks USING iceberg AS SELECT * FROM shop.clicks")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts) == ("halted", ["valid", "valid"]), "the rows are the same; the table is not laid out as ours"
+    assert (found.state, found.verdicts) == ("halted", ["valid", "valid"]), (
+        "the rows are the same; the table is not laid out as ours"
+    )
     assert found.findings == [("spec-changed", "clicks"), ("foreign-rows", "clicks")]
     hands.do("CREATE TABLE shop.kept USING iceberg AS SELECT * FROM shop.clicks", "DROP TABLE shop.clicks")
     hands.do("ALTER TABLE shop.kept RENAME TO shop.clicks")
@@ -223,13 +256,18 @@ def test_deleted_rows_are_removed_ones_and_do_not_come_back(hands: Hands) -> Non
     assert found.findings == [("rows-removed", "clicks")]
     hands.do("TRUNCATE TABLE shop.clicks")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.removed) == ("archived", ["valid", "valid"], {0: [[0, 10]], 1: [[0, 3]]})
+    assert (found.state, found.verdicts, found.removed) == (
+        "archived",
+        ["valid", "valid"],
+        {0: [[0, 10]], 1: [[0, 3]]},
+    )
     assert found.findings == [("rows-removed", "clicks")] * 2
     assert hands.rows() == {0: (1, 1)}
 
 
 def test_the_newest_rows_may_go_with_all_snapshots_but_the_one_that_removed_them(hands: Hands) -> None:
-    """The bounds of the files end below our watermark; the snapshot that is left names ours as its parent. Not so behind a compaction."""
+    """The bounds of the files end below our watermark; the snapshot that is left names ours as its parent.
+    Not so behind a compaction."""
     hands.do("ALTER TABLE shop.clicks SET TBLPROPERTIES ('gc.enabled' = 'true')")
     hands.do("DELETE FROM shop.clicks WHERE kafka.partition = 1", EXPIRE)
     assert len(hands.snapshots()) == 1
@@ -241,31 +279,47 @@ def test_the_newest_rows_may_go_with_all_snapshots_but_the_one_that_removed_them
     assert (found.state, found.findings) == ("halted", [("evidence-doubted", "clicks")])
     assert fixed(reconciled(hands.deployment, "everything", "clicks")) == [("evidence-doubted", "clicks")]
     goes_on(hands.deployment)
-    assert hands.rows() == {0: (12, 12), 1: (3, 3)}, "what was removed from the ends is there again, as the finding says"
+    assert hands.rows() == {0: (12, 12), 1: (3, 3)}, (
+        "what was removed from the ends is there again, as the finding says"
+    )
 
 
-def test_rows_behind_delete_files_are_told_by_the_deep_audit(hands: Hands, spark_session: SparkSession) -> None:  # noqa: F811
-    hands.do("ALTER TABLE shop.clicks SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read')")
+def test_rows_behind_delete_files_are_told_by_the_deep_audit(
+    hands: Hands,
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
+    hands.do(
+        "ALTER TABLE shop.clicks SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', "
+        "'write.update.mode' = 'merge-on-read')"
+    )
     hands.do(f"DELETE FROM shop.clicks WHERE {ONE_ROW}")
     found = aftermath(hands.deployment)
     assert (found.state, found.verdicts) == ("archived", ["unknown", "unknown"])
     assert found.findings == [("rows-removed", "clicks")]
     hands.do("UPDATE shop.clicks SET value = NULL WHERE kafka.partition = 0 AND kafka.offset = 6")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts) == ("archived", ["unknown", "unknown"]), "the old version is still in a data file, and hidden"
+    assert (found.state, found.verdicts) == ("archived", ["unknown", "unknown"]), (
+        "the old version is still in a data file, and hidden"
+    )
     assert found.findings == [("foreign-rows", "clicks"), ("rows-removed", "clicks")]
     done = hands.deployment.cli("audit", "--deep", "--topic", "clicks", "--output", "json")
-    by_rows = {item["partition"]: (item["verdict"], item["removed"], item["altered"], item["rows"]) for item in done.json()["partitions"]}
+    by_rows = {
+        item["partition"]: (item["verdict"], item["removed"], item["altered"], item["rows"])
+        for item in done.json()["partitions"]
+    }
     assert by_rows == {0: ("invalid", [[3, 4]], [[6, 7]], 10), 1: ("valid", [], [], 3)}
     hands.do(COMPACT)
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.removed) == ("archived", ["valid", "valid"], {0: [[3, 4]]}), "no data file has it now"
+    assert (found.state, found.verdicts, found.removed) == ("archived", ["valid", "valid"], {0: [[3, 4]]}), (
+        "no data file has it now"
+    )
     assert found.findings == [("foreign-rows", "clicks"), ("rows-removed", "clicks")]
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
 def test_rows_of_their_own_are_a_finding_until_they_are_taken_out(hands: Hands) -> None:
-    """The table's columns ask for a partition and an offset, so the audit meets every such row where none should be."""
+    """The table's columns ask for a partition and an offset, so the audit meets every such row where none
+    should be."""
     hands.do(INSERTED.format(partition=9, offset=0), INSERTED.format(partition=0, offset=1))
     found = aftermath(hands.deployment)
     assert (found.state, found.verdicts) == ("archived", ["invalid", "valid", "invalid"])
@@ -274,15 +328,22 @@ def test_rows_of_their_own_are_a_finding_until_they_are_taken_out(hands: Hands) 
     hands.do("DELETE FROM shop.clicks WHERE kafka.batch_start = 4711")
     found = aftermath(hands.deployment)
     assert (found.state, found.verdicts) == ("archived", ["valid", "valid"]), found.partitions
-    assert sorted(found.findings) == [*[("foreign-rows", "clicks")] * 2, ("rows-removed", "clicks")], "both stay on record"
+    assert sorted(found.findings) == [*[("foreign-rows", "clicks")] * 2, ("rows-removed", "clicks")], (
+        "both stay on record"
+    )
 
 
 def test_an_update_is_a_finding_and_a_note_of_the_fast_audit(hands: Hands) -> None:
-    """The fast audit proves offsets. `test_foreign_spark_forgeries.py` has the deep audit, which compares the content."""
+    """The fast audit proves offsets. `test_foreign_spark_forgeries.py` has the deep audit, which compares the
+    content."""
     hands.do(f"UPDATE shop.clicks SET value = NULL WHERE {ONE_ROW}")
     (snapshot_id, _) = hands.snapshots()[-1]
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("archived", ["valid", "valid"], [("foreign-rows", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "archived",
+        ["valid", "valid"],
+        [("foreign-rows", "clicks")],
+    )
     assert f"rows were written again by snapshot {snapshot_id}" in found.partitions[0]["why"]
     assert "`archiver audit --deep` compares their content" in found.partitions[0]["why"]
     assert found.partitions[1]["why"] is None
@@ -308,16 +369,26 @@ def test_another_partition_spec_halts_until_it_is_undone(hands: Hands, change: s
     if "DROP" in change:
         hands.do(COMPACT)  # its files have that spec
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("halted", ["valid", "valid"], [("spec-changed", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "halted",
+        ["valid", "valid"],
+        [("spec-changed", "clicks")],
+    )
     hands.do(f"ALTER TABLE shop.clicks {undo}")
     goes_on(hands.deployment)
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
-def test_spark_reads_and_compacts_a_table_whose_spec_the_archiver_changed(hands: Hands, spark_session: SparkSession) -> None:  # noqa: F811
+def test_spark_reads_and_compacts_a_table_whose_spec_the_archiver_changed(
+    hands: Hands,
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
     partition_by(hands.deployment, "hour")
     goes_on(hands.deployment)
-    assert hands.ask("SELECT spec_id, count(*) FROM shop.clicks.files GROUP BY 1 ORDER BY 1") == [[0, 3], [1, 1]]
+    assert hands.ask("SELECT spec_id, count(*) FROM shop.clicks.files GROUP BY 1 ORDER BY 1") == [
+        [0, 3],
+        [1, 1],
+    ]
     one = "kafka.ingest_timestamp = (SELECT max(kafka.ingest_timestamp) FROM shop.clicks)"
     assert hands.ask(f"SELECT kafka.offset FROM shop.clicks WHERE {one}") == [[9]]
     done = hands.deployment.cli("audit", "--deep", "--topic", "clicks", "--output", "json")
@@ -329,18 +400,28 @@ def test_spark_reads_and_compacts_a_table_whose_spec_the_archiver_changed(hands:
 
 
 def test_a_spec_that_spark_changed_is_gone_on_with_if_the_configuration_follows(hands: Hands) -> None:
-    hands.do("ALTER TABLE shop.clicks REPLACE PARTITION FIELD ingest_day WITH hours(kafka.ingest_timestamp) AS ingest_hour")
+    hands.do(
+        "ALTER TABLE shop.clicks REPLACE PARTITION FIELD ingest_day WITH hours(kafka.ingest_timestamp) "
+        "AS ingest_hour"
+    )
     assert aftermath(hands.deployment).state == "halted"
     partition_by(hands.deployment, "hour")
     goes_on(hands.deployment)
-    assert hands.ask("SELECT spec_id, count(*) FROM shop.clicks.files GROUP BY 1 ORDER BY 1") == [[0, 3], [1, 1]]
+    assert hands.ask("SELECT spec_id, count(*) FROM shop.clicks.files GROUP BY 1 ORDER BY 1") == [
+        [0, 3],
+        [1, 1],
+    ]
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
 def test_another_format_halts(hands: Hands) -> None:
     hands.do("ALTER TABLE shop.clicks SET TBLPROPERTIES ('format-version' = '3')")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("halted", ["valid", "valid"], [("format-changed", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "halted",
+        ["valid", "valid"],
+        [("format-changed", "clicks")],
+    )
     hands.do(f"DELETE FROM shop.clicks WHERE {ONE_ROW}", COMPACT)
     assert aftermath(hands.deployment).findings == [("format-changed", "clicks"), ("rows-removed", "clicks")]
 
@@ -355,12 +436,17 @@ def test_another_format_halts(hands: Hands) -> None:
 def test_a_column_of_ours_that_changes_halts(hands: Hands, change: str, why: str) -> None:
     hands.do(f"ALTER TABLE shop.clicks {change}")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("halted", ["valid", "valid"], [("schema-drift", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "halted",
+        ["valid", "valid"],
+        [("schema-drift", "clicks")],
+    )
     assert why in found.why
 
 
 def test_what_is_not_ours_to_say_is_carried_on_from(hands: Hands) -> None:
-    """Columns of their own, names, comments and places of ours, order, distribution, properties, branches and tags."""
+    """Columns of their own, names, comments and places of ours, order, distribution, properties, branches and
+    tags."""
     hands.do(
         "ALTER TABLE shop.clicks ADD COLUMN mine string",
         "ALTER TABLE shop.clicks RENAME COLUMN value TO payload",
@@ -375,7 +461,11 @@ def test_what_is_not_ours_to_say_is_carried_on_from(hands: Hands) -> None:
     goes_on(hands.deployment)
     hands.do(f"UPDATE shop.clicks SET mine = 'noted' WHERE {ONE_ROW}")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("archived", ["valid", "valid"], [("foreign-rows", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "archived",
+        ["valid", "valid"],
+        [("foreign-rows", "clicks")],
+    )
     assert hands.ask("SELECT kafka.offset FROM shop.clicks WHERE mine = 'noted'") == [[3]]
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
@@ -391,7 +481,9 @@ def test_a_topic_made_again_halts_until_it_has_a_table_of_its_own(hands: Hands) 
     deployment.write(document)
     assert deployment.cli("topics", "create", "clicks").code == 0
     found = aftermath(deployment)
-    assert (found.state, found.verdicts) == ("halted", ["unknown", "unknown"]), "nothing of the new topic is archived yet"
+    assert (found.state, found.verdicts) == ("halted", ["unknown", "unknown"]), (
+        "nothing of the new topic is archived yet"
+    )
     assert found.findings == [("topic-recreated-on-old-table", "clicks")]
     assert hands.rows() == {0: (9, 9), 1: (3, 3)}, "the rows of the old topic are left alone"
     document["topics"][1]["archive"]["table"] = "shop.clicks_again"
@@ -415,13 +507,19 @@ def test_added_partitions_halt_the_topic_until_the_configuration_is_put_right(ha
 
 
 def test_a_data_file_deleted_by_hand_is_named_and_may_come_back(hands: Hands) -> None:
-    ((named,),) = hands.ask("SELECT min(file_path) FROM shop.clicks.files WHERE file_path LIKE '%/partition=00000/%'")
+    ((named,),) = hands.ask(
+        "SELECT min(file_path) FROM shop.clicks.files WHERE file_path LIKE '%/partition=00000/%'"
+    )
     path = Path(str(named).removeprefix("file://"))
     content = path.read_bytes()
     path.unlink()
     assert "FileNotFoundException" in hands.refused("SELECT max(value.__raw__) FROM shop.clicks")
     found = aftermath(hands.deployment)
-    assert (found.state, found.verdicts, found.findings) == ("archived", ["invalid", "valid"], [("dangling-reference", "clicks")])
+    assert (found.state, found.verdicts, found.findings) == (
+        "archived",
+        ["invalid", "valid"],
+        [("dangling-reference", "clicks")],
+    )
     assert found.partitions[0]["missing"] == [[0, 5]]
     assert path.name in found.partitions[0]["why"]
     path.write_bytes(content)

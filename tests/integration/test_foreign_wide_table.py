@@ -1,4 +1,5 @@
-"""Other engines and a table of many columns: what tells the offsets of a file must survive what they do to it."""
+"""Other engines and a table of many columns: what tells the offsets of a file must survive what they do to
+it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def wide_descriptors() -> bytes:
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Order")
     for number in range(1, FIELDS + 1):
-        message.field.add(name=f"field_{number}", number=number, type=kind.TYPE_INT64, label=kind.LABEL_OPTIONAL)
+        message.field.add(
+            name=f"field_{number}", number=number, type=kind.TYPE_INT64, label=kind.LABEL_OPTIONAL
+        )
     return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
 
 
@@ -45,18 +48,31 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def told(table: Table) -> dict[str, str]:
-    return {name.removeprefix(PREFIX): value for name, value in table.properties.items() if name.startswith(PREFIX)}
+    return {
+        name.removeprefix(PREFIX): value
+        for name, value in table.properties.items()
+        if name.startswith(PREFIX)
+    }
 
 
-def test_a_wide_table_goes_on_after_it_was_compacted_and_expired(deployment: Deployment, foreign_spark: ForeignSpark) -> None:  # noqa: F811
+def test_a_wide_table_goes_on_after_it_was_compacted_and_expired(
+    deployment: Deployment,
+    foreign_spark: ForeignSpark,  # noqa: F811
+) -> None:
     for statement in (
         "ALTER TABLE shop.orders SET TBLPROPERTIES ('gc.enabled' = 'true')",
         "CALL system.rewrite_data_files(table => 'shop.orders', options => map('rewrite-all', 'true'))",
-        "CALL system.expire_snapshots(table => 'shop.orders', retain_last => 1, older_than => TIMESTAMP '2100-01-01 00:00:00')",
+        (
+            "CALL system.expire_snapshots(table => 'shop.orders', retain_last => 1, older_than => "
+            "TIMESTAMP '2100-01-01 00:00:00')"
+        ),
     ):
         foreign_spark.sql(deployment, statement)
     with catalog_table(deployment, "shop.orders") as table:
-        wanted = {table.schema().find_field(f"kafka.{name}").field_id for name in ("partition", "offset", "ingest_timestamp")}
+        wanted = {
+            table.schema().find_field(f"kafka.{name}").field_id
+            for name in ("partition", "offset", "ingest_timestamp")
+        }
         for task in table.scan().plan_files():
             assert wanted <= set(task.file.lower_bounds or {}) & set(task.file.upper_bounds or {})
     with Driver(deployment) as driver:

@@ -1,4 +1,5 @@
-"""The image's health check against a real port: in the clear, over TLS, with certificates of clients; and what is not alive."""
+"""The image's health check against a real port: in the clear, over TLS, with certificates of clients; and
+what is not alive."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ NAMES = ("cert_file", "key_file", "client_ca_file")
 def checked(config: Path) -> tuple[int, str]:
     """The exit code, and what is said; the configuration's folder is not where it is asked from."""
     environ = {**os.environ, "ARCHIVER_CONFIG": str(config)}
-    done = subprocess.run([sys.executable, str(CHECK)], capture_output=True, text=True, timeout=60, check=False, env=environ, cwd="/")
+    done = subprocess.run(
+        [sys.executable, str(CHECK)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environ,
+        cwd="/",
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -38,8 +47,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.mark.parametrize("speaks", [(), ("cert_file", "key_file"), NAMES], ids=["http", "tls", "clients"])
-def test_the_health_check_follows_the_port(tmp_path: Path, certificates: Certificates, speaks: tuple[str, ...]) -> None:
-    paths = dict(zip(NAMES, (certificates.server, certificates.server_key, certificates.authority), strict=True))
+def test_the_health_check_follows_the_port(
+    tmp_path: Path, certificates: Certificates, speaks: tuple[str, ...]
+) -> None:
+    paths = dict(
+        zip(NAMES, (certificates.server, certificates.server_key, certificates.authority), strict=True)
+    )
     tls = {name: str(paths[name]) for name in speaks} or None
     relative = {name: os.path.relpath(path, tmp_path) for name, path in (tls or {}).items()} or None
     with Daemon(Deployment(tmp_path / "d"), tls=tls) as daemon:
@@ -57,7 +70,10 @@ def test_the_health_check_follows_the_port(tmp_path: Path, certificates: Certifi
 
 def test_a_health_check_that_cannot_know_where_to_ask_says_so(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("http: [")
-    for config, error in ((tmp_path / "nowhere.yaml", "FileNotFoundError"), (tmp_path / "broken.yaml", "ParserError")):
+    for config, error in (
+        (tmp_path / "nowhere.yaml", "FileNotFoundError"),
+        (tmp_path / "broken.yaml", "ParserError"),
+    ):
         code, said = checked(config)
         assert (code, said.partition(":")[0]) == (1, error)
         assert "Traceback" not in said

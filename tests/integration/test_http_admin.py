@@ -1,4 +1,5 @@
-"""Administration through the port: who is let in, what is told while it works, and that it goes on when nobody listens."""
+"""Administration through the port: who is let in, what is told while it works, and that it goes on when
+nobody listens."""
 
 from __future__ import annotations
 
@@ -88,8 +89,12 @@ def test_nobody_is_let_in_before_there_is_a_token(daemon: Daemon) -> None:
         ({"Host": "2130706433"}, False),
     ],
 )
-def test_web_pages_of_others_may_not_use_the_port(daemon: Daemon, headers: dict[str, str], allowed: bool) -> None:
-    assert daemon.call("POST", "/v1/admin/reload", b"", {**BEARER, **headers}).status == (200 if allowed else 403)
+def test_web_pages_of_others_may_not_use_the_port(
+    daemon: Daemon, headers: dict[str, str], allowed: bool
+) -> None:
+    assert daemon.call("POST", "/v1/admin/reload", b"", {**BEARER, **headers}).status == (
+        200 if allowed else 403
+    )
     sent = daemon.send("clicks", b'{"value": null}', **headers)
     assert sent.status == (200 if allowed else 403)
     assert len(daemon.stored("clicks")) == allowed
@@ -97,7 +102,9 @@ def test_web_pages_of_others_may_not_use_the_port(daemon: Daemon, headers: dict[
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
-def test_a_port_that_is_open_to_others_takes_no_name_but_those_that_are_allowed(tmp_path: Path, listen: str) -> None:
+def test_a_port_that_is_open_to_others_takes_no_name_but_those_that_are_allowed(
+    tmp_path: Path, listen: str
+) -> None:
     here = "::1" if "[" in listen else "127.0.0.1"
 
     def asked(request: bytes) -> bytes:
@@ -105,34 +112,89 @@ def test_a_port_that_is_open_to_others_takes_no_name_but_those_that_are_allowed(
             client.sendall(request)
             return read_all(client)
 
-    with Daemon(Deployment(tmp_path / "d"), listen=listen, allow_http=True, allowed_hosts=("archiver", "Archiver.internal")) as daemon:
+    with Daemon(
+        Deployment(tmp_path / "d"),
+        listen=listen,
+        allow_http=True,
+        allowed_hosts=("archiver", "Archiver.internal"),
+    ) as daemon:
         port = daemon.address[1]
-        for host in (b"evil.example", b"evil.example:8787", b"archiver.evil.example", b"archiver@evil.example", b"", b"0x7f.1"):
+        for host in (
+            b"evil.example",
+            b"evil.example:8787",
+            b"archiver.evil.example",
+            b"archiver@evil.example",
+            b"",
+            b"0x7f.1",
+        ):
             refused = asked(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
             assert refused.startswith(b"HTTP/1.1 403"), (host, refused)
             assert b"http.allowed_hosts" in refused
-            send = b"POST /v1/topics/clicks/records HTTP/1.1\r\nContent-Type: application/x-ndjson\r\nContent-Length: 16\r\nHost: " + host
-            assert asked(send + b'\r\nConnection: close\r\n\r\n{"value": null}\n').startswith(b"HTTP/1.1 403"), host
+            send = (
+                b"POST /v1/topics/clicks/records HTTP/1.1\r\nContent-Type: "
+                b"application/x-ndjson\r\nContent-Length: 16\r\nHost: " + host
+            )
+            assert asked(send + b'\r\nConnection: close\r\n\r\n{"value": null}\n').startswith(
+                b"HTTP/1.1 403"
+            ), host
         assert daemon.stored("clicks") == {}
-        for host in (b"archiver", b"ARCHIVER.internal:8787", b"localhost:1", b"10.1.2.3:8787", b"[fe80::1]:8787"):
-            assert asked(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200"), host
-            foreign = b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nOrigin: http://evil.example\r\nConnection: close\r\n\r\n"
+        for host in (
+            b"archiver",
+            b"ARCHIVER.internal:8787",
+            b"localhost:1",
+            b"10.1.2.3:8787",
+            b"[fe80::1]:8787",
+        ):
+            assert asked(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n").startswith(
+                b"HTTP/1.1 200"
+            ), host
+            foreign = (
+                b"GET / HTTP/1.1\r\nHost: "
+                + host
+                + b"\r\nOrigin: http://evil.example\r\nConnection: close\r\n\r\n"
+            )
             assert asked(foreign).startswith(b"HTTP/1.1 403"), host
         # No browser leaves the Host out; simple health checks do.
         assert asked(b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
         assert asked(b"GET / HTTP/1.0\r\nOrigin: http://evil.example\r\n\r\n").startswith(b"HTTP/1.1 403")
 
 
-_HEADERS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30)
-_BUILT = st.lists(st.sampled_from(["http://", "[", "]", "::1", "127.0.0.1", "localhost", ":", "80", "@", "/", "evil.example", "%", "null"]))
+_HEADERS = st.text(
+    st.characters(min_codepoint=0x21, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30
+)
+_BUILT = st.lists(
+    st.sampled_from(
+        [
+            "http://",
+            "[",
+            "]",
+            "::1",
+            "127.0.0.1",
+            "localhost",
+            ":",
+            "80",
+            "@",
+            "/",
+            "evil.example",
+            "%",
+            "null",
+        ]
+    )
+)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(host=_HEADERS | _BUILT.map("".join), origin=st.none() | _HEADERS | _BUILT.map("".join))
-def test_any_host_and_origin_are_judged(daemon: Daemon, caplog: pytest.LogCaptureFixture, host: str, origin: str | None) -> None:
+def test_any_host_and_origin_are_judged(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture, host: str, origin: str | None
+) -> None:
     given_origin = "" if origin is None else f"Origin: {origin}\r\n"
     with daemon.raw() as client:
-        client.sendall(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n{given_origin}Connection: close\r\n\r\n".encode("latin-1"))
+        client.sendall(
+            f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n{given_origin}Connection: close\r\n\r\n".encode(
+                "latin-1"
+            )
+        )
         reply = read_all(client)
     assert reply[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 403", b"HTTP/1.1 400"), reply
     if reply[:12] == b"HTTP/1.1 200":
@@ -149,7 +211,9 @@ def test_archive_does_what_the_command_does(daemon: Daemon) -> None:
     assert any("progress" in line for line in lines)
     done = lines[-1]["done"]
     assert done["exit_code"] == 0
-    assert [(topic["topic"], topic["state"], topic["rows"]) for topic in done["document"]["topics"]] == [("clicks", "archived", 5)]
+    assert [(topic["topic"], topic["state"], topic["rows"]) for topic in done["document"]["topics"]] == [
+        ("clicks", "archived", 5)
+    ]
     ledger = daemon.application.ledger()
     assert ledger.topic(daemon.application.topic("clicks").topic_id).watermarks[0] == 5
     audited = daemon.administer("audit", {"topic": "clicks"}).lines()
@@ -195,7 +259,10 @@ def test_a_bad_body_begins_nothing(daemon: Daemon, body: bytes, status: int) -> 
     daemon.operations.gate = lambda _: pytest.fail("it has begun")
     reply = daemon.call("POST", "/v1/admin/archive", body, {**BEARER, "Content-Type": "application/json"})
     assert reply.status == status, reply.body
-    assert daemon.call("POST", "/v1/admin/archive", b"{}", {**BEARER, "Content-Type": "text/plain"}).status == 415
+    assert (
+        daemon.call("POST", "/v1/admin/archive", b"{}", {**BEARER, "Content-Type": "text/plain"}).status
+        == 415
+    )
 
 
 def test_roles_and_states(daemon: Daemon, tmp_path: Path) -> None:
@@ -210,7 +277,8 @@ def open_stream(daemon: Daemon, name: str) -> Any:
     connected = daemon.raw()
     client = connected.__enter__()
     client.sendall(
-        f"POST /v1/admin/{name} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\n\r\n".encode()
+        f"POST /v1/admin/{name} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+        f"{TOKEN}\r\nContent-Length: 0\r\n\r\n".encode()
     )
     return connected, client
 
@@ -240,7 +308,9 @@ def test_signs_of_life_and_lines_as_they_come(daemon: Daemon, monkeypatch: pytes
         connected.__exit__(None, None, None)
 
 
-def test_work_goes_on_without_its_client_and_only_so_much_waits(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_goes_on_without_its_client_and_only_so_much_waits(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admin, "UNDER_WAY_MAX", 2)
     go_on, begun, ended = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
 
@@ -301,6 +371,9 @@ def test_the_end_of_the_daemon_is_told_to_whoever_waits(tmp_path: Path) -> None:
             error = json.loads(last)["error"]
             assert (error["type"], error["exit_code"]) == ("OutcomeUnknown", 2)
             go_on.set()
-            until("the work has ended", lambda: not [one for one in threading.enumerate() if one.name == "admin-clean"])
+            until(
+                "the work has ended",
+                lambda: not [one for one in threading.enumerate() if one.name == "admin-clean"],
+            )
     finally:
         go_on.set()

@@ -1,4 +1,5 @@
-"""Commands beside a daemon: they go through it, say and exit as they would by themselves, and do it by themselves if it cannot."""
+"""Commands beside a daemon: they go through it, say and exit as they would by themselves, and do it by
+themselves if it cannot."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from tests.support.process.web import TOKEN, Daemon
 
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """What was sent three hours ago is archived, except what is only kept; what was sent now is not. Proxies lead nowhere."""
+    """What was sent three hours ago is archived, except what is only kept; what was sent now is not. Proxies
+    lead nowhere."""
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -54,7 +56,10 @@ def daemon(deployment: Deployment) -> Iterator[Daemon]:
 def point_at(daemon: Daemon, **http: Any) -> None:
     (daemon.deployment.root / "token").write_text(TOKEN)
     listen = "{}:{}".format(*daemon.address)
-    document = {**daemon.deployment.document(), "http": {"listen": listen, "admin_token": {"file": "token"}, **http}}
+    document = {
+        **daemon.deployment.document(),
+        "http": {"listen": listen, "admin_token": {"file": "token"}, **http},
+    }
     daemon.deployment.write({name: value for name, value in document.items() if value is not None})
 
 
@@ -83,10 +88,14 @@ def test_archive_goes_through_the_daemon_and_says_what_it_says(daemon: Daemon) -
     asked: list[str] = []
     daemon.operations.gate = lambda _: asked.append("archive")
     records = [record for record in sample_records(60) if record["topic"] == "files"]
-    assert daemon.send("files", jsonl([{**record, "partition": 0} for record in records]).encode()).status == 200
+    assert (
+        daemon.send("files", jsonl([{**record, "partition": 0} for record in records]).encode()).status == 200
+    )
     done = daemon.deployment.cli("archive", "--topic", "files:0", "--all", "--output", "json")
     assert (done.code, asked) == (0, ["archive"]), done.err
-    assert [(topic["topic"], topic["state"], topic["rows"]) for topic in done.json()["topics"]] == [("files", "archived", len(records))]
+    assert [(topic["topic"], topic["state"], topic["rows"]) for topic in done.json()["topics"]] == [
+        ("files", "archived", len(records))
+    ]
     assert done.err.splitlines()
     assert "not asked" not in done.err
     text = daemon.deployment.cli("archive", "--topic", "files")
@@ -105,9 +114,13 @@ def test_replay_goes_through_the_daemon_and_listing_does_not(daemon: Daemon) -> 
     ]
     dry = daemon.deployment.cli("dlq", "replay", "--dry-run", "--output", "json")
     assert (dry.code, asked, dry.json()["dry_run"]) == (0, [], True), dry.err
-    done = daemon.deployment.cli("dlq", "replay", "--topic", "orders:0-1", "--max-files", "7", "--output", "json")
+    done = daemon.deployment.cli(
+        "dlq", "replay", "--topic", "orders:0-1", "--max-files", "7", "--output", "json"
+    )
     assert (done.code, asked) == (0, ["replay"]), done.err
-    assert [(item["topic"], item["state"], item["left"]) for item in done.json()["topics"]] == [("orders", "idle", 2)]
+    assert [(item["topic"], item["state"], item["left"]) for item in done.json()["topics"]] == [
+        ("orders", "idle", 2)
+    ]
     refused = daemon.deployment.cli("dlq", "replay", "--topic", "nix")
     assert (refused.code, "there is no topic nix" in refused.err) == (3, True)
     for arguments in (("list",), ("replay",)):
@@ -146,7 +159,9 @@ def test_a_held_lease_names_its_holder_when_the_daemon_cannot_be_asked(daemon: D
     assert daemon.deployment.cli("clean").code == 0
     token.chmod(0o640)
     done = daemon.deployment.cli("clean")
-    assert (done.code, "is not asked: there is no token" in done.err) == (2, True), "others could read it, so it is no secret"
+    assert (done.code, "is not asked: there is no token" in done.err) == (2, True), (
+        "others could read it, so it is no secret"
+    )
 
 
 def test_without_the_role_the_command_does_it_by_itself(deployment: Deployment) -> None:
@@ -174,7 +189,8 @@ def test_a_dry_run_asks_nobody(daemon: Daemon) -> None:
 
 
 class Impostor:
-    """Answers on one connection with bytes of the test's choosing, one request after the other; what it was sent is kept."""
+    """Answers on one connection with bytes of the test's choosing, one request after the other; what it was
+    sent is kept."""
 
     def __init__(self, *answers: bytes | Callable[[bytes], bytes]) -> None:
         self.asked: list[bytes] = []
@@ -211,14 +227,20 @@ def health(cluster_id: str, token: str = TOKEN) -> Callable[[bytes], bytes]:
     def answer(asked: bytes) -> bytes:
         challenge = asked.partition(b"challenge=")[2].split()[0].decode()
         port = int(asked.partition(b"Host: 127.0.0.1:")[2].split()[0])
-        head = f"Archiver-Cluster-Id: {cluster_id}\r\nArchiver-Proof: {proof(token, challenge, '127.0.0.1', port)}\r\n"
+        head = (
+            f"Archiver-Cluster-Id: {cluster_id}\r\nArchiver-Proof: "
+            f"{proof(token, challenge, '127.0.0.1', port)}\r\n"
+        )
         return f"HTTP/1.1 200 OK\r\n{head}Content-Length: 2\r\n\r\n{{}}".encode()
 
     return answer
 
 
 def stream(*lines: str) -> bytes:
-    return b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n" + "".join(line + "\n" for line in lines).encode()
+    return (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n"
+        + "".join(line + "\n" for line in lines).encode()
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,7 +256,9 @@ def stream(*lines: str) -> bytes:
         (b"HTTP/1.1 500 no\r\nContent-Length: 2\r\n\r\n{}", 2, "it answered 500"),
     ],
 )
-def test_what_was_begun_and_never_ended_is_not_told_as_done(deployment: Deployment, answer: bytes, code: int, told: str) -> None:
+def test_what_was_begun_and_never_ended_is_not_told_as_done(
+    deployment: Deployment, answer: bytes, code: int, told: str
+) -> None:
     with Driver(deployment) as driver:
         cluster_id = driver.application.cluster.cluster_id
     impostor = Impostor(health(cluster_id), answer)
@@ -256,7 +280,9 @@ def test_what_was_begun_and_never_ended_is_not_told_as_done(deployment: Deployme
         (stream('{"error": {"type": "RetryLater", "message": "of", "exit_code": 2}}'), "of"),
     ],
 )
-def test_a_daemon_in_trouble_does_not_withhold_the_verdict(deployment: Deployment, answer: bytes, cause: str) -> None:
+def test_a_daemon_in_trouble_does_not_withhold_the_verdict(
+    deployment: Deployment, answer: bytes, cause: str
+) -> None:
     with Driver(deployment) as driver:
         cluster_id = driver.application.cluster.cluster_id
     fake = Impostor(health(cluster_id), answer)
@@ -313,7 +339,11 @@ def test_whoever_took_the_port_cannot_have_the_question_answered_elsewhere(daemo
 def test_a_challenge_is_answered_and_bounded(daemon: Daemon) -> None:
     challenge, port = "0a" * 32, daemon.address[1]
     found = daemon.call("GET", f"/healthz?challenge={challenge}").headers["archiver-proof"]
-    assert found == proof(TOKEN, challenge, "127.0.0.1", port) == proof(TOKEN, challenge, "::ffff:127.0.0.1", port)
+    assert (
+        found
+        == proof(TOKEN, challenge, "127.0.0.1", port)
+        == proof(TOKEN, challenge, "::ffff:127.0.0.1", port)
+    )
     assert "archiver-proof" not in daemon.call("GET", "/healthz").headers
     for wrong in ("", "0a", "0A" * 32, "0a" * 33, "zz" * 32):
         assert daemon.call("GET", f"/healthz?challenge={wrong}").status == 400
@@ -347,7 +377,10 @@ def test_redirects_are_not_followed_and_the_token_goes_nowhere_else(deployment: 
     with Driver(deployment) as driver:
         cluster_id = driver.application.cluster.cluster_id
     aim = socket.create_server(("127.0.0.1", 0))
-    moved = f"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:{aim.getsockname()[1]}/\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    moved = (
+        f"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:{aim.getsockname()[1]}/\r\nContent-Length: "
+        f"2\r\n\r\n{{}}"
+    ).encode()
     impostor = Impostor(health(cluster_id), moved)
     try:
         (deployment.root / "token").write_text(TOKEN)
@@ -365,7 +398,9 @@ def test_redirects_are_not_followed_and_the_token_goes_nowhere_else(deployment: 
         aim.close()
 
 
-def test_a_daemon_that_says_nothing_for_long_is_given_up(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_says_nothing_for_long_is_given_up(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admin_client, "SILENCE_S", 0.3)
     monkeypatch.setattr(admin, "ALIVE_S", 60.0)
     go_on = threading.Event()

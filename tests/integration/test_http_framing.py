@@ -1,4 +1,5 @@
-"""Requests whose end is in doubt, over real connections: refused with 400 and closed before they are routed, on every route."""
+"""Requests whose end is in doubt, over real connections: refused with 400 and closed before they are routed,
+on every route."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def exchanged(daemon: Daemon, *pieces: bytes) -> bytes:
             return b""  # It was refused while it was still being sent.
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/", "/nowhere", "/v1/admin/archive", "/v1/topics/clicks/records", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/", "/nowhere", "/v1/admin/archive", "/v1/topics/clicks/records", "/metrics"]
+)
 def test_a_body_with_two_lengths_ends_the_connection_on_every_route(daemon: Daemon, path: str) -> None:
     for method in (b"GET", b"POST"):
         request = method + f" {path} HTTP/1.1\r\nHost: localhost\r\n".encode() + BOTH + b"\r\n0\r\n\r\n"
@@ -66,7 +69,9 @@ def test_a_body_with_two_lengths_ends_the_connection_on_every_route(daemon: Daem
     ],
 )
 def test_a_head_in_doubt_ends_the_connection(daemon: Daemon, lines: bytes) -> None:
-    assert statuses(exchanged(daemon, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n" + SMUGGLED)) == [b"400"]
+    assert statuses(
+        exchanged(daemon, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n" + SMUGGLED)
+    ) == [b"400"]
 
 
 def test_chunks_in_a_request_of_http_1_0_end_the_connection(daemon: Daemon) -> None:
@@ -78,7 +83,11 @@ def test_a_head_over_the_bound_is_refused_also_when_it_arrives_at_once(daemon: D
     begin, end = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ", b"\r\n\r\n"
     fitting = begin + b"x" * (HEAD_BYTES_MAX - len(begin) - len(end)) + end
     assert statuses(exchanged(daemon, fitting)) == [b"200"]
-    for request in (fitting.replace(b"X: ", b"X: x"), begin + b"x" * 120_000 + end, begin + b"y\r\nX: " * 20_000 + end):
+    for request in (
+        fitting.replace(b"X: ", b"X: x"),
+        begin + b"x" * 120_000 + end,
+        begin + b"y\r\nX: " * 20_000 + end,
+    ):
         assert statuses(exchanged(daemon, request)) in ([b"400"], [])
     first = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert statuses(exchanged(daemon, first + fitting)) == [b"200", b"200"]
@@ -94,8 +103,11 @@ def test_trailers_over_the_bound_store_nothing(daemon: Daemon) -> None:
     assert statuses(exchanged(daemon, closing + b"X: y\r\n\r\n")) == [b"200"]
 
 
-def test_bytes_behind_a_whole_request_do_not_turn_its_answer_into_a_refusal(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
-    """Its records may be stored by then: 400 and "nothing was done" would have them sent again, and stored twice."""
+def test_bytes_behind_a_whole_request_do_not_turn_its_answer_into_a_refusal(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records may be stored by then: 400 and "nothing was done" would have them sent again, and stored
+    twice."""
     assert daemon.writer is not None
     writer = daemon.writer
     handed_over: set[int] = {writer.metrics().records_accepted}
@@ -122,9 +134,13 @@ def received(client: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def test_a_broken_chunk_behind_an_answer_closes_the_connection_quietly(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_chunk_behind_an_answer_closes_the_connection_quietly(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
     with daemon.raw() as client:
-        client.sendall(head().replace(b"/clicks/", b"/nowhere/").replace(NDJSON_LINE, b"Content-Type: text/x\r\n"))
+        client.sendall(
+            head().replace(b"/clicks/", b"/nowhere/").replace(NDJSON_LINE, b"Content-Type: text/x\r\n")
+        )
         assert receive(client).startswith(b"HTTP/1.1 415")
         client.sendall(b"zz\r\n\r\n")
         assert received(client) == b""

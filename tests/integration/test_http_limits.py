@@ -1,4 +1,5 @@
-"""The limits of the port: what is too large, too slow or too much is refused whole, and the rest is not disturbed."""
+"""The limits of the port: what is too large, too slow or too much is refused whole, and the rest is not
+disturbed."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def chunk(data: bytes) -> bytes:
 
 def head(length: int | None = None, topic: str = "clicks", kind: str = NDJSON) -> bytes:
     size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return f"POST /v1/topics/{topic}/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{size}\r\n\r\n".encode()
+    return (
+        f"POST /v1/topics/{topic}/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        f"{kind}\r\n{size}\r\n\r\n"
+    ).encode()
 
 
 def answer(reply: bytes) -> tuple[int, str]:
@@ -57,7 +61,9 @@ def receive(client: socket.socket) -> bytes:
     reply = b""
     while b"\r\n\r\n" not in reply:
         reply += client.recv(1)
-    length = next(int(line[15:]) for line in reply.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    length = next(
+        int(line[15:]) for line in reply.lower().split(b"\r\n") if line.startswith(b"content-length:")
+    )
     while length > 0:
         piece = client.recv(length)
         assert piece, "cut off"
@@ -117,7 +123,9 @@ def test_at_the_limit_is_within_it(daemon: Daemon) -> None:
         (NDJSON, {"Content_Encoding": "identity, br"}, "the content encoding 'identity, br' is not taken"),
     ],
 )
-def test_types_and_encodings_that_are_not_taken(daemon: Daemon, kind: str, headers: dict[str, str], told: str) -> None:
+def test_types_and_encodings_that_are_not_taken(
+    daemon: Daemon, kind: str, headers: dict[str, str], told: str
+) -> None:
     reply = daemon.send("clicks", GOOD, kind, **headers)
     assert (reply.status, told in reply.error) == (415, True), reply.error
     assert "nothing was" in reply.error
@@ -165,7 +173,9 @@ def test_a_client_that_leaves_inside_its_body_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_requests_max_are_worked_on_and_the_others_come_back_later(tmp_path: Path) -> None:
-    with Daemon(Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h"}}), requests_max=2) as daemon:
+    with Daemon(
+        Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h"}}), requests_max=2
+    ) as daemon:
         held: list[Reply] = []
         threads = [threading.Thread(target=lambda: held.append(daemon.send("files", GOOD))) for _ in range(2)]
         for thread in threads:
@@ -205,7 +215,14 @@ def test_without_a_writer(daemon: Daemon, tmp_path: Path) -> None:
 
 def test_a_thousand_at_once_before_a_tiny_queue(tmp_path: Path) -> None:
     """Each record is acknowledged at one offset, or its request is refused and it is nowhere."""
-    overrides = {"intake": {"delay_max": "20ms", "queue_bytes_max": 4000, "delay_max_bytes": 2000, "record_bytes_max": 1000}}
+    overrides = {
+        "intake": {
+            "delay_max": "20ms",
+            "queue_bytes_max": 4000,
+            "delay_max_bytes": 2000,
+            "record_bytes_max": 1000,
+        }
+    }
     with Daemon(Deployment(tmp_path / "d", overrides=overrides), requests_max=40) as daemon:
         replies = asyncio.run(_all_at_once(daemon.address, 1000))
         statuses = Counter(status for status, _ in replies)
@@ -220,7 +237,10 @@ def test_a_thousand_at_once_before_a_tiny_queue(tmp_path: Path) -> None:
             lines = [json.loads(line) for line in body.splitlines()]
             assert len(lines) == 3
             for row, line in enumerate(lines):
-                assert places.setdefault((line["partition"], line["offset"]), f"{number}-{row}") == f"{number}-{row}"
+                assert (
+                    places.setdefault((line["partition"], line["offset"]), f"{number}-{row}")
+                    == f"{number}-{row}"
+                )
         stored = {place: (record.value or b"").decode() for place, record in daemon.stored("orders").items()}
         assert stored == places
 
@@ -230,7 +250,9 @@ async def _all_at_once(address: tuple[str, int], count: int) -> list[tuple[int, 
         reader, writer = await asyncio.open_connection(*address)
         body = b"".join(json.dumps({"value": f"{number}-{row}"}).encode() + b"\n" for row in range(3))
         request = (
-            head(len(body), "orders").replace(b"/records ", b"/records?text=true ").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+            head(len(body), "orders")
+            .replace(b"/records ", b"/records?text=true ")
+            .replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         )
         writer.write(request + body)
         reply = await reader.read()
@@ -298,8 +320,11 @@ def test_too_many_connections_are_closed(daemon: Daemon, monkeypatch: pytest.Mon
             client.close()
 
 
-def test_a_lack_of_descriptors_is_logged_once_and_over(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio's own loop reported each of 1,024 attempts with a traceback, and began as many further loops a second later."""
+def test_a_lack_of_descriptors_is_logged_once_and_over(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio's own loop reported each of 1,024 attempts with a traceback, and began as many further loops a
+    second later."""
     assert daemon.call("GET", "/healthz").status == 200, "its own descriptors are open"
     caplog.set_level(logging.INFO)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -363,7 +388,9 @@ def test_the_last_outcome_wakes_and_is_told_once() -> None:
     assert (told, pending.result(0).offset) == ([1], 3)
 
 
-def test_a_topic_whose_records_take_long_to_check_keeps_no_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_whose_records_take_long_to_check_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two such requests held all threads that parse, and another topic's record waited for 55 s."""
     gate, begun, deployment = threading.Event(), threading.Semaphore(0), Deployment(tmp_path / "d")
     with Daemon(deployment) as daemon:

@@ -34,14 +34,18 @@ def some_records(count: int, seed: int) -> list[tuple[Record, int | None]]:
     rng = random.Random(seed)
 
     def content() -> bytes | None:
-        return rng.choice([None, b"", rng.randbytes(rng.randrange(1, 40)), "grüße".encode(), b"\xff\x00\n\r{"])
+        return rng.choice(
+            [None, b"", rng.randbytes(rng.randrange(1, 40)), "grüße".encode(), b"\xff\x00\n\r{"]
+        )
 
     return [
         (
             Record(
                 key=content(),
                 value=content(),
-                headers=tuple((rng.choice(["a", "ä", "", "trace"]), content()) for _ in range(rng.randrange(4))),
+                headers=tuple(
+                    (rng.choice(["a", "ä", "", "trace"]), content()) for _ in range(rng.randrange(4))
+                ),
                 timestamp_us=rng.choice([0, 1_700_000_000_123_456, -1, 253_402_300_799_999_999]),
             ),
             rng.choice([None, 0, 1]),
@@ -81,7 +85,12 @@ def framed(*messages: pb.ProduceRecord | bytes) -> bytes:
 def as_message(record: Record, partition: int | None, **more: Any) -> pb.ProduceRecord:
     headers = [pb.RecordHeader(name=name, value=content) for name, content in record.headers]
     return pb.ProduceRecord(
-        key=record.key, value=record.value, headers=headers, timestamp_us=record.timestamp_us, partition=partition, **more
+        key=record.key,
+        value=record.value,
+        headers=headers,
+        timestamp_us=record.timestamp_us,
+        partition=partition,
+        **more,
     )
 
 
@@ -101,26 +110,43 @@ def test_what_is_acknowledged_is_read_back_bit_for_bit(daemon: Daemon, form: str
         assert set(line) == {"topic", "partition", "offset"}
         got = found[line["partition"], line["offset"]]
         assert partition in (None, line["partition"])
-        assert (got.key, got.value, tuple(got.headers), got.timestamp_us) == (record.key, record.value, record.headers, record.timestamp_us)
+        assert (got.key, got.value, tuple(got.headers), got.timestamp_us) == (
+            record.key,
+            record.value,
+            record.headers,
+            record.timestamp_us,
+        )
 
 
 def test_the_acknowledgements_are_the_commands_to_the_byte(tmp_path: Path) -> None:
-    records: list[dict[str, Any]] = [{"key": base64.b64encode(f"k{n}".encode()).decode(), "value": None, "headers": []} for n in range(50)]
-    by_command = Deployment(tmp_path / "command").cli("produce", "--topic", "orders", "--output", "json", stdin=jsonl(records))
+    records: list[dict[str, Any]] = [
+        {"key": base64.b64encode(f"k{n}".encode()).decode(), "value": None, "headers": []} for n in range(50)
+    ]
+    by_command = Deployment(tmp_path / "command").cli(
+        "produce", "--topic", "orders", "--output", "json", stdin=jsonl(records)
+    )
     with Daemon(Deployment(tmp_path / "daemon")) as daemon:
         reply = daemon.send("orders", jsonl(records).encode())
         assert reply.status == 200
         assert reply.body.decode() == by_command.out
-        assert {line["partition"] for line in reply.lines()} == {0, 1, 2}, "several partitions, so that order shows"
+        assert {line["partition"] for line in reply.lines()} == {0, 1, 2}, (
+            "several partitions, so that order shows"
+        )
 
 
 def test_text_and_topics_that_agree(daemon: Daemon) -> None:
-    reply = daemon.send("files", '{"topic": "files", "key": "ä", "value": "ß", "headers": [["h", "ö"]]}\n\n'.encode(), query="?text=true")
+    reply = daemon.send(
+        "files",
+        '{"topic": "files", "key": "ä", "value": "ß", "headers": [["h", "ö"]]}\n\n'.encode(),
+        query="?text=true",
+    )
     assert reply.lines() == [{"topic": "files", "partition": 0, "offset": 0}]
     stored = daemon.stored("files")[0, 0]
     assert (stored.key, stored.value, stored.headers) == ("ä".encode(), "ß".encode(), (("h", "ö".encode()),))
     message = as_message(Record(None, b"x"), None, topic="files")
-    assert daemon.send("files", framed(message), "application/vnd.archiver.records+protobuf; v=1").status == 200
+    assert (
+        daemon.send("files", framed(message), "application/vnd.archiver.records+protobuf; v=1").status == 200
+    )
     assert daemon.send("files", b"").lines() == []
 
 
@@ -141,7 +167,10 @@ GOOD = b'{"value": "YQ=="}\n'
         (b'{"value": "YQ==", "x": 1}', "line 2: unknown field 'x'"),
         (b'{"value": "not base64"}', "line 2: 'value' is no base64"),
         (b'{"value": null, "offset": 3}', "line 2: the field 'offset' is given by the intake log"),
-        (b'{"value": null, "topic": "orders"}', "line 2: 'topic' is 'orders', but the input as a whole is for 'clicks'"),
+        (
+            b'{"value": null, "topic": "orders"}',
+            "line 2: 'topic' is 'orders', but the input as a whole is for 'clicks'",
+        ),
         (b'{"value": null, "partition": 2}', "line 2: topic clicks has no partition 2"),
         (b'{"value": null, "partition": -1}', "line 2: topic clicks has no partition -1"),
         (b'{"value": null, "headers": [["\\ud800", null]]}', "line 2: the name of header 0"),
@@ -151,7 +180,9 @@ GOOD = b'{"value": "YQ=="}\n'
         (b'{"' + b"x" * 100_000 + b'": 1}', "line 2: unknown field 'xxx"),
     ],
 )
-def test_a_bad_line_is_named_and_nothing_of_the_request_is_sent(daemon: Daemon, line: bytes, told: str) -> None:
+def test_a_bad_line_is_named_and_nothing_of_the_request_is_sent(
+    daemon: Daemon, line: bytes, told: str
+) -> None:
     reply = daemon.send("clicks", GOOD + line + b"\n" + GOOD)
     assert reply.status == 400, reply.body[:500]
     assert told in reply.error
@@ -166,8 +197,14 @@ def test_a_bad_line_is_named_and_nothing_of_the_request_is_sent(daemon: Daemon, 
         (b"\x80", "record 1 (byte 5): the input ends inside a length"),
         (b"\xff" * 12, "record 1 (byte 5): a length takes more than 5 bytes"),
         (b"\xff\xff\xff\xff\x0f", "record 1 (byte 5): a length of 4294967295 bytes is more"),
-        (framed(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), "record 1 (byte 5): this is no archiver.v1.ProduceRecord"),
-        (framed(b"\x4a\x01a"), "record 1 (byte 5): this holds fields that archiver.v1.ProduceRecord does not have"),
+        (
+            framed(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
+            "record 1 (byte 5): this is no archiver.v1.ProduceRecord",
+        ),
+        (
+            framed(b"\x4a\x01a"),
+            "record 1 (byte 5): this holds fields that archiver.v1.ProduceRecord does not have",
+        ),
         (framed(b"\x1a\x03\x3a\x01a"), "record 1 (byte 5): this holds fields"),
         (framed(b"\x1a\x03\x0a\x01\xff"), "record 1 (byte 5): this is no archiver.v1.ProduceRecord"),
         (framed(pb.ProduceRecord(topic="orders")), "record 1 (byte 5): 'topic' is 'orders'"),
@@ -177,7 +214,9 @@ def test_a_bad_line_is_named_and_nothing_of_the_request_is_sent(daemon: Daemon, 
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
-def test_a_bad_message_is_named_and_nothing_of_the_request_is_sent(daemon: Daemon, tail: bytes, told: str) -> None:
+def test_a_bad_message_is_named_and_nothing_of_the_request_is_sent(
+    daemon: Daemon, tail: bytes, told: str
+) -> None:
     reply = daemon.send("clicks", framed(pb.ProduceRecord(value=b"ab")) + tail, PROTOBUF)
     assert reply.status == 400, reply.body
     assert told in reply.error
@@ -185,11 +224,20 @@ def test_a_bad_message_is_named_and_nothing_of_the_request_is_sent(daemon: Daemo
 
 
 def test_a_record_that_is_too_large_takes_nothing_with_it(tmp_path: Path) -> None:
-    overrides = {"intake": {"delay_max": "20ms", "record_bytes_max": 100, "queue_bytes_max": 1000, "delay_max_bytes": 1000}}
+    overrides = {
+        "intake": {
+            "delay_max": "20ms",
+            "record_bytes_max": 100,
+            "queue_bytes_max": 1000,
+            "delay_max_bytes": 1000,
+        }
+    }
     with Daemon(Deployment(tmp_path / "d", overrides=overrides)) as daemon:
         reply = daemon.send("clicks", GOOD + json.dumps({"value": "x" * 101}).encode(), query="?text=1")
         assert (reply.status, "text=1 is not understood" in reply.error) == (400, True)
-        reply = daemon.send("clicks", b'{"value": "a"}\n' + json.dumps({"value": "x" * 101}).encode(), query="?text=true")
+        reply = daemon.send(
+            "clicks", b'{"value": "a"}\n' + json.dumps({"value": "x" * 101}).encode(), query="?text=true"
+        )
         assert reply.status == 400
         assert "line 2: the record has 101 bytes, more than intake.record_bytes_max = 100" in reply.error
         reply = daemon.send("clicks", GOOD * 20)
@@ -204,7 +252,9 @@ def test_failed_records_are_no_success(daemon: Daemon) -> None:
     assert (reply.status, reply.headers["retry-after"]) == (503, "2")
     lines = reply.lines()
     assert [(line["offset"], line["outcome"]) for line in lines] == [(None, "failed")] * 3
-    assert all(line["error"] and set(line) == {"topic", "partition", "offset", "outcome", "error"} for line in lines)
+    assert all(
+        line["error"] and set(line) == {"topic", "partition", "offset", "outcome", "error"} for line in lines
+    )
     daemon.objects.heal()
     assert daemon.stored("clicks") == {}
     assert daemon.send("clicks", GOOD).lines()[0]["offset"] == 0
@@ -215,15 +265,25 @@ def test_a_part_that_failed_is_told_line_by_line(tmp_path: Path) -> None:
     with Daemon(Deployment(tmp_path / "d", overrides=overrides)) as daemon:
         daemon.objects.fail("create", ObjectFault.REFUSED, "intake/", times=100, skip=1)
         values = ["x" * 60, "y" * 60, "z" * 60]
-        reply = daemon.send("files", b"".join(json.dumps({"value": value}).encode() + b"\n" for value in values), query="?text=true")
+        reply = daemon.send(
+            "files",
+            b"".join(json.dumps({"value": value}).encode() + b"\n" for value in values),
+            query="?text=true",
+        )
         assert reply.status == 500
-        assert [(line["offset"], line.get("outcome")) for line in reply.lines()] == [(0, None), (None, "failed"), (None, "failed")]
+        assert [(line["offset"], line.get("outcome")) for line in reply.lines()] == [
+            (0, None),
+            (None, "failed"),
+            (None, "failed"),
+        ]
         daemon.objects.heal()
         assert [one.value for one in daemon.stored("files").values()] == [b"x" * 60]
 
 
 def test_what_takes_too_long_is_of_unknown_outcome_and_never_failed(tmp_path: Path) -> None:
-    with Daemon(Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h"}}), request_timeout=0.3) as daemon:
+    with Daemon(
+        Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h"}}), request_timeout=0.3
+    ) as daemon:
         reply = daemon.send("files", GOOD * 2)
         assert reply.status == 500
         assert [(line["offset"], line["outcome"]) for line in reply.lines()] == [(None, "unknown")] * 2
@@ -240,7 +300,9 @@ def test_a_lost_reply_of_the_store_is_settled_and_not_told_as_failure(daemon: Da
     assert len(daemon.stored("files")) == 1
 
 
-def test_unknown_topics_hold_up_nobody_while_the_log_does_not_answer(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_topics_hold_up_nobody_while_the_log_does_not_answer(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers, asked, replies = threading.Event(), threading.Event(), list[Reply]()
     assert daemon.send("clicks", b'{"value": null}').status == 200
     sequencer = daemon.application.sequencer
@@ -252,7 +314,10 @@ def test_unknown_topics_hold_up_nobody_while_the_log_does_not_answer(daemon: Dae
         return refresh()
 
     monkeypatch.setattr(sequencer, "refresh", refresh_late)
-    senders = [threading.Thread(target=lambda: replies.append(daemon.send("nix", b'{"value": null}'))) for _ in range(6)]
+    senders = [
+        threading.Thread(target=lambda: replies.append(daemon.send("nix", b'{"value": null}')))
+        for _ in range(6)
+    ]
     for sender in senders:
         sender.start()
     try:

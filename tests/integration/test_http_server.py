@@ -38,7 +38,11 @@ def listens(server: WebServer) -> bool:
 
 
 def test_alive_and_ready_are_two_things(daemon: Daemon) -> None:
-    assert daemon.call("GET", "/healthz").json() == {"alive": True, "version": "1.2.3", "roles": ["archive", "intake", "reconcile"]}
+    assert daemon.call("GET", "/healthz").json() == {
+        "alive": True,
+        "version": "1.2.3",
+        "roles": ["archive", "intake", "reconcile"],
+    }
     daemon.journal.checked("objects", None, 1_700_000_000_000_000)
     daemon.journal.checked("metadata", "the disk is full", 1_700_000_001_500_000)
     reply = daemon.call("GET", "/readyz")
@@ -47,7 +51,12 @@ def test_alive_and_ready_are_two_things(daemon: Daemon) -> None:
         "ready": False,
         "state": "serving",
         "checks": [
-            {"name": "metadata", "ok": False, "why": "the disk is full", "since": "2023-11-14T22:13:21.500000Z"},
+            {
+                "name": "metadata",
+                "ok": False,
+                "why": "the disk is full",
+                "since": "2023-11-14T22:13:21.500000Z",
+            },
             {"name": "objects", "ok": True, "why": "", "since": "2023-11-14T22:13:20.000000Z"},
         ],
     }
@@ -72,15 +81,31 @@ def test_every_answer_names_the_cluster_once_it_is_known(daemon: Daemon) -> None
 
 def test_what_there_is_and_what_there_is_not(daemon: Daemon) -> None:
     page = daemon.call("GET", "/?topic=orders&refresh=5")
-    assert (page.headers["content-type"], b"['refresh', 'topic']" in page.body) == ("text/html; charset=utf-8", True)
+    assert (page.headers["content-type"], b"['refresh', 'topic']" in page.body) == (
+        "text/html; charset=utf-8",
+        True,
+    )
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert page.headers["cache-control"] == "no-store"
     metrics = daemon.call("GET", "/metrics")
-    assert (metrics.body, metrics.headers["content-type"]) == (b"archiver_up 1\n", "text/plain; version=0.0.4; charset=utf-8")
+    assert (metrics.body, metrics.headers["content-type"]) == (
+        b"archiver_up 1\n",
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
     assert daemon.call("HEAD", "/metrics").body == b""
     served = daemon.call("GET", "/openapi.json").json()
-    assert served == json.loads((Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text(encoding="utf-8"))
-    for path in ("/nix", "/v1", "/v1/admin", "/healthz/", "/v1/topics/clicks", "/v1/topics//records", "/static/../etc/passwd"):
+    assert served == json.loads(
+        (Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text(encoding="utf-8")
+    )
+    for path in (
+        "/nix",
+        "/v1",
+        "/v1/admin",
+        "/healthz/",
+        "/v1/topics/clicks",
+        "/v1/topics//records",
+        "/static/../etc/passwd",
+    ):
         reply = daemon.call("GET", path)
         assert (reply.status, reply.json()["error"]["type"]) == (404, "NotFound"), path
     assert daemon.call("GET", "/v1/topics/clicks/records").status == 405
@@ -124,7 +149,9 @@ def test_health_answers_while_everything_else_hangs(tmp_path: Path, daemon: Daem
         server.stop(PATIENCE_S)
 
 
-def test_an_error_nobody_expected_is_500_and_is_logged(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_nobody_expected_is_500_and_is_logged(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken() -> bytes:
         raise ZeroDivisionError("secret detail")
 
@@ -144,7 +171,9 @@ def test_an_error_nobody_expected_is_500_and_is_logged(daemon: Daemon, caplog: p
         server.stop(1.0)
 
 
-def test_a_taken_port_is_said_once_and_tried_until_it_is_free(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_taken_port_is_said_once_and_tried_until_it_is_free(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -192,7 +221,9 @@ def test_a_port_that_stays_taken_is_logged_again_now_and_then(
     server.stop(1.0)
 
 
-def test_an_address_that_cannot_be_had_stops_nothing(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_address_that_cannot_be_had_stops_nothing(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
     server = WebServer(create_app(daemon.face), "192.0.2.1:0", 0.1)
     server.start()
     server.stop(1.0)

@@ -1,4 +1,5 @@
-"""Clients that send or read slowly: they are cut off within a bound, keep no other client out, and what waits for them is bounded."""
+"""Clients that send or read slowly: they are cut off within a bound, keep no other client out, and what waits
+for them is bounded."""
 
 from __future__ import annotations
 
@@ -59,8 +60,13 @@ def large_page(daemon: Daemon, tmp_path: Path, secure: bool) -> Iterator[Dial]:
     context, tls = None, None
     if secure:
         made = make_certificates(tmp_path / "tls")
-        tls, context = HttpTlsSettings(cert_file=made.server, key_file=made.server_key), ssl.create_default_context(cafile=made.authority)
-    server = WebServer(create_app(replace(daemon.face, metrics=lambda: b"x" * PAGE_BYTES)), "127.0.0.1:0", 1.0, tls)
+        tls, context = (
+            HttpTlsSettings(cert_file=made.server, key_file=made.server_key),
+            ssl.create_default_context(cafile=made.authority),
+        )
+    server = WebServer(
+        create_app(replace(daemon.face, metrics=lambda: b"x" * PAGE_BYTES)), "127.0.0.1:0", 1.0, tls
+    )
     server.start()
 
     def dial() -> socket.socket:
@@ -95,7 +101,8 @@ def test_an_answer_that_nobody_reads_is_not_kept(
 def test_more_requests_do_not_prolong_an_answer_that_nobody_reads(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: list[Any]
 ) -> None:
-    """The second answer is never complete, because it waits for the first: its timer never began, and the connection stayed for ever."""
+    """The second answer is never complete, because it waits for the first: its timer never began, and the
+    connection stayed for ever."""
     monkeypatch.setattr(write_watch, "UNREAD_S", 0.5)
     with large_page(daemon, tmp_path, False) as dial, dial() as client:
         client.sendall(GET_PAGE * 2)
@@ -232,7 +239,10 @@ def budgets(monkeypatch: pytest.MonkeyPatch) -> list[BodyBudget]:
 
 def test_what_is_held_of_all_bodies_is_bounded(tmp_path: Path, budgets: list[BodyBudget]) -> None:
     body = GOOD + b"\n" * (100_000 - len(GOOD))
-    with Daemon(Deployment(tmp_path / "d"), body_bytes_max=100_000, requests_max=2) as daemon, contextlib.ExitStack() as stack:
+    with (
+        Daemon(Deployment(tmp_path / "d"), body_bytes_max=100_000, requests_max=2) as daemon,
+        contextlib.ExitStack() as stack,
+    ):
         waiting = [stack.enter_context(daemon.raw()) for _ in range(2)]
         for one in waiting:
             one.sendall(head(100_000) + body[:-1])
@@ -264,7 +274,9 @@ def test_a_budget_is_given_back_however_a_request_ends() -> None:
 
 
 def test_a_request_for_which_there_is_no_place_once_its_body_is_there_is_refused(tmp_path: Path) -> None:
-    with Daemon(Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h"}}), requests_max=1) as daemon:
+    with Daemon(
+        Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h"}}), requests_max=1
+    ) as daemon:
         assert daemon.writer is not None
         writer = daemon.writer
         with daemon.raw() as late:
@@ -282,7 +294,9 @@ def test_a_request_for_which_there_is_no_place_once_its_body_is_there_is_refused
         assert len(daemon.stored("files")) == 1
 
 
-def test_a_connection_that_was_refused_in_its_body_can_be_used_again(tmp_path: Path, budgets: list[BodyBudget]) -> None:
+def test_a_connection_that_was_refused_in_its_body_can_be_used_again(
+    tmp_path: Path, budgets: list[BodyBudget]
+) -> None:
     with Daemon(Deployment(tmp_path / "d"), body_bytes_max=1024, requests_max=1) as daemon:
         connected = http.client.HTTPConnection(*daemon.address, timeout=PATIENCE_S)
         with daemon.raw() as holder:

@@ -1,4 +1,5 @@
-"""The port over TLS: open to other machines only so, or if told otherwise; renewed without a restart; believed by one certificate alone."""
+"""The port over TLS: open to other machines only so, or if told otherwise; renewed without a restart;
+believed by one certificate alone."""
 
 from __future__ import annotations
 
@@ -61,8 +62,11 @@ def asked(address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSes
         return client.recv(12)
 
 
-def is_let_in(address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> bool:
-    """A refusal is an alert, or an end without one; in TLS 1.3 it comes after the client believes to be connected."""
+def is_let_in(
+    address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> bool:
+    """A refusal is an alert, or an end without one; in TLS 1.3 it comes after the client believes to be
+    connected."""
     try:
         return asked(address, context, session) == b"HTTP/1.1 200"
     except OSError:
@@ -85,12 +89,19 @@ def point_at(daemon: Daemon, made: Certificates, **more: Path) -> None:
     daemon.deployment.write({**daemon.deployment.document(), "http": http})
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:8787", "[::]:8787", "10.1.2.3:8787", "[fe80::1]:8787", "archiver.internal:8787", "0:8787"])
-def test_nothing_is_open_to_others_in_the_clear_unless_told(tmp_path: Path, certificates: Certificates, listen: str) -> None:
+@pytest.mark.parametrize(
+    "listen",
+    ["0.0.0.0:8787", "[::]:8787", "10.1.2.3:8787", "[fe80::1]:8787", "archiver.internal:8787", "0:8787"],
+)
+def test_nothing_is_open_to_others_in_the_clear_unless_told(
+    tmp_path: Path, certificates: Certificates, listen: str
+) -> None:
     deployment = Deployment(tmp_path / "d")
     for http in ({"listen": listen}, {"listen": listen, "allow_http": False}):
         deployment.write({**deployment.document(), "http": http})
-        with pytest.raises(ConfigInvalid, match=r"http\.listen: .* in the clear; give tls a certificate.* allow_http: true"):
+        with pytest.raises(
+            ConfigInvalid, match=r"http\.listen: .* in the clear; give tls a certificate.* allow_http: true"
+        ):
             load_settings(deployment.config, {})
     files = {"cert_file": str(certificates.server), "key_file": str(certificates.server_key)}
     for told in ({"allow_http": True}, {"tls": files}):
@@ -108,9 +119,14 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, certificates: Certif
         HttpTlsSettings(cert_file=certificates.server, key_file=tmp_path / "nowhere")
 
 
-def test_a_certificate_is_shown_and_nothing_is_said_in_the_clear(daemon: Daemon, certificates: Certificates, tmp_path: Path) -> None:
+def test_a_certificate_is_shown_and_nothing_is_said_in_the_clear(
+    daemon: Daemon, certificates: Certificates, tmp_path: Path
+) -> None:
     assert asked(daemon.address, believing(certificates.authority)) == b"HTTP/1.1 200"
-    for stranger in (ssl.create_default_context(), believing(make_certificates(tmp_path / "other").authority)):
+    for stranger in (
+        ssl.create_default_context(),
+        believing(make_certificates(tmp_path / "other").authority),
+    ):
         with pytest.raises(ssl.SSLCertVerificationError):
             asked(daemon.address, stranger)
     with daemon.raw() as client:
@@ -126,7 +142,10 @@ def test_a_certificate_is_shown_and_nothing_is_said_in_the_clear(daemon: Daemon,
 def test_records_and_administration_go_over_it(daemon: Daemon) -> None:
     assert daemon.send("clicks", b'{"value": null}').status == 200
     assert daemon.administer("audit").status == 200
-    assert daemon.send("clicks", b'{"value": null}', Host="localhost:1", Origin="https://localhost:2").status == 403
+    assert (
+        daemon.send("clicks", b'{"value": null}', Host="localhost:1", Origin="https://localhost:2").status
+        == 403
+    )
     assert len(daemon.stored("clicks")) == 1
 
 
@@ -146,7 +165,9 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     with pytest.raises(ssl.SSLCertVerificationError):
         asked(daemon.address, believing(certificates.authority))
     certificates.server.unlink()
-    assert asked(daemon.address, believing(renewed.authority)) == b"HTTP/1.1 200", "while it is away the last one is shown"
+    assert asked(daemon.address, believing(renewed.authority)) == b"HTTP/1.1 200", (
+        "while it is away the last one is shown"
+    )
     assert before.decode().strip() not in caplog.text
 
 
@@ -160,7 +181,9 @@ def test_commands_ask_over_it(daemon: Daemon, certificates: Certificates) -> Non
     assert status["daemon"]["address"] == "{}:{}".format(*daemon.address), status["daemon"]
 
 
-def test_commands_believe_no_other_certificate(daemon: Daemon, certificates: Certificates, tmp_path: Path) -> None:
+def test_commands_believe_no_other_certificate(
+    daemon: Daemon, certificates: Certificates, tmp_path: Path
+) -> None:
     """Also not one that the same authority has signed, as it might for somebody else's machine."""
     asked_for: list[str] = []
     daemon.operations.gate = lambda _: asked_for.append("clean")
@@ -197,7 +220,9 @@ def test_only_clients_with_a_certificate_are_let_in(tmp_path: Path, certificates
         assert (done.code, worked) == (0, ["clean"]), done.err
 
 
-def test_an_authority_that_was_taken_away_lets_nobody_in_again(tmp_path: Path, certificates: Certificates) -> None:
+def test_an_authority_that_was_taken_away_lets_nobody_in_again(
+    tmp_path: Path, certificates: Certificates
+) -> None:
     """Not by a session from when it was believed either: one that is taken up again shows no certificate."""
     authorities = tmp_path / "clients.pem"
     shutil.copy(certificates.authority, authorities)
@@ -256,10 +281,16 @@ def test_whoever_does_not_shake_hands_counts(
     monkeypatch.setattr(Listener, "connections_max", MOST)
     monkeypatch.setattr(listener, "HEAD_S", 10 * PATIENCE_S)
     context = believing(certificates.authority)
-    with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon, contextlib.ExitStack() as open_until_the_end:
+    with (
+        Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon,
+        contextlib.ExitStack() as open_until_the_end,
+    ):
 
         def more(count: int) -> list[socket.socket]:
-            clients = [open_until_the_end.enter_context(socket.create_connection(daemon.address, PATIENCE_S)) for _ in range(count)]
+            clients = [
+                open_until_the_end.enter_context(socket.create_connection(daemon.address, PATIENCE_S))
+                for _ in range(count)
+            ]
             for client in clients:
                 with contextlib.suppress(ConnectionError):
                     client.sendall(said)
@@ -318,10 +349,24 @@ def test_a_port_without_a_usable_certificate_is_tried_again(
         server.stop(PATIENCE_S)
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(certificates: Certificates, tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(
+    certificates: Certificates, tmp_path: Path
+) -> None:
     locked = tmp_path / "locked.key"
-    command: list[Any] = ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", certificates.server_key, "-out", locked]
+    command: list[Any] = [
+        "openssl",
+        "ec",
+        "-aes256",
+        "-passout",
+        "pass:x",
+        "-in",
+        certificates.server_key,
+        "-out",
+        locked,
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    given = HttpTlsSettings(cert_file=certificates.server, key_file=locked, client_ca_file=certificates.authority)
+    given = HttpTlsSettings(
+        cert_file=certificates.server, key_file=locked, client_ca_file=certificates.authority
+    )
     with pytest.raises(Halt, match=r"locked\.key \(http\.tls\) cannot be used"):
         client_context(given)

@@ -1,4 +1,5 @@
-"""Tokens: no route of administration is without, whichever there are, and records have one where it is set."""
+"""Tokens: no route of administration is without, whichever there are, and records have one where it is
+set."""
 
 from __future__ import annotations
 
@@ -67,9 +68,10 @@ def test_every_route_is_public_by_name_or_asks_for_the_token(daemon: Daemon) -> 
                     reply = daemon.call(method, route.path, body, headers)
                     assert reply.status == status, (method, route.path, given)
                     assert TOKEN.encode() not in reply.body
-            assert daemon.call(method, f"{route.path}?token={quote(TOKEN)}&access_token={quote(TOKEN)}").status == 401, (
-                "an address is no place for it"
-            )
+            assert (
+                daemon.call(method, f"{route.path}?token={quote(TOKEN)}&access_token={quote(TOKEN)}").status
+                == 401
+            ), "an address is no place for it"
             assert daemon.call(method, route.path, headers={"Cookie": f"token={TOKEN}"}).status == 401
     assert asked == []
 
@@ -92,7 +94,12 @@ def test_tokens_are_compared_in_constant_time(daemon: Daemon, monkeypatch: pytes
 
 
 def test_records_ask_for_their_token_where_one_is_set(daemon: Daemon, tmp_path: Path) -> None:
-    for given, status in [(None, 401), (f"Bearer {SENDING.upper()}", 403), (f"Bearer {SENDING[:-1]}", 403), (f"Bearer {TOKEN}", 403)]:
+    for given, status in [
+        (None, 401),
+        (f"Bearer {SENDING.upper()}", 403),
+        (f"Bearer {SENDING[:-1]}", 403),
+        (f"Bearer {TOKEN}", 403),
+    ]:
         headers = {} if given is None else {"Authorization": given}
         reply = daemon.send("clicks", b'{"value": null}', **headers)
         assert (reply.status, "nothing was sent" in reply.error) == (status, True)
@@ -115,7 +122,10 @@ def test_the_token_of_records_is_never_written_in_the_configuration(tmp_path: Pa
     assert (shown.code, SENDING in shown.out + shown.err) == (0, False)
 
 
-@pytest.mark.parametrize("topic", ["..%2f..%2fevil", "%2e%2e", ".%2e/x", "a%00b", "a%0ab", "%3Cscript%3E", "clicks%2f..", "a" * 300])
+@pytest.mark.parametrize(
+    "topic",
+    ["..%2f..%2fevil", "%2e%2e", ".%2e/x", "a%00b", "a%0ab", "%3Cscript%3E", "clicks%2f..", "a" * 300],
+)
 def test_no_path_of_a_request_becomes_a_path_of_ours(daemon: Daemon, topic: str) -> None:
     reply = daemon.send(topic, b'{"value": null}', Authorization=f"Bearer {SENDING}")
     assert reply.status in (400, 404), reply.body

@@ -51,9 +51,14 @@ def segments(rig: IntakeRig, partition: int = 0) -> list[int]:
     return [one.rows for one in fold.segments((fold.topics_by_name["t"].topic_id, partition))]
 
 
-def sent(writer: IntakeWriter, producer: Producer, *values: bytes, sequence: int | None = None) -> list[Acknowledgement]:
+def sent(
+    writer: IntakeWriter, producer: Producer, *values: bytes, sequence: int | None = None
+) -> list[Acknowledgement]:
     """One by one in one flush."""
-    pending = [producer.send("t", record(value), 0, None if sequence is None else sequence + number) for number, value in enumerate(values)]
+    pending = [
+        producer.send("t", record(value), 0, None if sequence is None else sequence + number)
+        for number, value in enumerate(values)
+    ]
     writer.flush()
     return [one.result(WAIT_S) for one in pending]
 
@@ -83,7 +88,11 @@ def test_the_file_says_whose_records_they_are_and_how_long_the_log_was(rig: Inta
     (key,) = rig.intake_keys()
     file = pq.ParquetFile(rig.objects.open_input(key))
     assert (file.metadata.metadata or {})[LOG_INDEX_KEY.encode()] == str(index).encode()
-    rows = file.read().select(["value", "producer_id", "producer_epoch", "sequence", "transactional", "batch"]).to_pylist()
+    rows = (
+        file.read()
+        .select(["value", "producer_id", "producer_epoch", "sequence", "transactional", "batch"])
+        .to_pylist()
+    )
     assert [tuple(row.values()) for row in rows] == [
         (b"a", producer.producer_id, 0, 0, False, 0),
         (b"c", producer.producer_id, 0, 1, False, 1),
@@ -122,7 +131,8 @@ def test_what_failed_gives_its_numbers_back(rig: IntakeRig) -> None:
 
 
 def test_nothing_overtakes_a_record_that_failed(rig: IntakeRig) -> None:
-    """What was numbered before the failure is not even written: its number may belong to another record by then."""
+    """What was numbered before the failure is not even written: its number may belong to another record by
+    then."""
     held, begun = threading.Event(), threading.Event()
     create = rig.objects.create
 
@@ -209,7 +219,9 @@ def test_numbers_wrap(rig: IntakeRig) -> None:
         known = rig.sequencer.fold.producers.get(producer.producer_id)
         assert known is not None
         tp = (rig.sequencer.fold.topics_by_name["t"].topic_id, 0)
-        known.batches[tp] = deque([KnownBatch(start - 1, 1, 0)], maxlen=5)  # as if two thousand million records were there
+        known.batches[tp] = deque(
+            [KnownBatch(start - 1, 1, 0)], maxlen=5
+        )  # as if two thousand million records were there
         pending = producer.send_batch("t", batch_of([b"%d" % number for number in range(5)]), 0)
         writer.flush()
         assert pending.sequences is not None

@@ -1,4 +1,5 @@
-"""The tables and archives as other people's code sees them: DuckDB reads the files, Spark with Iceberg's runtime reads the tables."""
+"""The tables and archives as other people's code sees them: DuckDB reads the files, Spark with Iceberg's
+runtime reads the tables."""
 
 from __future__ import annotations
 
@@ -27,9 +28,14 @@ IVY_CACHE = ROOT / ".cache" / "ivy"
 
 
 @pytest.fixture(scope="module")
-def archived(tmp_path_factory: pytest.TempPathFactory, spark_session: SparkSession) -> tuple[Deployment, dict[tuple[str, int], list[Any]]]:  # noqa: F811
+def archived(
+    tmp_path_factory: pytest.TempPathFactory,
+    spark_session: SparkSession,  # noqa: F811
+) -> tuple[Deployment, dict[tuple[str, int], list[Any]]]:
     """Three rounds of records; per topic partition what was sent, in the order of offsets."""
-    deployment = Deployment(tmp_path_factory.mktemp("readers") / "d", overrides={"archive": {"max_bytes": "4KiB"}})
+    deployment = Deployment(
+        tmp_path_factory.mktemp("readers") / "d", overrides={"archive": {"max_bytes": "4KiB"}}
+    )
     sent: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for first in (0, 400, 700):
         records = sample_records(300, first)
@@ -44,9 +50,14 @@ def archived(tmp_path_factory: pytest.TempPathFactory, spark_session: SparkSessi
     return deployment, {place: [record for _, record in placed] for place, placed in sent.items()}
 
 
-def test_duckdb_finds_every_offset_once_in_order(archived: tuple[Deployment, dict[tuple[str, int], list[Any]]]) -> None:
+def test_duckdb_finds_every_offset_once_in_order(
+    archived: tuple[Deployment, dict[tuple[str, int], list[Any]]],
+) -> None:
     deployment, sent = archived
-    ids = {item["topic"]: item["topic_id"] for item in deployment.cli("topics", "list", "--output", "json").json()["topics"]}
+    ids = {
+        item["topic"]: item["topic_id"]
+        for item in deployment.cli("topics", "list", "--output", "json").json()["topics"]
+    }
     checked = 0
     for (topic, partition), records in sent.items():
         if topic == "kept":
@@ -55,7 +66,8 @@ def test_duckdb_finds_every_offset_once_in_order(archived: tuple[Deployment, dic
         files = sorted(str(path) for path in folder.rglob("*.parquet"))
         assert len(files) > 1, "several archives per partition are wanted here"
         rows = duckdb.execute(
-            "SELECT kafka.partition, kafka.offset, epoch_us(kafka.ingest_timestamp), epoch_us(kafka.event_timestamp), key, headers "
+            "SELECT kafka.partition, kafka.offset, epoch_us(kafka.ingest_timestamp), "
+            "epoch_us(kafka.event_timestamp), key, headers "
             f"FROM read_parquet({files}, filename = true) ORDER BY filename, file_row_number"
         ).fetchall()
         assert [row[0] for row in rows] == [partition] * len(records)
@@ -64,12 +76,16 @@ def test_duckdb_finds_every_offset_once_in_order(archived: tuple[Deployment, dic
         assert ingested == sorted(ingested)
         for row, record in zip(rows, records, strict=True):
             assert (None if row[4] is None else row[4]["__raw__"]) == _bytes(record["key"])
-            assert [[item["key"], item["value"]] for item in row[5]] == [[name, _bytes(value)] for name, value in record["headers"]]
+            assert [[item["key"], item["value"]] for item in row[5]] == [
+                [name, _bytes(value)] for name, value in record["headers"]
+            ]
             checked += 1
     assert checked > 500
 
 
-def test_duckdb_finds_the_values_that_were_sent(archived: tuple[Deployment, dict[tuple[str, int], list[Any]]]) -> None:
+def test_duckdb_finds_the_values_that_were_sent(
+    archived: tuple[Deployment, dict[tuple[str, int], list[Any]]],
+) -> None:
     deployment, sent = archived
     found = {item["topic"]: item for item in deployment.cli("tables", "--output", "json").json()["tables"]}
     kinds = {"decoded": 0, "raw": 0, "null": 0}
@@ -89,7 +105,9 @@ def test_duckdb_finds_the_values_that_were_sent(archived: tuple[Deployment, dict
         else:
             message = _order(original)
             assert (value["id"], value["customer"]) == (message.id, message.customer)
-            assert [(line["sku"], line["quantity"]) for line in value["lines"]] == [(line.sku, line.quantity) for line in message.lines]
+            assert [(line["sku"], line["quantity"]) for line in value["lines"]] == [
+                (line.sku, line.quantity) for line in message.lines
+            ]
             kinds["decoded"] += 1
     assert len(rows) == sum(len(records) for (topic, _), records in sent.items() if topic == "orders")
     assert all(kinds.values()), kinds
@@ -113,30 +131,52 @@ def test_spark_sql_reads_the_tables(archived: tuple[Deployment, dict[tuple[str, 
     assert done.returncode == 0, done.stderr[-2000:]
     answer = json.loads(done.stdout.splitlines()[-1])
     for topic in ("orders", "clicks"):
-        expected = {str(partition): len(records) for (name, partition), records in sent.items() if name == topic}
+        expected = {
+            str(partition): len(records) for (name, partition), records in sent.items() if name == topic
+        }
         assert answer[topic]["rows"] == expected
         assert answer[topic]["distinct"] == expected
-    originals = [_bytes(record["value"]) for (topic, _), records in sent.items() if topic == "orders" for record in records]
-    lines = [_order(value).lines for value in originals if value is not None and not value.startswith(b"\xff")]
+    originals = [
+        _bytes(record["value"])
+        for (topic, _), records in sent.items()
+        if topic == "orders"
+        for record in records
+    ]
+    lines = [
+        _order(value).lines for value in originals if value is not None and not value.startswith(b"\xff")
+    ]
     assert answer["quantity"] == sum(line.quantity for each in lines for line in each)
     assert answer["found"] == 1
     assert answer["files"] > 3
 
 
-def test_what_tables_prints_runs_as_it_stands(archived: tuple[Deployment, dict[tuple[str, int], list[Any]]]) -> None:
-    """Spark's command in a shell, with nothing added but where its packages are kept; DuckDB's query as it is."""
+def test_what_tables_prints_runs_as_it_stands(
+    archived: tuple[Deployment, dict[tuple[str, int], list[Any]]],
+) -> None:
+    """Spark's command in a shell, with nothing added but where its packages are kept; DuckDB's query as it
+    is."""
     deployment, sent = archived
     found = {item["topic"]: item for item in deployment.cli("tables", "--output", "json").json()["tables"]}
     expected = sum(len(records) for (topic, _), records in sent.items() if topic == "clicks")
     rows = duckdb.execute(found["clicks"]["duckdb"])
     assert [column[0] for column in rows.description] == ["key", "value", "headers", "kafka"]
-    assert len(duckdb.execute(f"SELECT kafka.offset FROM ({found['clicks']['duckdb']})").fetchall()) == expected
-    command = found["clicks"]["spark"].replace("SELECT * FROM shop.clicks LIMIT 10", "SELECT count(*) FROM shop.clicks")
+    assert (
+        len(duckdb.execute(f"SELECT kafka.offset FROM ({found['clicks']['duckdb']})").fetchall()) == expected
+    )
+    command = found["clicks"]["spark"].replace(
+        "SELECT * FROM shop.clicks LIMIT 10", "SELECT count(*) FROM shop.clicks"
+    )
     assert "count(*)" in command
     first, rest = command.split("\n", 1)
     before = set(deployment.root.iterdir())
-    kept = f" --conf spark.jars.ivy={IVY_CACHE} --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1"
-    first = first.replace("spark-sql", str(Path(sys.executable).parent / "spark-sql"), 1) if first.startswith("spark-sql") else first
+    kept = (
+        f" --conf spark.jars.ivy={IVY_CACHE} --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1"
+    )
+    first = (
+        first.replace("spark-sql", str(Path(sys.executable).parent / "spark-sql"), 1)
+        if first.startswith("spark-sql")
+        else first
+    )
     done = subprocess.run(
         ["bash", "-c", f"{first.removesuffix(chr(92)).rstrip()}{kept} \\\n{rest}"],
         capture_output=True,

@@ -12,7 +12,15 @@ import pytest
 
 from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.errors import Corrupted, Halt
-from intake.format import FOOTER_TAIL_BYTES, INTAKE_SCHEMA, READ_SCHEMA, SegmentRows, footer_length, footer_sha256, write_intake_file
+from intake.format import (
+    FOOTER_TAIL_BYTES,
+    INTAKE_SCHEMA,
+    READ_SCHEMA,
+    SegmentRows,
+    footer_length,
+    footer_sha256,
+    write_intake_file,
+)
 from intake.read.reader import IntakeReader
 from intake.records import Record
 from intake.segments import FileRef, SegmentRef
@@ -30,27 +38,42 @@ class File:
         with self.rig.writer(delay_max=60, row_group_bytes=4096) as writer:
             pending = [
                 writer.send(
-                    "t", Record(b"key-%d" % n, None if n % 7 == 0 else b"value-%d" % n * 8, (("h", b"%d" % n),) if n % 3 else (), n), n % 3
+                    "t",
+                    Record(
+                        b"key-%d" % n,
+                        None if n % 7 == 0 else b"value-%d" % n * 8,
+                        (("h", b"%d" % n),) if n % 3 else (),
+                        n,
+                    ),
+                    n % 3,
                 )
                 for n in range(150)
             ]
             writer.flush()
             assert {one.result(WAIT_S).outcome for one in pending} == {"ok"}
         fold = self.rig.reread()
-        self.segments = [segment for partition in range(3) for segment in fold.segments((topic.topic_id, partition))]
+        self.segments = [
+            segment for partition in range(3) for segment in fold.segments((topic.topic_id, partition))
+        ]
         self.ref = self.segments[0].file
         self.path = folder / "data" / self.ref.key
         self.data = self.path.read_bytes()
         self.records = self.read()
 
     def read(self) -> list[Any]:
-        return [(segment.base, batch.to_pylist()) for segment, batch in IntakeReader(self.rig.objects).read(self.ref, self.segments)]
+        return [
+            (segment.base, batch.to_pylist())
+            for segment, batch in IntakeReader(self.rig.objects).read(self.ref, self.segments)
+        ]
 
     def read_as(self, data: bytes) -> list[Any]:
         """Read as if the object held `data`."""
         objects = MemoryObjectStore()
         objects.create(self.ref.key, data)
-        return [(segment.base, batch.to_pylist()) for segment, batch in IntakeReader(objects).read(self.ref, self.segments)]
+        return [
+            (segment.base, batch.to_pylist())
+            for segment, batch in IntakeReader(objects).read(self.ref, self.segments)
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +109,10 @@ def test_segments_are_read_in_file_order_and_each_row_group_once(file: File) -> 
 
 @pytest.mark.parametrize("kept", [0, 3, 4, 100, -1, -8, -9])
 def test_a_truncated_file_is_refused_by_name(file: File, kept: int) -> None:
-    with pytest.raises(Corrupted, match=f"intake file {file.ref.key} .*entry 1 of the intake log.*bytes, the log says {file.ref.size}"):
+    with pytest.raises(
+        Corrupted,
+        match=f"intake file {file.ref.key} .*entry 1 of the intake log.*bytes, the log says {file.ref.size}",
+    ):
         file.read_as(file.data[:kept])
 
 
@@ -97,7 +123,9 @@ def test_a_longer_file_is_refused(file: File) -> None:
 
 def test_a_file_of_other_records_is_refused(file: File) -> None:
     start = footer_start(file.data)
-    with pytest.raises(Corrupted, match=r"its footer is not the one that was written|does not end in a Parquet footer"):
+    with pytest.raises(
+        Corrupted, match=r"its footer is not the one that was written|does not end in a Parquet footer"
+    ):
         file.read_as(file.data[:start] + bytes(len(file.data) - start - 8) + file.data[-8:])
 
 
@@ -129,10 +157,19 @@ def pages(file: File) -> Iterator[tuple[str, int, int]]:
 
 @pytest.mark.parametrize(
     "column",
-    ["key", "value", "headers.list.element.key", "headers.list.element.value", "event_timestamp", "accept_timestamp", "batch"],
+    [
+        "key",
+        "value",
+        "headers.list.element.key",
+        "headers.list.element.value",
+        "event_timestamp",
+        "accept_timestamp",
+        "batch",
+    ],
 )
 def test_a_bit_of_the_pages_is_seen_or_changes_no_record(file: File, column: str) -> None:
-    # The data of a page is covered by its checksum. Its header is not: most of it is needed to find the data, a few fields nobody reads.
+    # The data of a page is covered by its checksum. Its header is not: most of it is needed to find the data,
+    # a few fields nobody reads.
     start, end = next((start, end) for name, start, end in pages(file) if name == column)
     seen = 0
     places = range(start, end, max(1, (end - start) // 150))
@@ -165,7 +202,11 @@ def test_neighbours_of_a_damaged_file_are_still_read(tmp_path: Path) -> None:
     damaged.chmod(0o600)
     damaged.write_bytes(damaged.read_bytes()[:-1])
     reader = IntakeReader(rig.objects)
-    assert [batch.column("value").to_pylist() for n in (0, 2) for _, batch in reader.read(segments[n].file, [segments[n]])] == [
+    assert [
+        batch.column("value").to_pylist()
+        for n in (0, 2)
+        for _, batch in reader.read(segments[n].file, [segments[n]])
+    ] == [
         [b"0"],
         [b"2"],
     ]
@@ -184,7 +225,14 @@ def test_a_log_that_states_places_beyond_the_file_is_refused(file: File) -> None
 
 
 def test_a_file_of_another_format_halts(file: File) -> None:
-    cells = {"topic": "t", "partition": 0, "headers": [], "event_timestamp": 0, "accept_timestamp": 0, "batch": 0}
+    cells = {
+        "topic": "t",
+        "partition": 0,
+        "headers": [],
+        "event_timestamp": 0,
+        "accept_timestamp": 0,
+        "batch": 0,
+    }
     segment = SegmentRows(file.rig.topic("t", 3).topic_id, 0, 1, 0, 0)
     data = write_intake_file(pa.Table.from_pylist([cells], schema=INTAKE_SCHEMA), [segment], 1).data
     newer = data.replace(b"archiver.intake_format\x18\x011", b"archiver.intake_format\x18\x012")

@@ -1,4 +1,5 @@
-"""The mirror on a real broker: what lands is what the broker has, bit for bit, each record once, through everything a broker may do.
+"""The mirror on a real broker: what lands is what the broker has, bit for bit, each record once, through
+everything a broker may do.
 
 What the broker has is read independently (`tests.support.kafka.mirroring`), and compared whole.
 """
@@ -37,7 +38,8 @@ def topic(server: KafkaServer) -> str:
 
 
 class Ahead(SystemClock):
-    """The machine's clocks, moved on by the test: what waits for hours is due at once, and nothing is before."""
+    """The machine's clocks, moved on by the test: what waits for hours is due at once, and nothing is
+    before."""
 
     ahead_s = 0.0
 
@@ -71,7 +73,12 @@ def test_records_land_with_everything_they_have(site: Site, cluster: Cluster, to
     assert same(site, topic, 3) == 602
     assert [one.timestamp_ms for one in site.records(topic)[:2]] == [1, 4_102_444_800_123]
     assert site.gaps(topic) == []
-    assert (mirror.state.topics, mirror.state.partitions, mirror.kinds, mirror.state.trouble) == (1, 3, [], None)
+    assert (mirror.state.topics, mirror.state.partitions, mirror.kinds, mirror.state.trouble) == (
+        1,
+        3,
+        [],
+        None,
+    )
     mirror.close()
 
 
@@ -109,7 +116,13 @@ def test_what_compaction_took_is_a_gap(site: Site, cluster: Cluster, topic: str)
     quick = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.001", "delete_retention_ms": "0"}
     cluster.create(topic, 1, cleanup_policy="compact", **quick)
     for number in range(30):
-        cluster.send(topic, [{"key": b"one", "value": b"%d" % number}, {"key": b"%d" % (number % 7), "value": b"v%d" % number}])
+        cluster.send(
+            topic,
+            [
+                {"key": b"one", "value": b"%d" % number},
+                {"key": b"%d" % (number % 7), "value": b"v%d" % number},
+            ],
+        )
     deadline = time.monotonic() + 60
     while len(upstream_records(site.brokers, topic)) > 30:
         assert time.monotonic() < deadline, "the broker compacts nothing"
@@ -124,7 +137,9 @@ def test_what_compaction_took_is_a_gap(site: Site, cluster: Cluster, topic: str)
     assert len(site.gaps(topic)) > 3
 
 
-def test_partitions_and_topics_that_come_later_begin_at_their_first_record(site: Site, cluster: Cluster, topic: str) -> None:
+def test_partitions_and_topics_that_come_later_begin_at_their_first_record(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
     cluster.create(f"{topic}.a")
     cluster.send(f"{topic}.a", numbered(0, 5))
     mirror = site.process(f"{topic}[.].*", from_="latest")
@@ -141,7 +156,10 @@ def test_partitions_and_topics_that_come_later_begin_at_their_first_record(site:
     assert site.gaps(f"{topic}.a") == [(0, 5)]
     assert same_partition(site, f"{topic}.a", 2) == 5
     assert same(site, f"{topic}.b", 2) == 9
-    assert sorted(name for name in site.backlog().topics_by_name if topic in name) == [f"{topic}.a", f"{topic}.b"]
+    assert sorted(name for name in site.backlog().topics_by_name if topic in name) == [
+        f"{topic}.a",
+        f"{topic}.b",
+    ]
 
 
 def same_partition(site: Site, topic: str, partition: int) -> int:
@@ -185,7 +203,9 @@ class Slow(KafkaClient):
         return super().bounds(places)
 
 
-def test_a_partition_that_another_process_has_begun_is_not_begun_again(site: Site, cluster: Cluster, topic: str) -> None:
+def test_a_partition_that_another_process_has_begun_is_not_begun_again(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
     """Even at 0, where it stands as if nobody had."""
     cluster.create(topic)
     first = site.process(topic, from_="latest", delay_max=60)
@@ -219,7 +239,9 @@ class Mute(KafkaClient):
         return {place: one for place, one in super().bounds(places).items() if place != self.of}
 
 
-def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(site: Site, cluster: Cluster, topic: str) -> None:
+def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
     cluster.create(topic, 2)
     site.clock = clock = Ahead()
     mute: Mute
@@ -231,7 +253,9 @@ def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(s
     for _ in range(60):
         clock.ahead_s += 60
         mirror.step()
-    assert 5 <= mute.looks - before <= 13, "after 1, 2, 4, … seconds: a dozen looks in the first hour, not one each second"
+    assert 5 <= mute.looks - before <= 13, (
+        "after 1, 2, 4, … seconds: a dozen looks in the first hour, not one each second"
+    )
     mute.of = None
     clock.ahead_s += 3600
     mirror.until(lambda: mirror.state.partitions == 2, "a look")
@@ -244,7 +268,9 @@ def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(s
     mirror.close()
 
 
-def test_from_is_followed_for_a_partition_that_was_there_and_told_nothing(site: Site, cluster: Cluster, topic: str) -> None:
+def test_from_is_followed_for_a_partition_that_was_there_and_told_nothing(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
     cluster.create(f"{topic}.a", 2)
     cluster.send(f"{topic}.a", numbered(0, 5) + numbered(0, 5, partition=1))
     mute: Mute
@@ -264,7 +290,9 @@ def test_from_is_followed_for_a_partition_that_was_there_and_told_nothing(site: 
     assert same(site, f"{topic}.b") == 7
 
 
-def test_with_more_partitions_than_may_be_those_that_were_begun_go_on(site: Site, cluster: Cluster, topic: str) -> None:
+def test_with_more_partitions_than_may_be_those_that_were_begun_go_on(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
     cluster.create(f"{topic}.b", 2)
     mirror = site.process(f"{topic}.*", partitions_max=2)
     mirror.until(lambda: mirror.state.partitions == 2)
@@ -316,7 +344,8 @@ def test_a_topic_made_anew_is_a_finding(site: Site, cluster: Cluster, topic: str
 
 
 def test_a_topic_made_anew_between_two_looks_gives_nothing(site: Site, cluster: Cluster, topic: str) -> None:
-    """Nothing but the question before each piece tells: the position is within the new topic, and the next look is an hour away."""
+    """Nothing but the question before each piece tells: the position is within the new topic, and the next
+    look is an hour away."""
     cluster.create(topic)
     cluster.send(topic, numbered(0, 5))
     mirror = site.process(topic, discover_interval=3600)
@@ -367,10 +396,16 @@ def test_a_log_that_was_read_and_is_deleted_is_no_finding(site: Site, cluster: C
     assert mirror.kinds == [] and len(site.records(topic)) == 10
 
 
-def test_a_record_that_cannot_be_stored_stops_its_partition_before_it(site: Site, cluster: Cluster, topic: str) -> None:
+def test_a_record_that_cannot_be_stored_stops_its_partition_before_it(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
     cluster.create(topic, 2, max_message_bytes="2000000")
     large = {"value": b"x" * 100_000}
-    cluster.send(topic, [*numbered(0, 3), large, *numbered(4, 3), *numbered(0, 8, partition=1)], **{"message.max.bytes": "2000000"})
+    cluster.send(
+        topic,
+        [*numbered(0, 3), large, *numbered(4, 3), *numbered(0, 8, partition=1)],
+        **{"message.max.bytes": "2000000"},
+    )
     mirror = site.process(topic, record_bytes_max=50_000)
     mirror.until(lambda: mirror.state.records == 11, "what can be stored")
     assert mirror.kinds == [(f"{topic}:0", "unstorable")]
@@ -398,7 +433,9 @@ def test_a_finding_ends_with_the_topic_it_is_about(site: Site, cluster: Cluster,
     assert [one.offset for one in site.records(topic)] == [4, 5, 6]
 
 
-def test_two_that_mirror_the_same_land_everything_once(site: Site, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_that_mirror_the_same_land_everything_once(
+    site: Site, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG", "intake.sources.kafka.mirror")
     cluster.create(topic, 3)
     site.clock = clock = Ahead()
@@ -420,8 +457,12 @@ def test_two_that_mirror_the_same_land_everything_once(site: Site, cluster: Clus
     assert [mirror.state.records for mirror in pair] == [450, 450]
     races = [one for one in caplog.records if "another process" in one.getMessage()]
     assert len(races) >= 6
-    assert sum(one.levelname == "INFO" for one in races) == len(pair), "once in each process: races are normal between two"
-    assert sum("more" in one.getMessage() for one in caplog.records if one.levelname == "INFO") == len(pair), "partitions are news once"
+    assert sum(one.levelname == "INFO" for one in races) == len(pair), (
+        "once in each process: races are normal between two"
+    )
+    assert sum("more" in one.getMessage() for one in caplog.records if one.levelname == "INFO") == len(
+        pair
+    ), "partitions are news once"
 
 
 def test_nothing_is_committed_to_the_cluster(site: Site, cluster: Cluster, topic: str) -> None:
@@ -479,7 +520,16 @@ def certified(folder: Path) -> tuple[Path, Path]:
     """A key with a certificate of its own for 127.0.0.1, and that certificate."""
     store, ca_file = folder / "keys.p12", folder / "ca.pem"
     keytool = str(require_java(os.environ).executable.with_name("keytool"))
-    common = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", _STORE_PASSWORD, "-alias", "broker"]
+    common = [
+        "-keystore",
+        str(store),
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        _STORE_PASSWORD,
+        "-alias",
+        "broker",
+    ]
     names = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-ext", "bc=ca:true", "-validity", "2"]
     for asked in (["-genkeypair", "-keyalg", "RSA", *names], ["-exportcert", "-rfc", "-file", str(ca_file)]):
         subprocess.run([keytool, *asked, *common], check=True, capture_output=True, timeout=60)

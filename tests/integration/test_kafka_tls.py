@@ -1,5 +1,5 @@
-"""A Kafka cluster over TLS, for a source and for the control topic: whoever signed its certificate must be believed, and the name must be
-its own; with a password the same connection also says who we are.
+"""A Kafka cluster over TLS, for a source and for the control topic: whoever signed its certificate must be
+believed, and the name must be its own; with a password the same connection also says who we are.
 """
 
 from __future__ import annotations
@@ -51,12 +51,19 @@ def secured(folder: Path, made: Certificates, protocol: str = "SSL", **more: obj
 
 
 def source(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaClient:
-    return KafkaClient(KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=within_s), SystemClock())
+    return KafkaClient(
+        KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=within_s),
+        SystemClock(),
+    )
 
 
 def control_topic(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaTopic:
     settings = ControlTopicSettings(
-        brokers=server.brokers, topic=TOPIC, properties=given, request_timeout=within_s, delivery_timeout=PATIENCE_S
+        brokers=server.brokers,
+        topic=TOPIC,
+        properties=given,
+        request_timeout=within_s,
+        delivery_timeout=PATIENCE_S,
     )
     return KafkaTopic(settings, SystemClock())
 
@@ -107,7 +114,9 @@ def test_a_cluster_is_believed_by_its_authority_and_its_name_alone(tmp_path: Pat
         authority = str(made.authority)
         nobody_believes(server, {"security.protocol": "SSL", "ssl.ca.location": authority})
         unnamed = {"ssl_ca_location": authority, "ssl_endpoint_identification_algorithm": "none"}
-        assert admin(server, security_protocol="SSL", **unnamed).list_topics(timeout=30).brokers, "only its name is wrong"
+        assert admin(server, security_protocol="SSL", **unnamed).list_topics(timeout=30).brokers, (
+            "only its name is wrong"
+        )
 
 
 def test_a_password_goes_over_tls_and_records_come_and_go(tmp_path: Path) -> None:
@@ -120,7 +129,10 @@ def test_a_password_goes_over_tls_and_records_come_and_go(tmp_path: Path) -> Non
         "ssl.ca.location": str(made.authority),
     }
     with secured(tmp_path, made, "SASL_SSL", **LOGINS) as server:
-        as_text = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in given.items()}
+        as_text = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in given.items()
+        }
         Cluster(server.brokers, **as_text).create(TOPIC)
         publisher = control_topic(server, given)
         try:

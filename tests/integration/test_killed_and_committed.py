@@ -1,4 +1,5 @@
-"""An archive that came into its table and was compacted and expired out of it before the ledger heard: killed, and nobody else has it."""
+"""An archive that came into its table and was compacted and expired out of it before the ledger heard:
+killed, and nobody else has it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ def test_streams_read_it_and_a_rebuild_takes_it(tmp_path: Path) -> None:
         assert driver.archive().topics["clicks"].state == "deferred"
     rewrite(deployment, "replace")
     with catalog_table(deployment, "shop.clicks") as table, table.maintenance.expire_snapshots() as expire:
-        expire.by_ids([item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != table.metadata.current_snapshot_id])
+        expire.by_ids(
+            [
+                item.snapshot_id
+                for item in table.metadata.snapshots
+                if item.snapshot_id != table.metadata.current_snapshot_id
+            ]
+        )
     with Driver(deployment) as driver:
         driver.archive()
         (killed,) = driver.application.ledger().topic(driver.topic_id("clicks")).killed.values()
@@ -32,7 +39,9 @@ def test_streams_read_it_and_a_rebuild_takes_it(tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         assert [record.value for record in driver.records("clicks")[0]] == [b"a"] * 5 + [b"b"] * 2
     lose_catalog(deployment)
-    (rebuilt,) = deployment.cli("reconcile", "--rebuild", "--topic", "clicks", "--output", "json").json()["tables"]
+    (rebuilt,) = deployment.cli("reconcile", "--rebuild", "--topic", "clicks", "--output", "json").json()[
+        "tables"
+    ]
     assert (rebuilt["state"], rebuilt["files"], rebuilt["rows"]) == ("rebuilt", 2, 7), rebuilt
     assert places_by_duckdb(deployment, "shop.clicks") == [(0, offset) for offset in range(7)]
     with Driver(deployment) as driver:

@@ -1,4 +1,5 @@
-"""What cannot be read for want of memory, files or a connection is no damage: it is tried again, and nobody is told to restore anything."""
+"""What cannot be read for want of memory, files or a connection is no damage: it is tried again, and nobody
+is told to restore anything."""
 
 from __future__ import annotations
 
@@ -69,7 +70,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def undecoded(world: World, found: FoundArchive) -> object:
-    return list(undecoded_rows(world.store, DoubtedFile(found.key, found.key, found.size, parse_archive_key(found.key))))
+    return list(
+        undecoded_rows(
+            world.store, DoubtedFile(found.key, found.key, found.size, parse_archive_key(found.key))
+        )
+    )
 
 
 def records(world: World, found: FoundArchive) -> None:
@@ -85,7 +90,11 @@ def shelved(world: World, _: FoundArchive) -> object:
 
 READERS: dict[str, tuple[object, str, Callable[[World, FoundArchive], object]]] = {
     "a footer": (pq, "read_metadata", lambda world, found: read_footer(world.store, found, CLUSTER)),
-    "what a table is told": (pq, "read_metadata", lambda world, found: describe_archive(world.store, found, CLUSTER)),
+    "what a table is told": (
+        pq,
+        "read_metadata",
+        lambda world, found: describe_archive(world.store, found, CLUSTER),
+    ),
     "undecoded rows": (pq, "ParquetFile", undecoded),
     "records made anew": (pq.ParquetFile, "iter_batches", records),
     "a shelf's index": (pq, "read_metadata", shelved),
@@ -107,7 +116,8 @@ def test_readers(world: World, name: str, error: Exception, monkeypatch: pytest.
 
 @pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
 def test_how_far_a_log_was(tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An intake file that cannot be looked into now may be the one which proves that entries were lost: nothing is deleted."""
+    """An intake file that cannot be looked into now may be the one which proves that entries were lost:
+    nothing is deleted."""
     with Driver(Deployment(tmp_path / "d")) as driver:
         driver.send("files", [b"a"])
         objects = driver.application.objects

@@ -1,4 +1,5 @@
-"""An audit, and a look of the reconciler, that lacked memory, files or a connection: unknown, and no finding."""
+"""An audit, and a look of the reconciler, that lacked memory, files or a connection: unknown, and no
+finding."""
 
 from __future__ import annotations
 
@@ -53,9 +54,17 @@ def test_a_file_that_came_back_short_and_is_whole(world: World, batches: int) ->
 
 @pytest.mark.parametrize("batches", [0, 1])
 @pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
-def test_the_second_look(world: World, batches: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_the_second_look(
+    world: World,  # noqa: F811
+    batches: int,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world.archived()
-    document = deep(world, Partly(world, batches, lambda: monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing(error))))
+    document = deep(
+        world,
+        Partly(world, batches, lambda: monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing(error))),
+    )
     assert verdicts(document) == ["unknown" if error in LACKING else "invalid", "valid"]
     told = "audit again" if error in LACKING else "it was altered, restore it"
     assert told in document["partitions"][0]["why"]
@@ -71,7 +80,11 @@ def test_the_first_look(world: World, error: Exception, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("error", [LACKING[0], DAMAGED[0]], ids=str)
-def test_records_that_could_not_be_rebuilt(world: World, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_records_that_could_not_be_rebuilt(
+    world: World,  # noqa: F811
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world.archived()
     monkeypatch.setattr(summary, "archive_records", failing(error))
     document = deep(world)
@@ -82,7 +95,9 @@ def test_records_that_could_not_be_rebuilt(world: World, error: Exception, monke
 @pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
 def test_a_file_without_bounds(world: World, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     (first, *_) = world.archived()
-    world.tables.replace_files(TABLE, [first.data_file.path], [replace(first.data_file, lower_bounds={}, upper_bounds={})])
+    world.tables.replace_files(
+        TABLE, [first.data_file.path], [replace(first.data_file, lower_bounds={}, upper_bounds={})]
+    )
     assert world.audit()["verdict"] == "valid"
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing(error))
     document = world.audit()
@@ -95,7 +110,9 @@ def test_a_file_without_bounds(world: World, error: Exception, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
-def test_archives_without_a_table_are_no_finding(tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_without_a_table_are_no_finding(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def look() -> ReconcileReport:
         return driver.application.reconciling(lambda _: None).run("nothing", "files")
 
@@ -106,5 +123,7 @@ def test_archives_without_a_table_are_no_finding(tmp_path: Path, error: Exceptio
         monkeypatch.setattr(observer, "check_seal", failing(error))
         report = look()
         found = [finding.id for finding, _ in report.findings]
-        assert (found, sorted(report.unread)) == (([], ["files"]) if error in LACKING else (["altered-object"], []))
+        assert (found, sorted(report.unread)) == (
+            ([], ["files"]) if error in LACKING else (["altered-object"], [])
+        )
         assert report.exit_code == (2 if error in LACKING else 1)

@@ -1,4 +1,5 @@
-"""The clock of whoever archives: what it says goes into the log for good, so it is held against the time that passed."""
+"""The clock of whoever archives: what it says goes into the log for good, so it is held against the time that
+passed."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def test_a_clock_that_steps_ahead_puts_nothing_into_the_log(deployment: Deployme
             tail = driver.application.intake_log.tail()
             with pytest.raises(RetryLater, match=r"archiving ends here.*ahead of its reference"):
                 run.run(everything=True)
-            assert driver.application.intake_log.tail() == tail, "no tick, no end of a transaction, nothing forgotten"
+            assert driver.application.intake_log.tail() == tail, (
+                "no tick, no end of a transaction, nothing forgotten"
+            )
             driver.application.lease.acquire()
             driver.application.lease.release()
         producer.commit()

@@ -37,7 +37,9 @@ ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}
 
 @pytest.fixture(params=["iceberg", "memory"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Iterator[Tables]:
-    found: Tables = iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    found: Tables = (
+        iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    )
     yield found
     found.close()
 
@@ -48,14 +50,25 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def look(
-    bench: Bench, leader: Leader, tables: Tables | Callable[[str], Tables], archive: dict[str, Any] | None = None, *, known: bool = True
+    bench: Bench,
+    leader: Leader,
+    tables: Tables | Callable[[str], Tables],
+    archive: dict[str, Any] | None = None,
+    *,
+    known: bool = True,
 ) -> TopicLine:
     """The line of the bench's topic of two partitions."""
     fold = IntakeFold()
     declared = pb.TopicDeclared(topic_id=bytes.fromhex(TOPIC_ID), name="flights", partitions=2, created_us=1)
     fold.apply(0, pb.IntakeEntry(format=1, id=bytes(16), topic=declared).SerializeToString())
-    settings = [TopicSettings.model_validate({"name": "flights", "partitions": 2, "archive": archive or ICEBERG})] if known else []
-    reader = LineReader(LocalObjectStore(bench.folder), CLUSTER_ID, tables if callable(tables) else lambda _: tables, settings)
+    settings = (
+        [TopicSettings.model_validate({"name": "flights", "partitions": 2, "archive": archive or ICEBERG})]
+        if known
+        else []
+    )
+    reader = LineReader(
+        LocalObjectStore(bench.folder), CLUSTER_ID, tables if callable(tables) else lambda _: tables, settings
+    )
     return reader.read(Backlog(fold), leader.fold)[TOPIC_ID]
 
 
@@ -77,7 +90,9 @@ def test_d3_the_line_is_the_lowest_watermark_of_the_retained_snapshots(tables: T
     assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (9, 3), (9, 3))
 
 
-def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(tables: Tables, bench: Bench) -> None:
+def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(
+    tables: Tables, bench: Bench
+) -> None:
     leader, first = two_commits(bench, tables)
     before = look(bench, leader, tables)
     roll_back(tables, first)
@@ -87,8 +102,11 @@ def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(ta
     assert before.offsets == (5, 0), "what the table is complete up to now"
 
 
-def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_that_it_lacks(tables: Tables, bench: Bench) -> None:
-    """Rolled forward again, our own commits forget both of ours around it, and it stands behind the cut like an ancestor."""
+def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_that_it_lacks(
+    tables: Tables, bench: Bench
+) -> None:
+    """Rolled forward again, our own commits forget both of ours around it, and it stands behind the cut like
+    an ancestor."""
     leader, first = two_commits(bench, tables)
     second = view_of(tables).snapshot_id
     assert second is not None
@@ -108,7 +126,9 @@ def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_
     assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (11, 3), (11, 3))
 
 
-def test_what_others_erased_pins_intake_until_its_snapshot_expires_like_any_other(tables: Tables, bench: Bench) -> None:
+def test_what_others_erased_pins_intake_until_its_snapshot_expires_like_any_other(
+    tables: Tables, bench: Bench
+) -> None:
     leader, _ = two_commits(bench, tables)
     swap_files(tables, view_of(tables), [], "delete")
     removal = view_of(tables).snapshot_id
@@ -120,7 +140,9 @@ def test_what_others_erased_pins_intake_until_its_snapshot_expires_like_any_othe
         assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", line, (offset + 1, 3))
 
 
-def test_what_older_versions_kept_behind_the_cut_as_the_record_of_an_erasure_pins_no_more(tables: Tables, bench: Bench) -> None:
+def test_what_older_versions_kept_behind_the_cut_as_the_record_of_an_erasure_pins_no_more(
+    tables: Tables, bench: Bench
+) -> None:
     leader, _ = two_commits(bench, tables)
     swap_files(tables, view_of(tables), [], "delete")
     removal = view_of(tables).snapshot_id
@@ -198,7 +220,11 @@ def test_kinds_without_a_table(tables: Tables, bench: Bench) -> None:
     none = look(bench, leader, tables, {"kind": "none"})
     assert (none.offsets, none.doubted, none.why) == ((0, 0), False, "the topic has archive kind none")
     unknown = look(bench, leader, tables, known=False)
-    assert (unknown.offsets, unknown.doubted, unknown.why) == ((0, 0), False, "the topic is not in the configuration")
+    assert (unknown.offsets, unknown.doubted, unknown.why) == (
+        (0, 0),
+        False,
+        "the topic is not in the configuration",
+    )
 
 
 def test_a_topic_without_a_table_yet_needs_everything(tables: Tables, bench: Bench) -> None:

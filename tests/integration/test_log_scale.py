@@ -1,7 +1,8 @@
-"""However long the intake log has become and however far archiving lags: the metadata store and a restart stay small.
+"""However long the intake log has become and however far archiving lags: the metadata store and a restart
+stay small.
 
-Entries of 20 segments over 400 partitions, each with an idempotent producer, archiving off. `make sweep-log` takes a million of them and
-prints what it measured; `make test` takes a share, and asserts no times.
+Entries of 20 segments over 400 partitions, each with an idempotent producer, archiving off. `make sweep-log`
+takes a million of them and prints what it measured; `make test` takes a share, and asserts no times.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def test_metadata_and_restart_stay_small(tmp_path: Path) -> None:
     assert held <= (settings.checkpoint_entries + STEP) * SEGMENTS, "a living process forgets what is shelved"
     assert most < METADATA_BYTES_MAX
     _check_backlog(living.sequencer.backlog(), filled)
-    checkpoint_bytes = living.objects.info(f"checkpoint/intake/v1/{living.sequencer.checkpoint_index:020}.bin")
+    checkpoint_bytes = living.objects.info(
+        f"checkpoint/intake/v1/{living.sequencer.checkpoint_index:020}.bin"
+    )
     assert checkpoint_bytes is not None
     assert checkpoint_bytes.size < 2 * 2**20
     living.close()
@@ -76,10 +79,14 @@ def test_metadata_and_restart_stay_small(tmp_path: Path) -> None:
     shelves = sum(path.stat().st_size for path in (tmp_path / "data" / "shelf").rglob("*.parquet"))
     mib = 2**20
     print(
-        f"\n{filled:,} entries of {SEGMENTS} segments: metadata store at most {most / mib:.1f} MiB, shelves {shelves / mib:.1f} MiB, "
-        f"newest checkpoint {checkpoint_bytes.size / mib:.2f} MiB; all of it took {whole_s:.0f} s, of which the checkpoints "
-        f"{making_s:.0f} s; peak memory {peak_bytes() / mib:.0f} MiB. Restart: {report['ready_s']} s after the imports, {restart_s:.1f} s "
-        f"with them, {report['read_entries']:,} entries read, peak memory {report['peak_bytes'] / mib:.0f} MiB"
+        f"\n{filled:,} entries of {SEGMENTS} segments: metadata store at most {most / mib:.1f} MiB, "
+        f"shelves {shelves / mib:.1f} MiB, "
+        f"newest checkpoint {checkpoint_bytes.size / mib:.2f} MiB; all of it took {whole_s:.0f} s, of "
+        "which the checkpoints "
+        f"{making_s:.0f} s; peak memory {peak_bytes() / mib:.0f} MiB. Restart: {report['ready_s']} s "
+        f"after the imports, {restart_s:.1f} s "
+        f"with them, {report['read_entries']:,} entries read, peak memory "
+        f"{report['peak_bytes'] / mib:.0f} MiB"
     )
     if ENTRIES > 100_000:
         assert restart_s < RESTART_S_MAX
@@ -89,7 +96,9 @@ def _check_backlog(backlog: Backlog, filled: int) -> None:
     """Nothing of all that is archived, and all of it is there."""
     topic_id = topic_id_of(1)
     summaries = [backlog.summary((topic_id, partition), 0) for partition in range(PARTITIONS)]
-    assert sum(one.rows for one in summaries) == sum(backlog.next_offset((topic_id, partition)) for partition in range(PARTITIONS))
+    assert sum(one.rows for one in summaries) == sum(
+        backlog.next_offset((topic_id, partition)) for partition in range(PARTITIONS)
+    )
     for partition in (0, 7, PARTITIONS - 1):
         segments = backlog.segments((topic_id, partition), 0, bytes_max=1_000_000)
         assert segments[0].base == 0

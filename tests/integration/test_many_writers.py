@@ -1,4 +1,5 @@
-"""Eight processes, four hundred partitions, one log: dense offsets, true acknowledgements, the order of every sender kept."""
+"""Eight processes, four hundred partitions, one log: dense offsets, true acknowledgements, the order of every
+sender kept."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_eight_processes_share_one_log(tmp_path: Path) -> None:
         lines = output.splitlines()
         assert len(lines) == BATCHES
         for batch, line in enumerate(lines):
-            for (partition, value), told_partition, offset in zip(rows_of(name, batch, PARTITIONS), *json.loads(line), strict=True):
+            for (partition, value), told_partition, offset in zip(
+                rows_of(name, batch, PARTITIONS), *json.loads(line), strict=True
+            ):
                 assert told_partition == partition
                 assert stored[partition][offset] == value
     _check_order(stored)

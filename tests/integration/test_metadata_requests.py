@@ -18,11 +18,15 @@ from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 COMMITS = 5
 A_COMMIT_MAX = 20
 FEW = 3
-"""Requests of upkeep for each commit since the last upkeep, at most; without a cache it reads all that each retained snapshot names."""
+"""Requests of upkeep for each commit since the last upkeep, at most; without a cache it reads all that each
+retained snapshot names."""
 
 
 def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path: Path) -> None:  # noqa: F811
-    with MetadataRequests(s3_server) as proxy, Driver(in_bucket(tmp_path / "d", s3_server, proxy.uri)) as driver:
+    with (
+        MetadataRequests(s3_server) as proxy,
+        Driver(in_bucket(tmp_path / "d", s3_server, proxy.uri)) as driver,
+    ):
         commit(driver, 2)
         for _ in range(2):
             proxy.taken()

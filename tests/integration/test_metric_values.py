@@ -1,4 +1,5 @@
-"""The metrics of a real application: every name of the table is exported, nothing else is, and the numbers are what was done."""
+"""The metrics of a real application: every name of the table is exported, nothing else is, and the numbers
+are what was done."""
 
 from __future__ import annotations
 
@@ -31,11 +32,13 @@ BROKEN: dict[str, bytes] = {
     "not_utf8": b"\x12\x02\xff\xfe",
     "time_range": b"\x1a\x0a\x08" + b"\x80" * 8 + b"\x01",
 }
-"""For each cause an event that cannot be decoded for it: a number cut off, bad text, a time in the far future."""
+"""For each cause an event that cannot be decoded for it: a number cut off, bad text, a time in the far
+future."""
 GOOD = b"\x08\x07\x12\x03ada"
 
 ELSEWHERE = ("archiver_mirror_", "archiver_control_topic_")
-"""Of parts that this application has not; test_kafka_served.py and test_control_topic_served.py scrape them."""
+"""Of parts that this application has not; test_kafka_served.py and test_control_topic_served.py scrape
+them."""
 
 
 def deployment_in(folder: Path) -> Deployment:
@@ -54,7 +57,11 @@ def deployment_in(folder: Path) -> Deployment:
             "value": schema,
             "archive": {"kind": "iceberg", "catalog": "local", "table": "log.events"},
         },
-        {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "log.clicks"}},
+        {
+            "name": "clicks",
+            "partitions": 1,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": "log.clicks"},
+        },
         {"name": "files", "partitions": 1, "archive": {"kind": "parquet"}},
     ]
     made = Deployment(folder, failpoints_asked=True, overrides={"topics": topics})
@@ -116,7 +123,11 @@ def test_lag_rows_bytes_and_commits_are_what_was_done(process: Process) -> None:
     before = process.scrape()
     for stage in ("archived", "committed"):
         assert [before[lag("events", number, stage)] for number in (0, 1)] == [8, 3]
-        assert 40 <= before[series("archiver_lag_seconds", topic="clicks", partition=0, stage=stage)] < 40 + WAIT_S
+        assert (
+            40
+            <= before[series("archiver_lag_seconds", topic="clicks", partition=0, stage=stage)]
+            < 40 + WAIT_S
+        )
     assert before[lag("events", 0, "stable")] == 0
     assert before[series("archiver_archive_records_total", topic="events")] == 0
     assert series("archiver_commit_age_seconds", topic="events") not in before, "no commit yet"
@@ -125,17 +136,31 @@ def test_lag_rows_bytes_and_commits_are_what_was_done(process: Process) -> None:
     process.archive()
     process.look()
     after = process.scrape()
-    assert all(value == 0 for (name, _), value in after.items() if name in ("archiver_lag_records", "archiver_lag_seconds"))
+    assert all(
+        value == 0
+        for (name, _), value in after.items()
+        if name in ("archiver_lag_records", "archiver_lag_seconds")
+    )
     application = process.driver.application
     for topic, rows, raw in (("events", 11, 7 * (2 + len(GOOD)) + 3 * len(GOOD)), ("clicks", 5, 5 * 101)):
         table = application.table(topic)
         assert table is not None
         files = application.live_files("local", table)
-        assert after[series("archiver_archive_records_total", topic=topic)] == rows == sum(file.record_count for file in files)
+        assert (
+            after[series("archiver_archive_records_total", topic=topic)]
+            == rows
+            == sum(file.record_count for file in files)
+        )
         assert after[series("archiver_archive_files_total", topic=topic)] == len(files)
-        assert after[series("archiver_archive_stored_bytes_total", topic=topic)] == sum(file.file_size for file in files)
+        assert after[series("archiver_archive_stored_bytes_total", topic=topic)] == sum(
+            file.file_size for file in files
+        )
         assert after[series("archiver_archive_raw_bytes_total", topic=topic)] == raw
-        assert after[series("archiver_commits_total", topic=topic, end="committed")] == 1 == len(list(table.lineage()))
+        assert (
+            after[series("archiver_commits_total", topic=topic, end="committed")]
+            == 1
+            == len(list(table.lineage()))
+        )
         assert after[series("archiver_commit_attempts_total", topic=topic)] == 1
         assert after[series("archiver_commit_age_seconds", topic=topic)] < WAIT_S
         assert after[series("archiver_freshness_seconds", topic=topic)] < WAIT_S
@@ -151,13 +176,22 @@ def test_decode_errors_by_cause(process: Process) -> None:
         process.send("events", [Record(None, payload), Record(None, GOOD)] * count, 0)
         process.send("events", [Record(payload, None)] * (count + 10), 1)
         process.send("clicks", [Record(payload, payload)] * 5, 0)
-    assert set(process.scrape()) >= {series("archiver_decode_errors_total", topic="events", side="key", cause=cause) for cause in BROKEN}
+    assert set(process.scrape()) >= {
+        series("archiver_decode_errors_total", topic="events", side="key", cause=cause) for cause in BROKEN
+    }
     process.archive()
     found = process.scrape()
     for count, cause in enumerate(BROKEN, start=1):
-        assert found[series("archiver_decode_errors_total", topic="events", side="value", cause=cause)] == count
-        assert found[series("archiver_decode_errors_total", topic="events", side="key", cause=cause)] == count + 10
-    assert not any(name == "archiver_decode_errors_total" and ("topic", "clicks") in labels for name, labels in found)
+        assert (
+            found[series("archiver_decode_errors_total", topic="events", side="value", cause=cause)] == count
+        )
+        assert (
+            found[series("archiver_decode_errors_total", topic="events", side="key", cause=cause)]
+            == count + 10
+        )
+    assert not any(
+        name == "archiver_decode_errors_total" and ("topic", "clicks") in labels for name, labels in found
+    )
 
 
 def test_a_lost_reply_is_one_commit_of_two_attempts(process: Process) -> None:
@@ -204,7 +238,9 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     process.numbers.cleaned(cleaned)
     process.sight.pinned(cleaned.pin)
     for job in ("audit", "deep_audit"):
-        process.journal.add(Cycle(job, process.driver.clock.now_us(), 1.0, "fine", "valid", application.audit(None)))
+        process.journal.add(
+            Cycle(job, process.driver.clock.now_us(), 1.0, "fine", "valid", application.audit(None))
+        )
     process.numbers.reconciled(application.reconciling(process.driver.told.append).run(), whole=True)
     process.journal.checked("metadata", None, process.driver.clock.now_us())
     process.numbers.requested("/metrics", 200, 0.01)
@@ -238,7 +274,8 @@ def test_a_scrape_touches_nothing(process: Process) -> None:
 
 
 def test_an_archive_that_is_adopted_is_told_as_it_is(process: Process) -> None:
-    """A first try that stored its files and got no further: the second finds them there, and its counts are those of one archive."""
+    """A first try that stored its files and got no further: the second finds them there, and its counts are
+    those of one archive."""
     process.send("events", [Record(None, BROKEN["malformed"])] * 6, 0)
 
     def lost(job: RefineJob) -> list[PlanResult]:

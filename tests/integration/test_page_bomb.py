@@ -1,4 +1,5 @@
-"""A page of a few kilobytes that says it is hundreds of megabytes: refused from its header, before anything is decompressed."""
+"""A page of a few kilobytes that says it is hundreds of megabytes: refused from its header, before anything
+is decompressed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from tests.support.builders.deployment import ROOT
 def test_an_altered_page_of_an_intake_file_takes_no_memory() -> None:
     """72 KB took 2.1 GB; this one took its 120 MiB."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.intake.page_bomb"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "tests.support.intake.page_bomb"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -1,4 +1,5 @@
-"""Small Parquet files that stand for gigabytes: they are read in little memory, or refused before anything of them is decoded."""
+"""Small Parquet files that stand for gigabytes: they are read in little memory, or refused before anything of
+them is decoded."""
 
 from __future__ import annotations
 
@@ -44,12 +45,20 @@ def repeated(values: int, size: int) -> pa.Array[Any]:
 
 
 def same(values: int, size: int, **options: Any) -> Callable[[Path], None]:
-    """Rows of one value, which stands in the dictionary once; written as a dictionary, so that no row holds it here either."""
+    """Rows of one value, which stands in the dictionary once; written as a dictionary, so that no row holds
+    it here either."""
 
     def make(path: Path) -> None:
         table = pa.table({"value": repeated(values, size)})
         stored = pa.schema([("value", pa.binary())])
-        pq.write_table(table.cast(stored), path, compression="zstd", store_schema=False, write_batch_size=values, **options)
+        pq.write_table(
+            table.cast(stored),
+            path,
+            compression="zstd",
+            store_schema=False,
+            write_batch_size=values,
+            **options,
+        )
 
     return make
 
@@ -65,27 +74,46 @@ def different(values: int, size: int) -> Callable[[Path], None]:
 def headers_of_one_row(count: int, size: int) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         names = pa.array(["n"] * count)
-        pairs = pa.StructArray.from_arrays([names, repeated(count, size).cast(pa.binary())], fields=list(HEADERS.value_type))
-        write(path, {"value": pa.array([b"v"]), "headers": pa.ListArray.from_arrays([0, count], pairs)}, compression="zstd")
+        pairs = pa.StructArray.from_arrays(
+            [names, repeated(count, size).cast(pa.binary())], fields=list(HEADERS.value_type)
+        )
+        write(
+            path,
+            {"value": pa.array([b"v"]), "headers": pa.ListArray.from_arrays([0, count], pairs)},
+            compression="zstd",
+        )
 
     return make
 
 
 BOMBS = {
     "repeated values": Bomb(same(500, 900_000), 500, 256),
-    "repeated values above the largest record": Bomb(same(60, 20 * MIB), 0, 256, "row 0: the record has 20971520 bytes"),
-    "a page that compresses well": Bomb(same(1000, 900_000, use_dictionary=False), 0, REFUSED_MIB, "its pages are too large"),
+    "repeated values above the largest record": Bomb(
+        same(60, 20 * MIB), 0, 256, "row 0: the record has 20971520 bytes"
+    ),
+    "a page that compresses well": Bomb(
+        same(1000, 900_000, use_dictionary=False), 0, REFUSED_MIB, "its pages are too large"
+    ),
     "the largest page that is read": Bomb(same(250, MIB, use_dictionary=False), 250, BOUND_MIB),
-    "a page of one value": Bomb(same(1, 250 * MIB, use_dictionary=False), 0, BOUND_MIB, "row 0: the record has 262144000 bytes"),
-    "the largest value of a dictionary that is read": Bomb(same(2, 64 * MIB), 0, BOUND_MIB, "row 0: the record has 67108864 bytes"),
+    "a page of one value": Bomb(
+        same(1, 250 * MIB, use_dictionary=False), 0, BOUND_MIB, "row 0: the record has 262144000 bytes"
+    ),
+    "the largest value of a dictionary that is read": Bomb(
+        same(2, 64 * MIB), 0, BOUND_MIB, "row 0: the record has 67108864 bytes"
+    ),
     "a larger value of a dictionary": Bomb(same(2, 65 * MIB), 0, 256, "larger than any record"),
     "the largest dictionary that is read": Bomb(different(16, 15 * MIB), 16, BOUND_MIB),
-    "headers of one row": Bomb(headers_of_one_row(500, 900_000), 0, 64, r"row 0: the record has 450008501 bytes"),
+    "headers of one row": Bomb(
+        headers_of_one_row(500, 900_000), 0, 64, r"row 0: the record has 450008501 bytes"
+    ),
     "strings behind the lengths of all": Bomb(
         same(250, MIB, use_dictionary=False, column_encoding="DELTA_LENGTH_BYTE_ARRAY"), 250, BOUND_MIB
     ),
     "strings whose size nobody knows": Bomb(
-        same(500, 900_000, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY"), 0, REFUSED_MIB, "write it plainly or by dictionary"
+        same(500, 900_000, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY"),
+        0,
+        REFUSED_MIB,
+        "write it plainly or by dictionary",
     ),
 }
 
@@ -96,7 +124,11 @@ def test_a_small_file_takes_little_memory(name: str, tmp_path: Path) -> None:
     bomb.make(path)
     assert path.stat().st_size < MIB
     write(
-        tmp_path / "warm.parquet", {"value": pa.array([b"v"] * 1000), "headers": pa.array([[{"key": "a", "value": b"b"}]] * 1000, HEADERS)}
+        tmp_path / "warm.parquet",
+        {
+            "value": pa.array([b"v"] * 1000),
+            "headers": pa.array([[{"key": "a", "value": b"b"}]] * 1000, HEADERS),
+        },
     )
     command = [sys.executable, "-m", "tests.support.intake.parquet_memory", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)

@@ -1,4 +1,5 @@
-"""`partition_by` changes for a table that is there: real log, ledger, store and SQL catalog, refinement in this process."""
+"""`partition_by` changes for a table that is there: real log, ledger, store and SQL catalog, refinement in
+this process."""
 
 from __future__ import annotations
 
@@ -38,14 +39,19 @@ def send(driver: Driver, count: int = 2) -> None:
 
 
 def filed(deployment: Deployment) -> dict[int, tuple[str, int]]:
-    """First offset of partition 0's files → granularity of the file's name, and the spec under which the table has it."""
+    """First offset of partition 0's files → granularity of the file's name, and the spec under which the
+    table has it."""
     found: dict[int, tuple[str, int]] = {}
     with catalog_table(deployment, "shop.clicks") as table:
-        names = {number: spec.fields[0].name.removeprefix("ingest_") for number, spec in table.specs().items()}
+        names = {
+            number: spec.fields[0].name.removeprefix("ingest_") for number, spec in table.specs().items()
+        }
         for task in table.scan().plan_files():
             key = parse_archive_key(task.file.file_path[task.file.file_path.index("archive/") :])
             assert key is not None
-            assert names[task.file.spec_id] == key.granularity, "a file is filed under the granularity that it was written for"
+            assert names[task.file.spec_id] == key.granularity, (
+                "a file is filed under the granularity that it was written for"
+            )
             assert task.file.partition[0] == key.partition_value
             if key.partition == 0:
                 found[key.base] = (key.granularity, task.file.spec_id)
@@ -53,10 +59,13 @@ def filed(deployment: Deployment) -> dict[int, tuple[str, int]]:
 
 
 def check(deployment: Deployment, sent: int) -> None:
-    """Complete and valid, for the audit, for readers of the stream and of the table; and the reconciler has nothing to say."""
+    """Complete and valid, for the audit, for readers of the stream and of the table; and the reconciler has
+    nothing to say."""
     with Driver(deployment) as driver:
         driver.check_complete("clicks", "orders")
-        assert {number: len(records) for number, records in driver.records("clicks").items()} == SENT | {0: sent}
+        assert {number: len(records) for number, records in driver.records("clicks").items()} == SENT | {
+            0: sent
+        }
     assert left(reconciled(deployment)) == []
     with catalog_table(deployment, "shop.clicks") as table:
         rows: list[Any] = table.scan().to_arrow()["kafka"].to_pylist()
@@ -73,7 +82,13 @@ def test_new_archives_go_to_the_new_partitions_and_old_ones_stay(deployment: Dep
             report = driver.archive()
             assert (report.topics["clicks"].state, report.topics["orders"].state) == ("archived", "idle")
         check(deployment, 9 + 2 * number)
-    assert filed(deployment) == {0: ("day", 0), 5: ("day", 0), 9: ("hour", 1), 11: ("month", 2), 13: ("day", 0)}
+    assert filed(deployment) == {
+        0: ("day", 0),
+        5: ("day", 0),
+        9: ("hour", 1),
+        11: ("month", 2),
+        13: ("day", 0),
+    }
     with catalog_table(deployment, "shop.clicks") as table:
         assert table.properties[PARTITION_BY] == "day"
 
@@ -115,7 +130,9 @@ def test_a_change_that_failed_is_gone_on_with(deployment: Deployment, point: str
     assert filed(deployment)[9] == ("hour", 1)
 
 
-@pytest.mark.parametrize("point", ["table.evolve.before", "table.evolve.after", "written.append.before", "table.swap.before"])
+@pytest.mark.parametrize(
+    "point", ["table.evolve.before", "table.evolve.after", "written.append.before", "table.swap.before"]
+)
 def test_killed_at_any_step_the_next_process_goes_on(deployment: Deployment, point: str) -> None:
     partition_by(deployment, "hour")
     with Driver(deployment) as driver:
@@ -155,7 +172,10 @@ def test_somebody_elses_change_still_halts(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         send(driver)
         report = driver.archive().topics["clicks"]
-        assert (report.state, "is partitioned by day, the configuration says hour" in (report.why or "")) == ("halted", True), report
+        assert (report.state, "is partitioned by day, the configuration says hour" in (report.why or "")) == (
+            "halted",
+            True,
+        ), report
     assert left(reconciled(deployment)) == [("spec-changed", "clicks")]
 
 
@@ -173,7 +193,9 @@ def test_somebody_elses_change_is_taken_over_if_the_configuration_follows(deploy
     partition_by(deployment, "day")
     with Driver(deployment) as driver:
         send(driver)
-        assert driver.archive().topics["clicks"].state == "archived", "from then on it is the archiver's to change"
+        assert driver.archive().topics["clicks"].state == "archived", (
+            "from then on it is the archiver's to change"
+        )
     check(deployment, 13)
     assert filed(deployment) == {0: ("day", 0), 5: ("day", 0), 9: ("hour", 1), 11: ("day", 0)}
 

@@ -1,4 +1,5 @@
-"""`Writer.producer` and `Writer.resume_producer`: what a program sees of idempotent producers and transactions."""
+"""`Writer.producer` and `Writer.resume_producer`: what a program sees of idempotent producers and
+transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ WAIT_S = 30.0
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    return Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "10ms", "transaction_timeout_max": "2m"}})
+    return Deployment(
+        tmp_path / "d", overrides={"intake": {"delay_max": "10ms", "transaction_timeout_max": "2m"}}
+    )
 
 
 def values(deployment: Deployment, topic: str = "kept") -> list[bytes | None]:
@@ -37,7 +40,9 @@ def test_sent_again_it_is_there_once(deployment: Deployment) -> None:
         assert one.sequence == 0
         assert batch.sequences is not None
         again = producer.send("kept", b"a", partition=0, sequence=one.sequence)
-        batch_again = producer.send_batch("kept", pa.table({"value": [b"b", b"c"]}), partition=0, sequence=batch.sequences)
+        batch_again = producer.send_batch(
+            "kept", pa.table({"value": [b"b", b"c"]}), partition=0, sequence=batch.sequences
+        )
         assert (again.result(WAIT_S).offset, batch_again.result(WAIT_S).offsets.tolist()) == (0, [1, 2])
         place = producer.producer_id, producer.epoch
     with Writer(deployment.config) as writer:

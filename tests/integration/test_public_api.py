@@ -29,9 +29,12 @@ def deployment(tmp_path: Path) -> Deployment:
 def test_importing_the_package_loads_no_library() -> None:
     code = (
         "import sys, archiver; loaded = {name.partition('.')[0] for name in sys.modules};"
-        "print(sorted(loaded & {'pyspark', 'pyiceberg', 'pyarrow', 'google', 'ptars', 'pydantic'}), sorted(archiver.__all__))"
+        "print(sorted(loaded & {'pyspark', 'pyiceberg', 'pyarrow', 'google', 'ptars', 'pydantic'}), "
+        "sorted(archiver.__all__))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip().startswith("[] ")
     assert "'Reader'" in done.stdout
     assert "'Writer'" in done.stdout
@@ -39,9 +42,17 @@ def test_importing_the_package_loads_no_library() -> None:
 
 def test_what_is_sent_is_read_from_intake_and_archives_alike(deployment: Deployment) -> None:
     with Writer(deployment.config) as writer:
-        keyed = writer.send("orders", order(1), key=b"customer-17", headers=[("a", b"1"), ("a", None)], timestamp_us=1_700_000_000_000_000)
+        keyed = writer.send(
+            "orders",
+            order(1),
+            key=b"customer-17",
+            headers=[("a", b"1"), ("a", None)],
+            timestamp_us=1_700_000_000_000_000,
+        )
         placed = writer.send("orders", None, partition=2)
-        batch = writer.send_batch("clicks", pa.table({"value": pa.array([b"x", None, b""], pa.binary())}), partition=1)
+        batch = writer.send_batch(
+            "clicks", pa.table({"value": pa.array([b"x", None, b""], pa.binary())}), partition=1
+        )
         writer.flush()
         assert keyed.done()
         place = keyed.result(WAIT_S)
@@ -54,8 +65,15 @@ def test_what_is_sent_is_read_from_intake_and_archives_alike(deployment: Deploym
             assert sum(reader.end_offsets("orders")) == 2
             assert reader.end_offsets("clicks") == [0, 3]
             (record,) = [item for item in reader.read("orders") if item.key is not None]
-            assert (record.partition, record.offset, record.value) == (place.partition, place.offset, order(1))
-            assert (record.headers, record.timestamp_us) == ((("a", b"1"), ("a", None)), 1_700_000_000_000_000)
+            assert (record.partition, record.offset, record.value) == (
+                place.partition,
+                place.offset,
+                order(1),
+            )
+            assert (record.headers, record.timestamp_us) == (
+                (("a", b"1"), ("a", None)),
+                1_700_000_000_000_000,
+            )
             assert [item.value for item in reader.read("clicks", [1])] == [b"x", None, b""]
             assert [item.offset for item in reader.read("clicks", [1], start=1, limit=1)] == [1]
             assert [item.value for item in reader.read("clicks", limit=2)] == [b"x", None]
@@ -105,7 +123,10 @@ def test_many_threads_share_a_writer(deployment: Deployment) -> None:
     found: list[tuple[bytes, int]] = []
 
     def send(name: int) -> None:
-        pending = [(b"%d-%d" % (name, number), writer.send("kept", b"%d-%d" % (name, number))) for number in range(50)]
+        pending = [
+            (b"%d-%d" % (name, number), writer.send("kept", b"%d-%d" % (name, number)))
+            for number in range(50)
+        ]
         for value, one in pending:
             offset = one.result(WAIT_S).offset
             assert offset is not None
@@ -123,7 +144,9 @@ def test_many_threads_share_a_writer(deployment: Deployment) -> None:
     assert all(values[offset] == value for value, offset in found)
     for name in range(4):
         mine = [value for value in values if value is not None and value.startswith(b"%d-" % name)]
-        assert mine == [b"%d-%d" % (name, number) for number in range(50)], "a thread's records keep their order"
+        assert mine == [b"%d-%d" % (name, number) for number in range(50)], (
+            "a thread's records keep their order"
+        )
 
 
 @pytest.mark.parametrize("face", [Writer, Reader])

@@ -1,6 +1,8 @@
-"""docs/queries.md is true: each of its queries, as it stands there, on Trino, Spark SQL and DuckDB, over a REST catalog and a bucket.
+"""docs/queries.md is true: each of its queries, as it stands there, on Trino, Spark SQL and DuckDB, over a
+REST catalog and a bucket.
 
-One Trino for all of it, which takes the better part of a minute to start: whatever asks it belongs into this file.
+One Trino for all of it, which takes the better part of a minute to start: whatever asks it belongs into this
+file.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ from tests.support.servers.trino_server import TrinoServer
 from tests.support.spark.asked_engines import Answer, AskedSpark, AskedTrino
 from tests.support.spark.spark_process import Refused
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]  # a time limit counts the fixtures of a file's first test
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]  # a time limit counts the fixtures of a file's first test
 
 PAGE = ROOT / "docs" / "queries.md"
 QUERIES = [block for block in blocks(PAGE) if block.language == "sql"]
@@ -55,20 +61,31 @@ def lake(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
     keys = {"s3.access-key-id": ACCESS_KEY_ID, "s3.secret-access-key": SECRET_ACCESS_KEY}
     reached = {"s3.endpoint": s3_server.uri, "s3.path-style-access": "true", "client.region": REGION, **keys}
     folder = tmp_path_factory.mktemp("lake")
-    with RestCatalog(tmp_path_factory.mktemp("rest"), {"warehouse": f"s3://{bucket}/lake", **reached}) as catalog:
+    with RestCatalog(
+        tmp_path_factory.mktemp("rest"), {"warehouse": f"s3://{bucket}/lake", **reached}
+    ) as catalog:
         yield from filled(folder, s3_server, catalog)
 
 
 @pytest.fixture(scope="module")
-def engines(lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Callable[[str], Answer]]]:
-    """By name, what asks the engine; Trino and Spark are connected with what `archiver tables` prints, and keys."""
+def engines(
+    lake: Lake, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Callable[[str], Answer]]]:
+    """By name, what asks the engine; Trino and Spark are connected with what `archiver tables` prints, and
+    keys."""
     told = lake.tables()
     keys = dict(zip(KEY_VARIABLES, (ACCESS_KEY_ID, SECRET_ACCESS_KEY), strict=True))
     with (
         AskedSpark(tmp_path_factory.mktemp("spark"), told["spark"], lake.reads) as spark,
-        TrinoServer(tmp_path_factory.mktemp("trino"), {CATALOG: told["trino_catalog"] + UNCACHED}, keys) as trino,
+        TrinoServer(
+            tmp_path_factory.mktemp("trino"), {CATALOG: told["trino_catalog"] + UNCACHED}, keys
+        ) as trino,
     ):
-        yield {"trino": AskedTrino(trino, lake.reads).ask, "spark": spark.ask, "duckdb": lambda sql: ask_duckdb(lake, sql)}
+        yield {
+            "trino": AskedTrino(trino, lake.reads).ask,
+            "spark": spark.ask,
+            "duckdb": lambda sql: ask_duckdb(lake, sql),
+        }
 
 
 def ask_duckdb(lake: Lake, sql: str) -> Answer:
@@ -127,7 +144,10 @@ def newest(lake: Lake) -> Rows:
     for sent in sorted(lake.orders, key=lambda sent: sent.offset):
         last[sent.partition, sent.key] = sent
     found = [sent for sent in last.values() if sent.value is not None]
-    return [[sent.partition, sent.key.decode(), None if sent.order is None else sent.order["id"]] for sent in found]
+    return [
+        [sent.partition, sent.key.decode(), None if sent.order is None else sent.order["id"]]
+        for sent in found
+    ]
 
 
 def lines(lake: Lake) -> Rows:
@@ -173,7 +193,10 @@ def changed(lake: Lake) -> Rows:
 
 
 def changed_apart(lake: Lake) -> Rows:
-    return [[*row[:3], int(row[3]) if row[3].isdigit() else None, None if row[3].isdigit() else row[3]] for row in changed(lake)]
+    return [
+        [*row[:3], int(row[3]) if row[3].isdigit() else None, None if row[3].isdigit() else row[3]]
+        for row in changed(lake)
+    ]
 
 
 EXPECTED: dict[str, Callable[[Lake], Rows]] = {
@@ -198,7 +221,9 @@ def replaced(lake: Lake, text: str) -> str:
     """The page's days, moment and snapshot are of no real table: those of this lake instead."""
     first, second = lake.snapshots[:2]
     between = dt.datetime.fromtimestamp((first.timestamp_ms + second.timestamp_ms) // 2 / 1000, dt.UTC)
-    text = text.replace("2026-03-01 18:00:00.000", between.isoformat(" ", "milliseconds").removesuffix("+00:00"))
+    text = text.replace(
+        "2026-03-01 18:00:00.000", between.isoformat(" ", "milliseconds").removesuffix("+00:00")
+    )
     for number, day in enumerate(lake.days):
         text = text.replace(f"2026-03-0{number + 1}", day)
     return text.replace("4711", str(first.snapshot_id))
@@ -208,12 +233,16 @@ def test_the_query_inside_lists_survives_a_new_field(engines: Mapping[str, Calla
     """The page's query of Trino, over lines that have a field more than it names."""
     (query,) = (block.text for block in QUERIES if (block.options[0], block.title) == ("trino", "lines"))
     kind = "ROW(lines ARRAY(ROW(sku varchar, quantity integer, colour varchar, unrecognized varbinary)))"
-    rows = f"(SELECT CAST(ROW(ARRAY[ROW('a', 1, 'red', NULL), ROW('a', 2, 'blue', NULL)]) AS {kind}) AS value)"
+    rows = (
+        f"(SELECT CAST(ROW(ARRAY[ROW('a', 1, 'red', NULL), ROW('a', 2, 'blue', NULL)]) AS {kind}) AS value)"
+    )
     assert told(engines["trino"](query.replace("lake.shop.orders", rows))) == [["a", 3]]
 
 
 @pytest.mark.parametrize("block", QUERIES, ids=[f"{block.options[0]}-{block.title}" for block in QUERIES])
-def test_a_query_of_the_page(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], block: Block) -> None:
+def test_a_query_of_the_page(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], block: Block
+) -> None:
     answer = engines[block.options[0]](replaced(lake, block.text))
     rows = told(answer)
     if (block.options[0], block.title) == ("spark", "complete-now"):
@@ -223,12 +252,19 @@ def test_a_query_of_the_page(lake: Lake, engines: Mapping[str, Callable[[str], A
     if wanted is not None:
         assert len(answer.files) == wanted[block.options[0]]
     if wanted is not None and answer.metrics:
-        assert answer.metrics == {"resultDataFiles": wanted["spark"], "skippedDataFiles": answer.metrics["skippedDataFiles"]}
+        assert answer.metrics == {
+            "resultDataFiles": wanted["spark"],
+            "skippedDataFiles": answer.metrics["skippedDataFiles"],
+        }
 
 
 def files_of_the_page() -> dict[str, dict[str, int]]:
     """The page's table of files, by query and engine."""
-    found = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.findall(
+        r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",
+        PAGE.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     return {title: dict(zip((*ENGINES, "plan"), map(int, numbers), strict=True)) for title, *numbers in found}
 
 
@@ -240,7 +276,9 @@ def value_type(lake: Lake) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_type_of_the_mapping(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str) -> None:
+def test_every_type_of_the_mapping(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
+) -> None:
     """The examples of the mapping's page hold what the page says; a record without any has nothing."""
     kind, table = value_type(lake), "shop.types" if engine == "duckdb" else f"{CATALOG}.shop.types"
     answer = engines[engine](f"SELECT value FROM {table} ORDER BY kafka.offset")
@@ -252,14 +290,23 @@ def test_every_type_of_the_mapping(lake: Lake, engines: Mapping[str, Callable[[s
     for place, row in enumerate(lake.types):
         columns = {field["name"]: field["type"] for field in fields[f"r{place}"]["fields"]}
         names = [column.split(" ", 1)[0] for column in row.columns]
-        holds = [shaped(json.loads(text), columns[name], hexadecimal) for name, text in zip(names, row.holds, strict=True)]
+        holds = [
+            shaped(json.loads(text), columns[name], hexadecimal)
+            for name, text in zip(names, row.holds, strict=True)
+        ]
         assert [values[f"r{place}"].get(name) for name in names] == holds, f"line {row.line} of the page"
     assert f"each engine, {len(lake.types)} of them" in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_the_page_calls_the_types(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str) -> None:
-    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+def test_what_the_page_calls_the_types(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
+) -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$",
+        PAGE.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     found = {iceberg: dict(zip(ENGINES, names, strict=True)) for iceberg, *names in rows}
     places: dict[str, tuple[int, str]] = {}
     for place, row in enumerate(lake.types):
@@ -267,16 +314,25 @@ def test_what_the_page_calls_the_types(lake: Lake, engines: Mapping[str, Callabl
         places.setdefault(kind, (place, name))
     leaves = {kind for kind in places if not kind.startswith(("struct", "list", "map"))}
     assert leaves <= found.keys()
-    chosen = ", ".join(f"typeof(value.r{place}.{name}) AS c{place}" for place, name in (places[kind] for kind in found))
+    chosen = ", ".join(
+        f"typeof(value.r{place}.{name}) AS c{place}" for place, name in (places[kind] for kind in found)
+    )
     table = "shop.types" if engine == "duckdb" else f"{CATALOG}.shop.types"
     answer = engines[engine](f"SELECT {chosen} FROM {table} WHERE kafka.offset = 0")
     assert list(answer.rows[0]) == [names[engine] for names in found.values()]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_whatever_encodings_were_chosen(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str) -> None:
+def test_whatever_encodings_were_chosen(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
+) -> None:
     """All that an archive may have."""
-    plain, delta, prefix, lengths = "PLAIN", "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"
+    plain, delta, prefix, lengths = (
+        "PLAIN",
+        "DELTA_BINARY_PACKED",
+        "DELTA_BYTE_ARRAY",
+        "DELTA_LENGTH_BYTE_ARRAY",
+    )
     dictionary = {plain, "RLE_DICTIONARY"}
     expected = {
         "id": {delta},
@@ -290,8 +346,12 @@ def test_whatever_encodings_were_chosen(lake: Lake, engines: Mapping[str, Callab
     assert {name: lake.encodings[f"value.{name}"] for name in expected} == expected
     names = [*expected, "parts"]
     table = "shop.readings" if engine == "duckdb" else f"{CATALOG}.shop.readings"
-    answer = engines[engine](f"SELECT {', '.join(f'value.{name}' for name in names)} FROM {table} ORDER BY kafka.offset")
-    assert [[faithful(value) for value in row] for row in answer.rows] == [[faithful(one[name]) for name in names] for one in lake.readings]
+    answer = engines[engine](
+        f"SELECT {', '.join(f'value.{name}' for name in names)} FROM {table} ORDER BY kafka.offset"
+    )
+    assert [[faithful(value) for value in row] for row in answer.rows] == [
+        [faithful(one[name]) for name in names] for one in lake.readings
+    ]
 
 
 def test_files_that_duckdb_need_not_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,12 +360,19 @@ def test_files_that_duckdb_need_not_read(lake: Lake, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY)
     (program,) = (block for block in blocks(PAGE) if block.title == "planned")
     uri = lake.deployment.document()["catalogs"][0]["uri"]
-    text = replaced(lake, program.text).replace("http://catalog:8181", uri).replace("http://s3:9000", lake.reads.uri)
+    text = (
+        replaced(lake, program.text)
+        .replace("http://catalog:8181", uri)
+        .replace("http://s3:9000", lake.reads.uri)
+    )
     space: dict[str, Any] = {}
     exec(text, space)
     try:
         assert [list(row) for row in space["answer"]] == since(lake)
-        planned = {title: len(list(space["table"].scan(row_filter=replaced(lake, text)).plan_files())) for title, text in FILTERS.items()}
+        planned = {
+            title: len(list(space["table"].scan(row_filter=replaced(lake, text)).plan_files()))
+            for title, text in FILTERS.items()
+        }
         assert planned == {title: numbers["plan"] for title, numbers in files_of_the_page().items()}
         early = space["table"].scan(snapshot_id=lake.snapshots[0].snapshot_id).to_arrow()
         assert early.num_rows == as_of(lake)[0][0]
@@ -328,7 +395,9 @@ def test_how_the_page_connects() -> None:
     settings = load_settings(stack / "archiver" / "archiver.yaml", dict.fromkeys(KEY_VARIABLES, "k"))
     properties = {"type": "rest", "uri": settings.catalogs[0].properties()["uri"]}
     query = "SELECT * FROM shop.orders LIMIT 10"
-    assert shown["spark-sql"].splitlines() == spark_sql("lake", properties, StorePlace.of(settings.data), query)
+    assert shown["spark-sql"].splitlines() == spark_sql(
+        "lake", properties, StorePlace.of(settings.data), query
+    )
     assert {block.options[0] for block in QUERIES} == set(ENGINES)
     assert {block.title for block in QUERIES} == set(EXPECTED)
     everything = files_of_the_page()

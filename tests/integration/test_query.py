@@ -64,7 +64,9 @@ def rows(deployment: Deployment, sql: str, *options: str) -> list[dict[str, Any]
 
 
 def test_what_the_tables_hold(deployment: Deployment, archived: Driver) -> None:
-    found = rows(deployment, "SELECT kafka.partition AS p, kafka.offset AS o, value.id FROM shop.orders ORDER BY ALL")
+    found = rows(
+        deployment, "SELECT kafka.partition AS p, kafka.offset AS o, value.id FROM shop.orders ORDER BY ALL"
+    )
     assert [(row["p"], row["o"], row["id"]) for row in found] == [(n // 4, n % 4, n) for n in range(8)]
     joined = "SELECT count(*) AS n FROM shop.orders, Shop.CLICKS"
     assert rows(deployment, joined) == [{"n": 8 * 6}]
@@ -74,7 +76,9 @@ def test_what_the_tables_hold(deployment: Deployment, archived: Driver) -> None:
 
 
 def test_exactly_the_live_files_of_the_current_snapshot(deployment: Deployment, archived: Driver) -> None:
-    count = "SELECT count(*) AS n, count(DISTINCT kafka.offset) AS d, min(kafka.offset) AS low FROM shop.clicks"
+    count = (
+        "SELECT count(*) AS n, count(DISTINCT kafka.offset) AS d, min(kafka.offset) AS low FROM shop.clicks"
+    )
     stray = next(deployment.data.rglob("*.parquet")).parent / "stray.parquet"
     assert rows(deployment, count) == [{"n": 6, "d": 6, "low": 0}]
     rewrite(deployment, "replace")
@@ -93,20 +97,29 @@ def test_a_table_with_delete_files_is_refused_and_no_other(deployment: Deploymen
 
 
 def test_columns_that_came_and_went(deployment: Deployment, archived: Driver) -> None:
-    """A file from before a column reads null there, also inside of a message; a column that was dropped is not shown."""
-    with catalog_table(deployment, "shop.orders") as table, table.update_schema(allow_incompatible_changes=True) as change:
+    """A file from before a column reads null there, also inside of a message; a column that was dropped is
+    not shown."""
+    with (
+        catalog_table(deployment, "shop.orders") as table,
+        table.update_schema(allow_incompatible_changes=True) as change,
+    ):
         change.add_column("note", StringType())
         change.add_column(("value", "weight"), LongType())
         change.add_column(("value", "lines", "colour"), StringType())
         change.delete_column("key")
     found = rows(deployment, "SELECT * FROM shop.orders WHERE value.id = 1")
     assert list(found[0]) == ["value", "headers", "kafka", "note"]
-    assert (found[0]["note"], found[0]["value"]["weight"], found[0]["value"]["lines"][0]["colour"]) == (None, None, None)
+    assert (found[0]["note"], found[0]["value"]["weight"], found[0]["value"]["lines"][0]["colour"]) == (
+        None,
+        None,
+        None,
+    )
     assert found[0]["value"]["lines"][0]["sku"] == "sku-0"
 
 
 def test_columns_that_were_renamed_or_took_a_former_name(deployment: Deployment, archived: Driver) -> None:
-    """Older files keep their meaning, whatever their columns are called; and what `tables` prints for DuckDB says the same."""
+    """Older files keep their meaning, whatever their columns are called; and what `tables` prints for DuckDB
+    says the same."""
     (before,) = deployment.cli("tables", "--topic", "orders", "--output", "json").json()["tables"]
     assert before["duckdb"].startswith("SELECT * FROM read_parquet([")
     with catalog_table(deployment, "shop.orders") as table:
@@ -122,7 +135,9 @@ def test_columns_that_were_renamed_or_took_a_former_name(deployment: Deployment,
     assert [(line["article"], line["sku"]) for line in found["lines"]] == [("sku-0", None), ("sku-1", None)]
     (after,) = deployment.cli("tables", "--topic", "orders", "--output", "json").json()["tables"]
     assert after["duckdb"].startswith("-- the table's columns have changed: this finds them by field id")
-    assert [faithful(value) for value in duckdb.execute(sql.format(f"({after['duckdb']})")).fetchall()[0]] == list(found.values())
+    assert [
+        faithful(value) for value in duckdb.execute(sql.format(f"({after['duckdb']})")).fetchall()[0]
+    ] == list(found.values())
 
 
 def test_a_table_that_does_not_exist_yet_is_empty_and_has_its_columns(deployment: Deployment) -> None:
@@ -131,13 +146,22 @@ def test_a_table_that_does_not_exist_yet_is_empty_and_has_its_columns(deployment
     assert found.json()["columns"][0] == {"name": "customer", "type": "VARCHAR"}
     (deployment.root / "shop.binpb").unlink()
     refused = ask(deployment, "SELECT * FROM shop.orders")
-    assert (refused.code, "shop.binpb" in refused.err, "table shop.orders cannot be queried" in refused.err) == (3, True, True)
+    assert (
+        refused.code,
+        "shop.binpb" in refused.err,
+        "table shop.orders cannot be queried" in refused.err,
+    ) == (3, True, True)
     assert rows(deployment, "SELECT count(*) AS n FROM shop.clicks") == [{"n": 0}]
 
 
 def test_every_table_can_be_listed_and_described(deployment: Deployment, archived: Driver) -> None:
     assert [row["name"] for row in rows(deployment, "SHOW ALL TABLES")] == ["clicks", "orders"]
-    assert [row["column_name"] for row in rows(deployment, "DESCRIBE shop.clicks")] == ["key", "value", "headers", "kafka"]
+    assert [row["column_name"] for row in rows(deployment, "DESCRIBE shop.clicks")] == [
+        "key",
+        "value",
+        "headers",
+        "kafka",
+    ]
 
 
 def test_values_lose_nothing(deployment: Deployment, archived: Driver) -> None:
@@ -148,10 +172,15 @@ def test_values_lose_nothing(deployment: Deployment, archived: Driver) -> None:
     assert base64.b64decode(row["value"]["__raw__"]) == sent
     (record,) = archived.records("clicks")[1]
     assert row["kafka"]["ingest_timestamp"].endswith("Z")
-    assert int(rows(deployment, "SELECT epoch_us(max(kafka.ingest_timestamp)) AS us FROM shop.clicks")[0]["us"]) == record.ingest_us
+    assert (
+        int(rows(deployment, "SELECT epoch_us(max(kafka.ingest_timestamp)) AS us FROM shop.clicks")[0]["us"])
+        == record.ingest_us
+    )
     asked = (
-        "SELECT 18446744073709551615::UBIGINT AS u, 9007199254740993 AS i, 1.10::DECIMAL(20, 2) AS d, MAP {true: [1]} AS m, "
-        "MAP([], []) AS e, [] AS l, {'a': NULL, 'b': 'x'::BLOB} AS s, 'inf'::DOUBLE AS f, TIMESTAMP '2020-02-03 04:05:06.000007' AS t, "
+        "SELECT 18446744073709551615::UBIGINT AS u, 9007199254740993 AS i, 1.10::DECIMAL(20, 2) AS d, "
+        "MAP {true: [1]} AS m, "
+        "MAP([], []) AS e, [] AS l, {'a': NULL, 'b': 'x'::BLOB} AS s, 'inf'::DOUBLE AS f, TIMESTAMP "
+        "'2020-02-03 04:05:06.000007' AS t, "
         "DATE '2020-02-03' AS day, 1 AS again, 2 AS again"
     )
     assert rows(deployment, asked) == [
@@ -212,14 +241,20 @@ def test_nothing_else_is_touched(deployment: Deployment, archived: Driver, sql: 
     secret.write_text("a secret")
     names = ["a variable of this process"]
     before = {
-        path: path.stat().st_mtime_ns for path in deployment.root.rglob("*") if path.is_file() and path.suffix in (".parquet", ".txt")
+        path: path.stat().st_mtime_ns
+        for path in deployment.root.rglob("*")
+        if path.is_file() and path.suffix in (".parquet", ".txt")
     }
-    done = ask(deployment, sql.format(scratch=deployment.root / "written", secret=secret, folder=deployment.data))
+    done = ask(
+        deployment, sql.format(scratch=deployment.root / "written", secret=secret, folder=deployment.data)
+    )
     assert (done.code, done.out) == (3, ""), done.out
     assert done.err.startswith("error: ")
     assert "a secret" not in done.err
     assert {
-        path: path.stat().st_mtime_ns for path in deployment.root.rglob("*") if path.is_file() and path.suffix in (".parquet", ".txt")
+        path: path.stat().st_mtime_ns
+        for path in deployment.root.rglob("*")
+        if path.is_file() and path.suffix in (".parquet", ".txt")
     } == before
     assert not (deployment.root / "written").exists()
     assert names
@@ -257,7 +292,10 @@ def test_a_table_that_is_gone_is_no_empty_table(deployment: Deployment, archived
 def test_tables_of_one_topic(deployment: Deployment, archived: Driver) -> None:
     (one,) = deployment.cli("tables", "--topic", "orders", "--output", "json").json()["tables"]
     assert (one["topic"], one["rows"], one["gone"]) == ("orders", 8, None)
-    for topic, why in (("kept", "topic kept has no table (archive.kind: none)"), ("nix", "there is no topic nix; the topics are clicks,")):
+    for topic, why in (
+        ("kept", "topic kept has no table (archive.kind: none)"),
+        ("nix", "there is no topic nix; the topics are clicks,"),
+    ):
         refused = deployment.cli("tables", "--topic", topic)
         assert (refused.code, why in refused.err) == (3, True), refused.err
 
@@ -276,11 +314,17 @@ def test_an_unknown_table_is_answered_with_the_tables(name: str, deployment: Dep
     assert "the tables are" not in ask(deployment, "SELECT nothing FROM shop.orders").err
 
 
-TOP = 'SELECT kafka."offset" AS o FROM shop.orders WHERE value.__err__ IS NOT NULL ORDER BY kafka.ingest_timestamp LIMIT 12'
+TOP = (
+    'SELECT kafka."offset" AS o FROM shop.orders WHERE value.__err__ IS NOT NULL ORDER BY '
+    "kafka.ingest_timestamp LIMIT 12"
+)
 
 
 def in_three_files(folder: Path) -> QueryTable:
-    columns = {"value": {"id": "long", "__err__": "string"}, "kafka": {"offset": "long", "ingest_timestamp": "timestamptz"}}
+    columns = {
+        "value": {"id": "long", "__err__": "string"},
+        "kafka": {"offset": "long", "ingest_timestamp": "timestamptz"},
+    }
     ids = itertools.count(1)
     of_columns: list[dict[str, Any]] = [
         {
@@ -289,7 +333,10 @@ def in_three_files(folder: Path) -> QueryTable:
             "required": False,
             "type": {
                 "type": "struct",
-                "fields": [{"id": next(ids), "name": child, "required": False, "type": of} for child, of in children.items()],
+                "fields": [
+                    {"id": next(ids), "name": child, "required": False, "type": of}
+                    for child, of in children.items()
+                ],
             },
         }
         for name, children in columns.items()
@@ -325,7 +372,9 @@ def test_the_first_of_many_by_a_field_of_a_struct(tmp_path: Path, monkeypatch: p
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_without_duckdb_it_says_what_to_install(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_duckdb_it_says_what_to_install(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **others: Any) -> Any:
@@ -342,8 +391,10 @@ def test_without_duckdb_it_says_what_to_install(deployment: Deployment, monkeypa
     "slow",
     [
         "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range * b.range % 7 = 1",
-        "SELECT count(*) FROM range(100000000000) a WHERE a.range % 7 = 3 AND sin(a.range) > 2",  # a single scan
-        "SELECT a.range FROM range(100000000000) a WHERE a.range < 3 OR sin(a.range) > 2",  # rows come, and then none for hours
+        # a single scan
+        "SELECT count(*) FROM range(100000000000) a WHERE a.range % 7 = 3 AND sin(a.range) > 2",
+        # rows come, and then none for hours
+        "SELECT a.range FROM range(100000000000) a WHERE a.range < 3 OR sin(a.range) > 2",
     ],
 )
 def test_ctrl_c_ends_it(slow: str, deployment: Deployment, archived: Driver) -> None:
@@ -358,7 +409,9 @@ def test_ctrl_c_ends_it(slow: str, deployment: Deployment, archived: Driver) -> 
     with process:
         try:
             deadline = time.monotonic() + 60
-            while "duckdb" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < deadline:
+            while (
+                "duckdb" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < deadline
+            ):
                 time.sleep(0.1)
             time.sleep(3)
             process.send_signal(signal.SIGINT)
@@ -372,8 +425,17 @@ def test_ctrl_c_ends_it(slow: str, deployment: Deployment, archived: Driver) -> 
 def test_types_by_name() -> None:
     fields = [
         {"id": 1, "name": "d", "required": False, "type": "decimal(20, 0)"},
-        {"id": 2, "name": "m", "required": False, "type": {"type": "map", "key": "int", "value": "timestamptz"}},
+        {
+            "id": 2,
+            "name": "m",
+            "required": False,
+            "type": {"type": "map", "key": "int", "value": "timestamptz"},
+        },
         {"id": 3, "name": 'a "b"', "required": False, "type": "fixed[16]"},
     ]
-    assert columns_of(json.dumps({"fields": fields})) == [("d", "DECIMAL(20, 0)"), ("m", "MAP(INTEGER, TIMESTAMPTZ)"), ('a "b"', "BLOB")]
+    assert columns_of(json.dumps({"fields": fields})) == [
+        ("d", "DECIMAL(20, 0)"),
+        ("m", "MAP(INTEGER, TIMESTAMPTZ)"),
+        ('a "b"', "BLOB"),
+    ]
     assert faithful(float("nan")) == "NaN"

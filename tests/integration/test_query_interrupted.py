@@ -1,7 +1,8 @@
 """Ctrl-C during `archiver query` ends with exit code 130 and one line, in every phase of it.
 
-The phases that run the query and fetch its rows are in `test_query.py`. Here are those that prepare the views, made slow by their number of
-files, and the rule behind all of them: no call on the connection runs in the main thread.
+The phases that run the query and fetch its rows are in `test_query.py`. Here are those that prepare the
+views, made slow by their number of files, and the rule behind all of them: no call on the connection runs in
+the main thread.
 """
 
 from __future__ import annotations
@@ -96,13 +97,17 @@ class Watched:
         return getattr(self._connection, name)
 
 
-def test_no_call_on_the_connection_runs_in_the_thread_that_receives_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_on_the_connection_runs_in_the_thread_that_receives_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[str, str]] = []
     real = duckdb.connect
     monkeypatch.setattr(duckdb, "connect", lambda *arguments: Watched(real(*arguments), calls))
     assert duck.table_names("SELECT * FROM shop.orders") == {"shop.orders"}
     with duck.asked(
-        "SELECT a FROM shop.orders", [QueryTable("shop", "orders", SCHEMA, (without_ids(tmp_path),))], Limits(2**28, 1)
+        "SELECT a FROM shop.orders",
+        [QueryTable("shop", "orders", SCHEMA, (without_ids(tmp_path),))],
+        Limits(2**28, 1),
     ) as result:
         assert list(result.rows) == [(1,)]
     made = {name for name, thread in calls if thread.startswith("duckdb")}

@@ -1,5 +1,5 @@
-"""Random histories of producing, archiving and dying, each repeatable by its seed: in the end every acknowledgement is true, and every
-transaction is there as a whole or not at all.
+"""Random histories of producing, archiving and dying, each repeatable by its seed: in the end every
+acknowledgement is true, and every transaction is there as a whole or not at all.
 
 `ARCHIVER_HISTORY_SEEDS=N` runs N histories instead of the few that continuous integration does.
 """
@@ -68,7 +68,10 @@ class History:
         """Perhaps something will go wrong, somewhere."""
         names = [name for name in failpoints.NAMES if name.startswith(prefixes)]
         chosen = self.random.sample(names, self.random.choice((0, 1, 1, 2)))
-        text = ",".join(f"{name}={self.random.choice(('error', 'unknown'))}@{self.random.choice((1, 1, 2, 3))}" for name in chosen)
+        text = ",".join(
+            f"{name}={self.random.choice(('error', 'unknown'))}@{self.random.choice((1, 1, 2, 3))}"
+            for name in chosen
+        )
         self.steps.append(f"arm {text}")
         failpoints.arm(text)
 
@@ -78,7 +81,9 @@ class History:
         values = [self.value(topic) for _ in range(self.random.randint(1, 12))]
         self.steps.append(f"produce {len(values)} to {topic}")
         try:
-            acknowledged = self.driver.send(topic, values, self.random.choice([None, *range(PARTITIONS[topic])]))
+            acknowledged = self.driver.send(
+                topic, values, self.random.choice([None, *range(PARTITIONS[topic])])
+            )
         except ArchiverError:
             self.unknown.update(values)  # declaring the topic, or a full queue
             return
@@ -93,7 +98,11 @@ class History:
 
     def value(self, topic: str) -> bytes:
         self.sent += 1
-        return order(self.sent, lines=self.sent % 3) if topic == "orders" and self.sent % 5 else b"\xff%d" % self.sent
+        return (
+            order(self.sent, lines=self.sent % 3)
+            if topic == "orders" and self.sent % 5
+            else b"\xff%d" % self.sent
+        )
 
     # transactions
 
@@ -154,8 +163,23 @@ class History:
         self.steps.append("a minute later")
 
     def archive(self) -> None:
-        self.arm(("epoch.", "table.", "schema.", "round.", "archive.", "written.", "complete.", "committed.", "settled.", "tick."))
-        scope = self.random.choice((None, None, ("orders", None), ("orders", frozenset({0, 2})), ("clicks", frozenset({1}))))
+        self.arm(
+            (
+                "epoch.",
+                "table.",
+                "schema.",
+                "round.",
+                "archive.",
+                "written.",
+                "complete.",
+                "committed.",
+                "settled.",
+                "tick.",
+            )
+        )
+        scope = self.random.choice(
+            (None, None, ("orders", None), ("orders", frozenset({0, 2})), ("clicks", frozenset({1})))
+        )
         dies = self.random.random() < 0.3
 
         def refine(job: RefineJob) -> list[PlanResult]:
@@ -181,10 +205,21 @@ class History:
         assert document["verdict"] != "invalid", document
 
     def check(self, topic: str) -> None:
-        found = {(topic, partition, item.offset): item.value for partition, items in self.driver.records(topic).items() for item in items}
+        found = {
+            (topic, partition, item.offset): item.value
+            for partition, items in self.driver.records(topic).items()
+            for item in items
+        }
         state, intake = self.driver.application.topic(topic), self.driver.application.intake()
-        stable = {partition: intake.stable_offset((state.topic_id, partition)) for partition in range(state.partitions)}
-        mine = {place: value for place, value in self.placed.items() if place[0] == topic and place[2] < stable[place[1]]}
+        stable = {
+            partition: intake.stable_offset((state.topic_id, partition))
+            for partition in range(state.partitions)
+        }
+        mine = {
+            place: value
+            for place, value in self.placed.items()
+            if place[0] == topic and place[2] < stable[place[1]]
+        }
         assert {place: found.get(place) for place in mine} == mine
         others = [value for place, value in found.items() if place not in mine]
         assert len(set(others)) == len(others)
@@ -214,7 +249,11 @@ class History:
 def test_history(seed: int, tmp_path: Path) -> None:
     overrides = {
         "archive": {"max_bytes": 100, "round_bytes_max": 400, "idle_max": 0, "tick": 0.001},
-        "log": {"append_attempts_max": 2, "append_backoff": 0.001, "checkpoint_entries": 7 if seed % 2 else 10_000},
+        "log": {
+            "append_attempts_max": 2,
+            "append_backoff": 0.001,
+            "checkpoint_entries": 7 if seed % 2 else 10_000,
+        },
     }
     history = History(Deployment(tmp_path / "d", overrides=overrides), random.Random(seed))
     document = history.deployment.document()
@@ -224,7 +263,14 @@ def test_history(seed: int, tmp_path: Path) -> None:
         for _ in range(STEPS):
             step = history.random.choice(
                 (
-                    *(history.produce, history.produce, history.archive, history.archive, history.restart, history.look),
+                    *(
+                        history.produce,
+                        history.produce,
+                        history.archive,
+                        history.archive,
+                        history.restart,
+                        history.look,
+                    ),
                     *(history.transaction, history.transaction, history.transaction, history.later),
                 )
             )

@@ -1,4 +1,5 @@
-"""The catalog is gone: tables are made anew from the archives, and hold what they held. With the ledger, and from the bucket alone."""
+"""The catalog is gone: tables are made anew from the archives, and hold what they held. With the ledger, and
+from the bucket alone."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ from tests.support.builders.rebuilding import (
 from tests.support.catalog.tables import data_file
 from tests.support.schema.orders import order
 
-STEPS = [f"{step}.{when}" for step in ("table.create", "table.swap", "committed.append") for when in ("before", "after")]
+STEPS = [
+    f"{step}.{when}"
+    for step in ("table.create", "table.swap", "committed.append")
+    for when in ("before", "after")
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +70,16 @@ def rebuild(deployment: Deployment, *options: str) -> dict[str, Any]:
     done = deployment.cli("reconcile", "--rebuild", "--output", "json", *options)
     document = done.json()
     states = {item["state"] for item in document["tables"]}
-    assert done.code == (2 if "unfinished" in states else 1 if "halted" in states else 0), (done.out, done.err)
+    assert done.code == (2 if "unfinished" in states else 1 if "halted" in states else 0), (
+        done.out,
+        done.err,
+    )
     return {item["topic"]: item for item in document["tables"]} | {"mode": document["mode"]}
 
 
 def check_tables(deployment: Deployment, before: Before, *, same_files: bool = True) -> None:
-    """Every row is there once, as it was, for two readers; manifests say of each file what they said before."""
+    """Every row is there once, as it was, for two readers; manifests say of each file what they said
+    before."""
     for topic, table in TABLES.items():
         assert rows_of(deployment, table) == before.rows[topic]
         assert places_by_duckdb(deployment, table) == sorted(before.rows[topic])
@@ -87,13 +96,19 @@ def test_the_history_is_what_it_is_meant_to_be(deployment: Deployment, before: B
         assert len(ledger.rewrites.replaced) == 1
         assert ledger.passed.ranges(2) == ((0, 4),)
     live = {path.removeprefix(f"{deployment.data.as_uri()}/") for path in before.files["orders"]}
-    stored = {path.relative_to(deployment.data).as_posix() for path in deployment.data.glob("archive/*/data/**/*.parquet")}
+    stored = {
+        path.relative_to(deployment.data).as_posix()
+        for path in deployment.data.glob("archive/*/data/**/*.parquet")
+    }
     topic_id = next(key.split("/")[1] for key in live)
     strays = sorted(key for key in stored - live if f"/{topic_id}/" in key)
     parsed = [key for stray in strays if (key := parse_archive_key(stray)) is not None]
     # The archive that was replaced, and two of the attempt that came to nothing.
     assert [(key.partition, key.base, key.end) for key in parsed] == [(0, 0, 22), (0, 22, 24), (2, 4, 7)]
-    assert any(row["value"] and "customer" in row["value"] and row["value"]["note"] for row in before.rows["orders"].values())
+    assert any(
+        row["value"] and "customer" in row["value"] and row["value"]["note"]
+        for row in before.rows["orders"].values()
+    )
 
 
 def test_the_catalog_is_gone(deployment: Deployment, before: Before) -> None:
@@ -105,7 +120,9 @@ def test_the_catalog_is_gone(deployment: Deployment, before: Before) -> None:
     found = rebuild(deployment)
     assert found["mode"] == "ledger"
     assert {topic: found[topic]["state"] for topic in TABLES} == dict.fromkeys(TABLES, "rebuilt")
-    assert {topic: found[topic]["rows"] for topic in TABLES} == {topic: len(rows) for topic, rows in before.rows.items()}
+    assert {topic: found[topic]["rows"] for topic in TABLES} == {
+        topic: len(rows) for topic, rows in before.rows.items()
+    }
     check_tables(deployment, before)
     for topic, table in TABLES.items():
         assert uuid_of(deployment, table) != before.uuids[topic]
@@ -121,7 +138,9 @@ def test_the_catalog_is_gone(deployment: Deployment, before: Before) -> None:
     assert {topic: again[topic]["state"] for topic in TABLES} == dict.fromkeys(TABLES, "unchanged")
 
 
-def test_what_waits_for_a_commit_goes_in_and_what_was_given_up_does_not(deployment: Deployment, before: Before) -> None:
+def test_what_waits_for_a_commit_goes_in_and_what_was_given_up_does_not(
+    deployment: Deployment, before: Before
+) -> None:
     assert rebuild(deployment)["orders"]["state"] == "rebuilt"
     with Driver(deployment) as driver:
         driver.send("orders", [order(50), order(51)], 1)
@@ -159,7 +178,9 @@ def test_killed_at_every_step(deployment: Deployment, before: Before) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_step_that_fails_or_loses_its_reply(deployment: Deployment, before: Before, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_or_loses_its_reply(
+    deployment: Deployment, before: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a commit for every two archives, and the fault in the first and in the second one."""
     monkeypatch.setattr(restore, "FILES_MAX", 2)
     for armed in [*(f"{step}=error" for step in STEPS), *(f"{step}=unknown" for step in STEPS[:4])]:
@@ -198,13 +219,23 @@ def test_a_table_of_somebody_else_is_left_alone(deployment: Deployment, before: 
     check_tables(deployment, before)
 
 
-def test_a_half_made_table_that_somebody_wrote_to(deployment: Deployment, before: Before, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_made_table_that_somebody_wrote_to(
+    deployment: Deployment, before: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A snapshot that changes no row does no harm; a file that is none of ours does."""
     monkeypatch.setattr(restore, "FILES_MAX", 1)
-    assert deployment.cli("reconcile", "--rebuild", "--topic", "orders", armed="table.swap.before=error@2").code == 2
+    assert (
+        deployment.cli("reconcile", "--rebuild", "--topic", "orders", armed="table.swap.before=error@2").code
+        == 2
+    )
     with catalog_table(deployment, "shop.orders") as table:
         append_nothing(table)
-    assert deployment.cli("reconcile", "--rebuild", "--topic", "orders", armed="committed.append.before=error").code == 2
+    assert (
+        deployment.cli(
+            "reconcile", "--rebuild", "--topic", "orders", armed="committed.append.before=error"
+        ).code
+        == 2
+    )
     assert rows_of(deployment, "shop.orders") == before.rows["orders"]
     foreign = deployment.root / "foreign.parquet"
     shutil.copy(archives_of(deployment, "orders", before)[0], foreign)
@@ -212,8 +243,13 @@ def test_a_half_made_table_that_somebody_wrote_to(deployment: Deployment, before
         tables = driver.application.tables("local")
         view = tables.load(("shop", "orders"))
         assert view is not None
-        stolen = replace(data_file("file:///nowhere", stream_fields(view.schema_json), 0, 500, 501), path=foreign.as_uri())
-        assert tables.swap(tables.prepare(view, [stolen], lambda *_: {"x": "y"}, {}, False, ())).outcome is SwapOutcome.APPLIED
+        stolen = replace(
+            data_file("file:///nowhere", stream_fields(view.schema_json), 0, 500, 501), path=foreign.as_uri()
+        )
+        assert (
+            tables.swap(tables.prepare(view, [stolen], lambda *_: {"x": "y"}, {}, False, ())).outcome
+            is SwapOutcome.APPLIED
+        )
     found = rebuild(deployment, "--topic", "orders")["orders"]
     assert found["state"] == "halted"
     assert "drop it, then rebuild again" in found["why"]
@@ -263,7 +299,8 @@ def test_both_are_gone(deployment: Deployment, before: Before) -> None:
     found = rebuild(deployment)
     assert found["mode"] == "bucket"
     assert {topic: found[topic]["state"] for topic in TABLES} == dict.fromkeys(TABLES, "rebuilt")
-    # Offsets that were aborted, with nothing else between two archives: nobody can tell them from what is lost.
+    # Offsets that were aborted, with nothing else between two archives: nobody can tell them from what is
+    # lost.
     assert found["orders"]["holes"] == [[2, 0, 4]]
     assert found["clicks"]["holes"] == [[1, 0, 1]]
     check_tables(deployment, before)
@@ -273,11 +310,16 @@ def test_both_are_gone(deployment: Deployment, before: Before) -> None:
     assert reasons, "it says why"
     assert all(reasons)
     for command in (["produce"], ["archive", "--all"]):
-        refused(deployment.cli(*command, stdin=json.dumps({"topic": "orders", "value": None}) + "\n"), "the metadata store is empty")
+        refused(
+            deployment.cli(*command, stdin=json.dumps({"topic": "orders", "value": None}) + "\n"),
+            "the metadata store is empty",
+        )
     snapshots = {table: uuid_of(deployment, table) for table in TABLES.values()}
     again = rebuild(deployment)
     assert {again[topic]["state"] for topic in TABLES} == {"rebuilt"}
-    assert {table: uuid_of(deployment, table) for table in TABLES.values()} == snapshots, "a second time changes nothing"
+    assert {table: uuid_of(deployment, table) for table in TABLES.values()} == snapshots, (
+        "a second time changes nothing"
+    )
     with Driver(deployment) as driver:
         assert (driver.application.control_log.tail(), driver.application.intake_log.tail()) == (0, 0)
     check_backup_returns(deployment, before, away)

@@ -1,4 +1,5 @@
-"""What other hands, crashes and damage leave, on a real catalog and a real folder: each is told by its own id, and by no other."""
+"""What other hands, crashes and damage leave, on a real catalog and a real folder: each is told by its own
+id, and by no other."""
 
 from __future__ import annotations
 
@@ -118,8 +119,11 @@ def test_what_a_leader_has_in_hand_is_no_finding(deployment: Deployment) -> None
     assert any("elsewhere:4711 holds the lease" in finding.what for finding, _ in late.findings)
 
 
-def test_a_ledger_that_moves_on_is_looked_at_again(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archiver commits between the look at the ledger and the look at the table: the second look finds that nothing is wrong."""
+def test_a_ledger_that_moves_on_is_looked_at_again(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archiver commits between the look at the ledger and the look at the table: the second look finds
+    that nothing is wrong."""
     with Driver(deployment) as worker, Driver(deployment) as driver:
         worker.send("clicks", [b"d"] * 2, 0)
         slept: list[float] = []
@@ -140,8 +144,11 @@ def test_a_ledger_that_moves_on_is_looked_at_again(deployment: Deployment, monke
         assert 2 <= len(asked) <= LOOKS_MAX * 2
 
 
-def test_a_ledger_that_never_holds_still_raises_no_alarm(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time the ledger has been read an archiver commits, so the table is ahead of every view of the ledger."""
+def test_a_ledger_that_never_holds_still_raises_no_alarm(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time the ledger has been read an archiver commits, so the table is ahead of every view of the
+    ledger."""
     with Driver(deployment) as worker, Driver(deployment) as driver:
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: None)
         run = driver.application.reconciling(driver.told.append, dry_run=True)
@@ -165,7 +172,8 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(deployment: Deployment,
 
 @pytest.mark.parametrize("seed", range(3))
 def test_repairs_come_to_a_fixed_point(seed: int, tmp_path: Path) -> None:
-    """Whatever crashes and rollbacks left: repaired twice is repaired once, and then nothing is missing or doubled."""
+    """Whatever crashes and rollbacks left: repaired twice is repaired once, and then nothing is missing or
+    doubled."""
     dice = random.Random(seed)
     deployment = archived(tmp_path / "d")
     values = {0: 9, 1: 3}
@@ -174,7 +182,11 @@ def test_repairs_come_to_a_fixed_point(seed: int, tmp_path: Path) -> None:
         values[partition] += 2
         with Driver(deployment) as driver:
             driver.send("clicks", [b"more"] * 2, partition)
-            failpoints.arm(dice.choice(("table.swap.before=error", "table.swap.after=error", "committed.append.before=error", "")))
+            failpoints.arm(
+                dice.choice(
+                    ("table.swap.before=error", "table.swap.after=error", "committed.append.before=error", "")
+                )
+            )
             driver.archive()
         if dice.random() < 0.5:
             with catalog_table(deployment, "shop.clicks") as table:
@@ -208,7 +220,12 @@ def rename(deployment: Deployment) -> None:
 
 def replace_table(deployment: Deployment) -> None:
     with catalog_table(deployment, "shop.clicks") as table:
-        schema, spec, location, properties = table.schema(), table.spec(), table.location(), dict(table.properties)
+        schema, spec, location, properties = (
+            table.schema(),
+            table.spec(),
+            table.location(),
+            dict(table.properties),
+        )
         table.catalog.drop_table("shop.clicks")
         table.catalog.create_table("shop.clicks", schema, location, spec, properties=properties)
 
@@ -221,14 +238,19 @@ def strange_table(deployment: Deployment) -> None:
 
 
 def upgrade(deployment: Deployment) -> None:
-    """As Spark's ALTER TABLE … SET TBLPROPERTIES ('format-version' = '3') leaves it; pyiceberg writes no such metadata."""
+    """As Spark's ALTER TABLE … SET TBLPROPERTIES ('format-version' = '3') leaves it; pyiceberg writes no such
+    metadata."""
     with catalog_table(deployment, "shop.clicks") as table:
         before = str(table.metadata_location)
         metadata = json.loads(Path(before.removeprefix("file://")).read_text())
     after = before.replace("metadata/", "metadata/upgraded-")
-    Path(after.removeprefix("file://")).write_text(json.dumps(metadata | {"format-version": 3, "next-row-id": 0}))
+    Path(after.removeprefix("file://")).write_text(
+        json.dumps(metadata | {"format-version": 3, "next-row-id": 0})
+    )
     with contextlib.closing(sqlite3.connect(deployment.root / "catalog.db")) as catalog, catalog:
-        catalog.execute("update iceberg_tables set metadata_location = ? where metadata_location = ?", (after, before))
+        catalog.execute(
+            "update iceberg_tables set metadata_location = ? where metadata_location = ?", (after, before)
+        )
 
 
 def respec(deployment: Deployment) -> None:
@@ -238,7 +260,10 @@ def respec(deployment: Deployment) -> None:
 
 
 def retype(deployment: Deployment) -> None:
-    with catalog_table(deployment, "shop.clicks") as table, table.update_schema(allow_incompatible_changes=True) as update:
+    with (
+        catalog_table(deployment, "shop.clicks") as table,
+        table.update_schema(allow_incompatible_changes=True) as update,
+    ):
         update.delete_column("value")
 
 
@@ -257,8 +282,12 @@ HALTING: dict[str, list[Callable[[Deployment], None]]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "hand"), [(kind, hand) for kind, hands in HALTING.items() for hand in hands])
-def test_what_halts_a_topic_is_told_by_its_id(kind: str, hand: Callable[[Deployment], None], deployment: Deployment) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hand"), [(kind, hand) for kind, hands in HALTING.items() for hand in hands]
+)
+def test_what_halts_a_topic_is_told_by_its_id(
+    kind: str, hand: Callable[[Deployment], None], deployment: Deployment
+) -> None:
     hand(deployment)
     others_go_on(deployment)
     report = reconciled(deployment, "everything")
@@ -310,8 +339,12 @@ def test_rows_taken_out_without_a_word(deployment: Deployment) -> None:
     """A `replace` that lost rows: the archives still hold them."""
     rewrite(deployment, "replace", lambda offset: offset != 1, table="shop.orders")
     report = reconciled(deployment)
-    assert [(finding.id, finding.severity, finding.safe) for finding, _ in report.findings] == [("missing-in-catalog", "error", False)]
-    assert left(reconciled(deployment, "everything")) == [("missing-in-catalog", "orders")], "nobody decides that for the operator"
+    assert [(finding.id, finding.severity, finding.safe) for finding, _ in report.findings] == [
+        ("missing-in-catalog", "error", False)
+    ]
+    assert left(reconciled(deployment, "everything")) == [("missing-in-catalog", "orders")], (
+        "nobody decides that for the operator"
+    )
 
 
 # damage
@@ -363,7 +396,9 @@ def test_files_that_nobody_names(deployment: Deployment) -> None:
     stranger.mkdir()
     (stranger / "topic.json").write_text(json.dumps({"topic": "old"}))
     report = reconciled(deployment)
-    assert [(finding.id, finding.severity, finding.topic) for finding, _ in report.findings] == [("orphan", "warning", None)]
+    assert [(finding.id, finding.severity, finding.topic) for finding, _ in report.findings] == [
+        ("orphan", "warning", None)
+    ]
     assert "(topic old)" in report.findings[0][0].what
 
 

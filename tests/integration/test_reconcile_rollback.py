@@ -1,4 +1,5 @@
-"""A table that somebody set back: told, never repaired unasked; taken over for an operator, every record is in the table once again."""
+"""A table that somebody set back: told, never repaired unasked; taken over for an operator, every record is
+in the table once again."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from archiver.runtime.errors import RetryLater
 from reconcile.repair.run import Fix
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
-from tests.support.builders.reconciling import archived, control_tail, fixed, left, metadata_location, others_go_on, reconciled, roll_back
+from tests.support.builders.reconciling import (
+    archived,
+    control_tail,
+    fixed,
+    left,
+    metadata_location,
+    others_go_on,
+    reconciled,
+    roll_back,
+)
 from tests.support.catalog.foreign_rows import rewrite
 
 ROLLED_BACK = [("rolled-back", "clicks")]
@@ -121,7 +131,11 @@ def test_rows_that_were_erased_before_do_not_come_back(tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         assert driver.watermarks("clicks") == {0: 5}
         driver.archive()
-        (first,) = [item for item in driver.audit()["partitions"] if (item["topic"], item["partition"]) == ("clicks", 0)]
+        (first,) = [
+            item
+            for item in driver.audit()["partitions"]
+            if (item["topic"], item["partition"]) == ("clicks", 0)
+        ]
         assert (first["verdict"], first["removed"], first["rows"]) == ("valid", [[3, 5]], 5)
 
 
@@ -156,7 +170,8 @@ def test_what_waits_is_killed_and_planned_anew(deployment: Deployment) -> None:
 
 
 def test_what_landed_below_the_rollback_is_committed_and_not_killed(deployment: Deployment) -> None:
-    """C3 by path: whoever swapped it in died before the ledger was told, and a later commit of ours was taken back."""
+    """C3 by path: whoever swapped it in died before the ledger was told, and a later commit of ours was taken
+    back."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"d"] * 2, 0)
         failpoints.arm("committed.append.before=error")
@@ -177,7 +192,9 @@ def test_what_landed_below_the_rollback_is_committed_and_not_killed(deployment: 
 
 @pytest.mark.parametrize("action", ["error", "unknown"])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_takeover_that_failed_anywhere_is_gone_on_with(point: str, action: str, deployment: Deployment) -> None:
+def test_a_takeover_that_failed_anywhere_is_gone_on_with(
+    point: str, action: str, deployment: Deployment
+) -> None:
     roll_back(deployment)
     with Driver(deployment) as driver:
         failpoints.arm(f"{point}={action}")
@@ -192,7 +209,9 @@ def test_a_takeover_that_failed_anywhere_is_gone_on_with(point: str, action: str
     archive_again(deployment)
 
 
-def test_a_change_between_look_and_swap_is_refused(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_between_look_and_swap_is_refused(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C5: somebody rolls forward at the last moment; table and ledger stay as they are."""
     roll_back(deployment)
     with Driver(deployment) as driver:
@@ -233,4 +252,6 @@ def test_another_leader_is_left_alone(deployment: Deployment) -> None:
     with Driver(deployment) as one, Driver(deployment) as other, one.application.leadership.turn("archiving"):
         with pytest.raises(RetryLater, match="lease is held"):
             other.application.reconciling(other.told.append).run("everything")
-        assert left(other.application.reconciling(other.told.append, dry_run=True).run()) == ROLLED_BACK, "whoever looks needs none"
+        assert left(other.application.reconciling(other.told.append, dry_run=True).run()) == ROLLED_BACK, (
+            "whoever looks needs none"
+        )

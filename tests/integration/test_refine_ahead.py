@@ -1,4 +1,5 @@
-"""A refinement task that goes on while its archives are stored and its intake is read: how many at a time, and what becomes of each."""
+"""A refinement task that goes on while its archives are stored and its intake is read: how many at a time,
+and what becomes of each."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ PARTITIONS = 6
 
 
 class Watched:
-    """A store that tells what is being created, and does to a create of an archive what a test wants before it."""
+    """A store that tells what is being created, and does to a create of an archive what a test wants before
+    it."""
 
     def __init__(self, store: LocalObjectStore) -> None:
         self._store = store
@@ -82,7 +84,9 @@ def task_with(store: Watched, options: RefineOptions) -> TaskDescriptor:
     intake = Intake(store)
     topic = intake.topic("raw", PARTITIONS)
     intake.file({(topic, partition): [Row(NOW)] * (partition + 1) for partition in range(PARTITIONS)})
-    return task_of(intake, [plan for one in range(PARTITIONS) for plan in intake.plans(topic, one)], options=options)
+    return task_of(
+        intake, [plan for one in range(PARTITIONS) for plan in intake.plans(topic, one)], options=options
+    )
 
 
 def run(task: TaskDescriptor, store: Any) -> dict[int, PlanResult]:
@@ -111,7 +115,14 @@ def test_as_many_archives_are_stored_at_a_time_as_the_options_say(store: Watched
     store.before = before
     found = run(task, store)
     assert [result.error for result in found.values()] == [None] * PARTITIONS
-    assert [sum(file.archive.rows for file in found[partition].files) for partition in range(PARTITIONS)] == [1, 2, 3, 4, 5, 6]
+    assert [sum(file.archive.rows for file in found[partition].files) for partition in range(PARTITIONS)] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
     assert store.most == most
     assert threading.get_ident() not in store.threads
     assert sorted(store.created) == sorted(info.key for info in store.list("archive/"))
@@ -128,7 +139,9 @@ def test_no_more_archives_wait_for_their_upload_than_are_under_way(store: Watche
         try:
             until("three archives are complete", lambda: len(spooled(store)) >= 3, PATIENCE_S)
             time.sleep(0.2)  # one more would be seen
-            assert len(spooled(store)) == 3, "two are under way, and the task waits for the first with one more in its hands"
+            assert len(spooled(store)) == 3, (
+                "two are under way, and the task waits for the first with one more in its hands"
+            )
         finally:
             gate.set()
         assert [result.error for result in running.result(PATIENCE_S).values()] == [None] * PARTITIONS
@@ -151,7 +164,9 @@ def test_without_uploads_beside_the_work_each_archive_is_stored_by_the_task_itse
         (ValueError("a defect"), "failed"),
     ],
 )
-def test_an_upload_that_fails_concerns_its_own_plan(store: Watched, error: Exception, kind: str, most: int) -> None:
+def test_an_upload_that_fails_concerns_its_own_plan(
+    store: Watched, error: Exception, kind: str, most: int
+) -> None:
     task = task_with(store, RefineOptions(uploads_max=most))
 
     def before(key: str) -> None:
@@ -160,13 +175,22 @@ def test_an_upload_that_fails_concerns_its_own_plan(store: Watched, error: Excep
 
     store.before = before
     found = run(task, store)
-    assert {partition: result.error for partition, result in found.items()} == {0: None, 1: None, 2: kind, 3: None, 4: None, 5: kind}
+    assert {partition: result.error for partition, result in found.items()} == {
+        0: None,
+        1: None,
+        2: kind,
+        3: None,
+        4: None,
+        5: kind,
+    }
     assert str(error) in (found[2].why or "") or kind == "retry"
     assert sorted(map(_partition, store.created)) == [0, 1, 3, 4]
     assert spooled(store) == []
     store.before = lambda _: None
     assert [result.error for result in run(task, store).values()] == [None] * PARTITIONS
-    assert sorted(map(_partition, store.created)) == list(range(PARTITIONS)), "what was stored is met and adopted"
+    assert sorted(map(_partition, store.created)) == list(range(PARTITIONS)), (
+        "what was stored is met and adopted"
+    )
 
 
 def test_another_archive_under_the_key_of_one_is_a_conflict_of_that_one(store: Watched) -> None:
@@ -220,7 +244,10 @@ def test_who_stops_asking_waits_for_what_is_being_read(store: Watched) -> None:
     gate, own = threading.Event(), threading.get_ident()
     store.before_opening = lambda: threading.get_ident() == own or gate.wait(PATIENCE_S)
     plans = [*intake.plans(topic, 0), *intake.plans(topic, 1)]
-    results = cast("Generator[PlanResult]", run_bundle(task_of(intake, plans, options=RefineOptions(uploads_max=0, reads_max=2)), store))
+    results = cast(
+        "Generator[PlanResult]",
+        run_bundle(task_of(intake, plans, options=RefineOptions(uploads_max=0, reads_max=2)), store),
+    )
     # The first file tells how large they are, the second ends a plan: by then the next two are being read.
     first = next(results)
     assert (first.partition, first.error) == (0, None)
@@ -269,20 +296,31 @@ def test_what_ends_a_process_comes_through(store: Watched) -> None:
 def test_the_setting_is_what_a_task_is_told(tmp_path: Path) -> None:
     path = tmp_path / "archiver.yaml"
     least = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
-    path.write_text(least + "archive: {uploads_max: 7, reads_max: 6, open_writers_max: 5}\n", encoding="utf-8")
+    path.write_text(
+        least + "archive: {uploads_max: 7, reads_max: 6, open_writers_max: 5}\n", encoding="utf-8"
+    )
     options = Application(load_settings(path, {}), {})._refine_options()
     assert (options.uploads_max, options.reads_max, options.open_writers_max) == (7, 6, 5)
 
 
 @pytest.mark.parametrize(
     ("uri", "given", "expected"),
-    [("data", "", 0), ("s3://bucket/data", "", 4), ("data", "reads_max: 3", 3), ("s3://bucket/data", "reads_max: 0", 0)],
+    [
+        ("data", "", 0),
+        ("s3://bucket/data", "", 4),
+        ("data", "reads_max: 3", 3),
+        ("s3://bucket/data", "reads_max: 0", 0),
+    ],
 )
-def test_intake_is_read_ahead_where_a_bucket_keeps_one_waiting(uri: str, given: str, expected: int, tmp_path: Path) -> None:
+def test_intake_is_read_ahead_where_a_bucket_keeps_one_waiting(
+    uri: str, given: str, expected: int, tmp_path: Path
+) -> None:
     path = tmp_path / "archiver.yaml"
     least = f"cluster: demo\ndata: {{uri: '{uri}'}}\nmetadata: {{sqlite: {{path: metadata.db}}}}\n"
     path.write_text(least + f"archive: {{{given}}}\n", encoding="utf-8")
-    application: Any = SimpleNamespace(settings=load_settings(path, {}), _environ={})  # a whole one would ask the bucket whose it is
+    application: Any = SimpleNamespace(
+        settings=load_settings(path, {}), _environ={}
+    )  # a whole one would ask the bucket whose it is
     assert Application._refine_options(application).reads_max == expected
 
 
@@ -294,7 +332,9 @@ def test_a_task_reads_ahead_as_it_is_told(store: Watched, given: int, threads: b
     topic = intake.topic("raw", 1)
     for _ in range(4):
         intake.file({(topic, 0): [Row(NOW)]})
-    (result,) = run_bundle(task_of(intake, intake.plans(topic), options=RefineOptions(reads_max=given), ahead=False), store)
+    (result,) = run_bundle(
+        task_of(intake, intake.plans(topic), options=RefineOptions(reads_max=given), ahead=False), store
+    )
     assert result.error is None
     assert (read_by != {threading.get_ident()}) is threads
 

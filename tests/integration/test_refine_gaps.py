@@ -1,4 +1,5 @@
-"""Refinement and reading of ranges with gaps, on real intake files: every committed record once, where it was, in the right file."""
+"""Refinement and reading of ranges with gaps, on real intake files: every committed record once, where it
+was, in the right file."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ MANY_SEEDS = 12
 
 @dataclass
 class History:
-    """A topic of one partition into which several producers write at once; `kept` is what nobody aborted, by offset."""
+    """A topic of one partition into which several producers write at once; `kept` is what nobody aborted, by
+    offset."""
 
     intake: Intake
     random: random.Random
@@ -48,7 +50,10 @@ class History:
         if name and self._pending[name] and self.random.random() < 0.5:
             self.end(name, commit=self.random.random() < 0.5)
             return
-        rows = [Row(self.now + self.random.randrange(50), b"%d" % (self.at + number)) for number in range(self.random.randint(1, 6))]
+        rows = [
+            Row(self.now + self.random.randrange(50), b"%d" % (self.at + number))
+            for number in range(self.random.randint(1, 6))
+        ]
         self.intake.file({(self.topic, 0): rows}, producer=self._producers[name] if name else None)
         for row in rows:
             assert row.value is not None
@@ -73,11 +78,18 @@ class History:
 
 def stream(intake: Intake, passed: tuple[tuple[int, int], ...] = ()) -> RecordStream:
     return RecordStream(
-        intake.objects, intake.backlog, lambda _topic, _version: raw_schema(), cluster_id=CLUSTER, passed=lambda *_: passed, batch_rows=7
+        intake.objects,
+        intake.backlog,
+        lambda _topic, _version: raw_schema(),
+        cluster_id=CLUSTER,
+        passed=lambda *_: passed,
+        batch_rows=7,
     )
 
 
-def read(intake: Intake, topic: TopicId, start: int = 0, limit: int | None = None, *, uncommitted: bool = False) -> dict[int, bytes | None]:
+def read(
+    intake: Intake, topic: TopicId, start: int = 0, limit: int | None = None, *, uncommitted: bool = False
+) -> dict[int, bytes | None]:
     found = stream(intake).read(topic, 0, start, limit, uncommitted=uncommitted)
     return {record.offset: record.value for record in found}
 
@@ -91,7 +103,11 @@ def check_files(objects: LocalObjectStore, plan: Plan, files: list[ArchiveFile])
         assert all(one.base <= low < high <= one.end for low, high in one.gaps)
         assert one.rows == one.end - one.base - sum(high - low for low, high in one.gaps)
         told = footer_values(pq.read_metadata(objects.root / one.key))
-        assert (told["base"], told["end"], told["gaps"]) == (str(one.base), str(one.end), str([list(gap) for gap in one.gaps]))
+        assert (told["base"], told["end"], told["gaps"]) == (
+            str(one.base),
+            str(one.end),
+            str([list(gap) for gap in one.gaps]),
+        )
 
 
 @pytest.mark.parametrize("seed", range(MANY_SEEDS))
@@ -100,7 +116,9 @@ def test_random_histories(seed: int, tmp_path: Path) -> None:
     history = History(Intake(objects), random.Random(seed))
     intake, topic = history.intake, history.topic
     archived = 0
-    options = RefineOptions(decode_rows=history.random.choice([1, 3, 1000]), buffer_bytes=history.random.choice([200, 10**6]))
+    options = RefineOptions(
+        decode_rows=history.random.choice([1, 3, 1000]), buffer_bytes=history.random.choice([200, 10**6])
+    )
     for _ in range(6):
         for _ in range(8):
             history.step()
@@ -115,11 +133,15 @@ def test_random_histories(seed: int, tmp_path: Path) -> None:
                 continue
             check_files(objects, plan, [one.archive for one in result.files])
             table = table_of(intake, result)
-            assert kafka(table, "offset") == [offset for offset in committed if plan.base <= offset < plan.end]
+            assert kafka(table, "offset") == [
+                offset for offset in committed if plan.base <= offset < plan.end
+            ]
             times = kafka(table, "ingest_timestamp")
             assert times == sorted(times)
         assert read(intake, topic) == committed
-        everything = committed | {o: v for o, v in (history.kept | history.uncommitted).items() if o >= stable}
+        everything = committed | {
+            o: v for o, v in (history.kept | history.uncommitted).items() if o >= stable
+        }
         assert read(intake, topic, uncommitted=True) == dict(sorted(everything.items()))
         for _ in range(5):
             start, limit = history.random.randint(0, history.at), history.random.choice([None, 1, 4])
@@ -141,7 +163,9 @@ def test_records_are_the_same_from_archives_as_from_intake(tmp_path: Path) -> No
     assert {record.source for record in before} == {"intake"}
     assert {record.source for record in after} == {"archive"}
     places = ("offset", "ingest_us", "value", "key", "batch_start", "timestamp_us")
-    assert [[getattr(record, name) for name in places] for record in after] == [[getattr(r, name) for name in places] for r in before]
+    assert [[getattr(record, name) for name in places] for record in after] == [
+        [getattr(r, name) for name in places] for r in before
+    ]
 
 
 def test_a_day_that_begins_behind_a_gap(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def intake(tmp_path: Path) -> Intake:
 def plans(intake: Intake) -> list[Plan]:
     topic = intake.topic("orders", 5)
     for index in range(3):
-        intake.file({(topic, p): [Row(NOW + index, order(index * 10 + i)) for i in range(3)] for p in range(5)})
+        intake.file(
+            {(topic, p): [Row(NOW + index, order(index * 10 + i)) for i in range(3)] for p in range(5)}
+        )
     return [plan for p in range(5) for plan in intake.plans(topic, p)]
 
 
@@ -48,7 +50,11 @@ def orders_of(intake: Intake, bundles: Sequence[tuple[Plan, ...]], **options: An
 
 
 @pytest.mark.timeout(120)
-def test_results_in_the_order_of_the_plans(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
+def test_results_in_the_order_of_the_plans(
+    spark_sessions: SparkSessions,  # noqa: F811
+    intake: Intake,
+    plans: list[Plan],
+) -> None:
     bundles = [(plans[4], plans[0]), (plans[1],), (plans[3], plans[2])]
     job = orders_of(intake, bundles)
     results = SparkRefiner(spark_sessions.session).refine(job)
@@ -60,12 +66,16 @@ def test_results_in_the_order_of_the_plans(spark_sessions: SparkSessions, intake
         assert [row["id"] for row in rows_of(table["value"])] == [0, 1, 2, 10, 11, 12, 20, 21, 22]
     # Plain Python says the same: it is the same code, and it adopts the files.
     plain = [result for task in job.descriptors() for result in run_bundle(task)]
-    assert sorted(plain, key=lambda result: result.partition) == sorted(results, key=lambda result: result.partition)
+    assert sorted(plain, key=lambda result: result.partition) == sorted(
+        results, key=lambda result: result.partition
+    )
 
 
 @pytest.mark.timeout(120)
 def test_each_bundle_is_a_task_of_its_own(spark_session: SparkSession) -> None:  # noqa: F811
-    frame = spark_session.createDataFrame([(number, bytearray(b"x")) for number in range(6)], "number int, task binary")
+    frame = spark_session.createDataFrame(
+        [(number, bytearray(b"x")) for number in range(6)], "number int, task binary"
+    )
     sizes = frame.repartitionById(6, frame["number"]).select("task").mapInArrow(_count, "rows int").collect()
     assert [row["rows"] for row in sizes] == [1] * 6
 
@@ -78,18 +88,28 @@ def _count(batches: Any) -> Any:
 
 
 @pytest.mark.timeout(120)
-def test_trouble_comes_back_as_a_result(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
+def test_trouble_comes_back_as_a_result(
+    spark_sessions: SparkSessions,  # noqa: F811
+    intake: Intake,
+    plans: list[Plan],
+) -> None:
     intake.objects.delete(intake.keys[0])
     results = SparkRefiner(spark_sessions.session).refine(orders_of(intake, [tuple(plans)]))
     assert [result.error for result in results] == ["missing"] * 5
 
 
 @pytest.mark.timeout(120)
-def test_a_killed_worker_is_to_be_tried_again(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
+def test_a_killed_worker_is_to_be_tried_again(
+    spark_sessions: SparkSessions,  # noqa: F811
+    intake: Intake,
+    plans: list[Plan],
+) -> None:
     refiner = SparkRefiner(spark_sessions.session)
     with pytest.raises(RetryLater, match="the refinement job failed"):
         # One after the other, so that no third one is under way when the second is stored.
-        refiner.refine(orders_of(intake, [tuple(plans)], uploads_max=0, failpoints="archive.upload.after=kill@2"))
+        refiner.refine(
+            orders_of(intake, [tuple(plans)], uploads_max=0, failpoints="archive.upload.after=kill@2")
+        )
     stored = {info.key: info.modified_us for info in intake.objects.list("archive/")}
     assert len(stored) == 2
     results = refiner.refine(orders_of(intake, [tuple(plans)]))
@@ -118,11 +138,17 @@ def test_no_work_starts_no_spark(intake: Intake) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_job_that_takes_too_long_is_cancelled(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
+def test_a_job_that_takes_too_long_is_cancelled(
+    spark_sessions: SparkSessions,  # noqa: F811
+    intake: Intake,
+    plans: list[Plan],
+) -> None:
     fast = SparkRefiner(spark_sessions.session)
     fast.refine(orders_of(intake, [(plans[0],)]))
     with pytest.raises(RetryLater, match="cancelled after"):
-        SparkRefiner(spark_sessions.session, timeout_s=0.0).refine(orders_of(intake, [(plan,) for plan in plans] * 20))
+        SparkRefiner(spark_sessions.session, timeout_s=0.0).refine(
+            orders_of(intake, [(plan,) for plan in plans] * 20)
+        )
     assert [result.error for result in fast.refine(orders_of(intake, [tuple(plans)]))] == [None] * 5
 
 
@@ -149,7 +175,9 @@ def test_a_dead_jvm_is_replaced(spark_sessions: SparkSessions) -> None:  # noqa:
 
 
 @pytest.mark.timeout(120)
-def test_a_closed_session_is_built_anew_and_a_foreign_one_is_left_alone(spark_sessions: SparkSessions) -> None:  # noqa: F811
+def test_a_closed_session_is_built_anew_and_a_foreign_one_is_left_alone(
+    spark_sessions: SparkSessions,  # noqa: F811
+) -> None:
     session = spark_sessions.session()
     guest = SparkSessions(SparkSettings(master="local[1]"), os.environ)
     assert guest.session().sparkContext.master == "local[2]"
@@ -161,15 +189,24 @@ def test_a_closed_session_is_built_anew_and_a_foreign_one_is_left_alone(spark_se
 
 
 def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # as in a process that has no session yet
+    monkeypatch.setattr(
+        SparkContext, "_active_spark_context", None
+    )  # as in a process that has no session yet
     sessions = SparkSessions(SparkSettings(master="local[2]"), {"PATH": str(tmp_path)})
     with pytest.raises(Halt, match="openjdk-17"):
         sessions.session()
 
 
 def test_properties(tmp_path: Path) -> None:
-    found = properties(SparkSettings(master="local[3]", driver_memory="3g", conf={"spark.ui.enabled": "true", "spark.x": "y"}), tmp_path)
+    found = properties(
+        SparkSettings(
+            master="local[3]", driver_memory="3g", conf={"spark.ui.enabled": "true", "spark.x": "y"}
+        ),
+        tmp_path,
+    )
     assert (found["spark.master"], found["spark.driver.memory"]) == ("local[3]", "3g")
     assert (found["spark.ui.enabled"], found["spark.x"]) == ("true", "y")
     assert found["spark.driver.bindAddress"] == found["spark.driver.host"] == "127.0.0.1"
-    assert "spark.driver.host" not in properties(SparkSettings(master="spark://host:7077", allow_insecure=True), tmp_path)
+    assert "spark.driver.host" not in properties(
+        SparkSettings(master="spark://host:7077", allow_insecure=True), tmp_path
+    )

@@ -49,15 +49,24 @@ def intake(store: LocalObjectStore) -> Intake:
 def test_offsets_are_dense_and_records_whole(intake: Intake) -> None:
     topic = intake.topic("raw", 2)
     for index in range(3):
-        intake.file({(topic, p): [Row(NOW + index, b"%d-%d-%d" % (p, index, i)) for i in range(4)] for p in (0, 1)})
+        intake.file(
+            {(topic, p): [Row(NOW + index, b"%d-%d-%d" % (p, index, i)) for i in range(4)] for p in (0, 1)}
+        )
     results = refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1))
     for partition, result in enumerate(results):
         table = table_of(intake, result)
         assert kafka(table, "offset") == list(range(12))
         assert kafka(table, "partition") == [partition] * 12
-        assert [row["__raw__"] for row in rows_of(table["value"])] == [b"%d-%d-%d" % (partition, n, i) for n in range(3) for i in range(4)]
+        assert [row["__raw__"] for row in rows_of(table["value"])] == [
+            b"%d-%d-%d" % (partition, n, i) for n in range(3) for i in range(4)
+        ]
         (file,) = result.files
-        assert (file.archive.base, file.archive.end, file.archive.rows, file.archive.partition) == (0, 12, 12, partition)
+        assert (file.archive.base, file.archive.end, file.archive.rows, file.archive.partition) == (
+            0,
+            12,
+            12,
+            partition,
+        )
         assert file.archive.raw_bytes == 12 * 6
 
 
@@ -71,7 +80,10 @@ def test_ingest_time_is_the_running_maximum_over_files_and_ticks(intake: Intake,
     expected = [NOW + n for n in (5, 5, 9, 9, 10, 100, 101)]
     (whole,) = refine(intake, intake.plans(topic), options=RefineOptions(decode_rows=decode_rows))
     assert kafka(table_of(intake, whole), "ingest_timestamp") == expected
-    assert (whole.files[0].archive.ingest_min_us, whole.files[0].archive.ingest_max_us) == (NOW + 5, NOW + 101)
+    assert (whole.files[0].archive.ingest_min_us, whole.files[0].archive.ingest_max_us) == (
+        NOW + 5,
+        NOW + 101,
+    )
     parts = refine(intake, intake.plans(topic, max_bytes=1, epoch=2))
     assert len(parts) == 3
     assert [time for part in parts for time in kafka(table_of(intake, part), "ingest_timestamp")] == expected
@@ -79,7 +91,15 @@ def test_ingest_time_is_the_running_maximum_over_files_and_ticks(intake: Intake,
 
 def test_event_time_and_batch_start(intake: Intake) -> None:
     topic = intake.topic("raw")
-    intake.file({(topic, 0): [Row(NOW, event_us=-5, batch=0), Row(NOW, event_us=7, batch=1), Row(NOW, event_us=NOW, batch=0)]})
+    intake.file(
+        {
+            (topic, 0): [
+                Row(NOW, event_us=-5, batch=0),
+                Row(NOW, event_us=7, batch=1),
+                Row(NOW, event_us=NOW, batch=0),
+            ]
+        }
+    )
     intake.file({(topic, 0): [Row(NOW, batch=0), Row(NOW, batch=1)]})
     table = table_of(intake, refine(intake, intake.plans(topic))[0])
     assert kafka(table, "event_timestamp") == [-5, 7, NOW, 0, 0]
@@ -89,15 +109,30 @@ def test_event_time_and_batch_start(intake: Intake) -> None:
 @pytest.mark.parametrize(
     ("granularity", "times", "ranges", "paths"),
     [
-        ("day", [0, DAY - 1, DAY, DAY, 3 * DAY], [(0, 2), (2, 4), (4, 5)], ["month=01/day=01", "month=01/day=02", "month=01/day=04"]),
+        (
+            "day",
+            [0, DAY - 1, DAY, DAY, 3 * DAY],
+            [(0, 2), (2, 4), (4, 5)],
+            ["month=01/day=01", "month=01/day=02", "month=01/day=04"],
+        ),
         ("hour", [0, 3600 * S - 1, 3600 * S], [(0, 2), (2, 3)], ["day=01/hour=00", "day=01/hour=01"]),
-        ("month", [0, 31 * DAY - 1, 31 * DAY, 90 * DAY], [(0, 2), (2, 3), (3, 4)], ["month=01", "month=02", "month=04"]),
+        (
+            "month",
+            [0, 31 * DAY - 1, 31 * DAY, 90 * DAY],
+            [(0, 2), (2, 3), (3, 4)],
+            ["month=01", "month=02", "month=04"],
+        ),
         ("day", [5, DAY + 5, 7], [(0, 1), (1, 3)], ["day=01", "day=02"]),  # the third is lifted over midnight
     ],
 )
 @pytest.mark.parametrize("per_file", [1, 2, 100])
 def test_cut_at_the_boundary_of_the_tables_partition(
-    intake: Intake, granularity: Granularity, times: list[int], ranges: list[tuple[int, int]], paths: list[str], per_file: int
+    intake: Intake,
+    granularity: Granularity,
+    times: list[int],
+    ranges: list[tuple[int, int]],
+    paths: list[str],
+    per_file: int,
 ) -> None:
     topic = intake.topic("raw")
     for first in range(0, len(times), per_file):
@@ -106,7 +141,9 @@ def test_cut_at_the_boundary_of_the_tables_partition(
     (result,) = refine(intake, [plan], granularity=granularity)
     assert [(one.archive.base, one.archive.end) for one in result.files] == ranges
     assert sum(one.archive.raw_bytes for one in result.files) == plan.raw_bytes > 0
-    each = [one.archive.raw_bytes / (end - base) for one, (base, end) in zip(result.files, ranges, strict=True)]
+    each = [
+        one.archive.raw_bytes / (end - base) for one, (base, end) in zip(result.files, ranges, strict=True)
+    ]
     assert max(each) - min(each) <= 1, "bytes are shared out by records, for these are of one size"
     for one, path in zip(result.files, paths, strict=True):
         key = parse_archive_key(one.archive.key)
@@ -123,7 +160,12 @@ def test_null_and_empty_stay_different(intake: Intake) -> None:
     intake.file({(topic, 0): rows})
     table = table_of(intake, refine(intake, intake.plans(topic), schema=order_schema())[0])
     assert [row is None for row in rows_of(table["value"])] == [True, False, False, True]
-    assert [None if row is None else row["__raw__"] for row in rows_of(table["key"])] == [None, b"", None, b"k"]
+    assert [None if row is None else row["__raw__"] for row in rows_of(table["key"])] == [
+        None,
+        b"",
+        None,
+        b"k",
+    ]
     keys, values = RecordCodec(order_schema()).rebuild(table["key"], table["value"])
     assert values.to_pylist() == [row.value for row in rows]
     assert keys.to_pylist() == [row.key for row in rows]
@@ -131,10 +173,16 @@ def test_null_and_empty_stay_different(intake: Intake) -> None:
 
 def test_headers_keep_order_repeats_and_nulls(intake: Intake) -> None:
     topic = intake.topic("raw")
-    headers: list[tuple[tuple[str, bytes | None], ...]] = [(("b", b"1"), ("a", None), ("b", b""), ("é", b"\xff")), (), (("", b"x"),)]
+    headers: list[tuple[tuple[str, bytes | None], ...]] = [
+        (("b", b"1"), ("a", None), ("b", b""), ("é", b"\xff")),
+        (),
+        (("", b"x"),),
+    ]
     intake.file({(topic, 0): [Row(NOW, headers=pairs) for pairs in headers]})
     table = table_of(intake, refine(intake, intake.plans(topic))[0])
-    assert [tuple((pair["key"], pair["value"]) for pair in row) for row in rows_of(table["headers"])] == headers
+    assert [
+        tuple((pair["key"], pair["value"]) for pair in row) for row in rows_of(table["headers"])
+    ] == headers
 
 
 def test_records_with_and_without_headers_come_together(intake: Intake) -> None:
@@ -143,15 +191,26 @@ def test_records_with_and_without_headers_come_together(intake: Intake) -> None:
     some: tuple[tuple[str, bytes | None], ...] = (("a", b"1"),)
     has = [(0, 0), (0, 1), (1, 0), (0, 0), (1, 1)]
     for first, second in has:
-        rows = [Row(NOW, b"%d" % number, headers=some if number % 2 else ()) if first else Row(NOW, b"%d" % number) for number in range(4)]
+        rows = [
+            Row(NOW, b"%d" % number, headers=some if number % 2 else ())
+            if first
+            else Row(NOW, b"%d" % number)
+            for number in range(4)
+        ]
         intake.file({(topic, 0): rows, (topic, 1): [Row(NOW, headers=some if second else ())] * 5})
     for options in (RefineOptions(), RefineOptions(buffer_bytes=1000), RefineOptions(decode_rows=3)):
         epoch = 1 + sum(1 for _ in intake.objects.list("archive/"))
-        zero, one = refine(intake, [*intake.plans(topic, 0, epoch=epoch), *intake.plans(topic, 1, epoch=epoch)], options=options)
+        zero, one = refine(
+            intake,
+            [*intake.plans(topic, 0, epoch=epoch), *intake.plans(topic, 1, epoch=epoch)],
+            options=options,
+        )
         assert [len(row) for row in rows_of(table_of(intake, zero)["headers"])] == [
             number % 2 if first else 0 for first, _ in has for number in range(4)
         ]
-        assert [len(row) for row in rows_of(table_of(intake, one)["headers"])] == [second for _, second in has for _ in range(5)]
+        assert [len(row) for row in rows_of(table_of(intake, one)["headers"])] == [
+            second for _, second in has for _ in range(5)
+        ]
 
 
 def test_a_bad_record_is_kept_and_its_neighbours_are_whole(intake: Intake) -> None:
@@ -205,10 +264,15 @@ def test_footer_keys_and_digests(intake: Intake) -> None:
 
 def test_bounds_are_the_columns_extremes(intake: Intake) -> None:
     topic = intake.topic("orders")
-    rows = [Row(NOW + i, order(i * 7 - 50, f"customer number {i:04} of many"), b"key-%d" % i, event_us=-i) for i in range(500)]
+    rows = [
+        Row(NOW + i, order(i * 7 - 50, f"customer number {i:04} of many"), b"key-%d" % i, event_us=-i)
+        for i in range(500)
+    ]
     intake.file({(topic, 0): rows})
     schema = order_schema()
-    (file,) = refine(intake, intake.plans(topic), schema=schema, options=RefineOptions(decode_rows=64, row_group_rows=150))[0].files
+    (file,) = refine(
+        intake, intake.plans(topic), schema=schema, options=RefineOptions(decode_rows=64, row_group_rows=150)
+    )[0].files
     ids = {column.dotted: column.field_id for column in bounded_columns(schema)}
     objects: Any = intake.objects
     path = str(objects.root / file.archive.key)
@@ -220,7 +284,11 @@ def test_bounds_are_the_columns_extremes(intake: Intake) -> None:
         ("kafka.ingest_timestamp", "epoch_us(kafka.ingest_timestamp)"),
     ]:
         ((low, high),) = (
-            duckdb.connect().execute(f"select min({select}), max({select}) from read_parquet('{path}', hive_partitioning=false)").fetchall()
+            duckdb.connect()
+            .execute(
+                f"select min({select}), max({select}) from read_parquet('{path}', hive_partitioning=false)"
+            )
+            .fetchall()
         )
         assert int.from_bytes(file.data_file.lower_bounds[ids[column]], "little", signed=True) == low
         assert int.from_bytes(file.data_file.upper_bounds[ids[column]], "little", signed=True) == high
@@ -252,12 +320,22 @@ def test_field_ids_are_in_the_file(intake: Intake) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [RefineOptions(open_writers_max=2, writer_bytes=1), RefineOptions(buffer_bytes=1), RefineOptions(decode_rows=1, row_group_rows=2)],
+    [
+        RefineOptions(open_writers_max=2, writer_bytes=1),
+        RefineOptions(buffer_bytes=1),
+        RefineOptions(decode_rows=1, row_group_rows=2),
+    ],
 )
 def test_many_small_segments_under_tight_bounds(intake: Intake, options: RefineOptions) -> None:
     topic = intake.topic("raw", 7)
     for index in range(20):
-        intake.file({(topic, p): [Row(NOW + index, b"%d" % (index * 10 + i)) for i in range(p + 1)] for p in range(7)}, row_group_bytes=10)
+        intake.file(
+            {
+                (topic, p): [Row(NOW + index, b"%d" % (index * 10 + i)) for i in range(p + 1)]
+                for p in range(7)
+            },
+            row_group_bytes=10,
+        )
     results = refine(intake, [plan for p in range(7) for plan in intake.plans(topic, p)], options=options)
     for partition, result in enumerate(results):
         table = table_of(intake, result)
@@ -271,9 +349,15 @@ def test_row_groups_are_bounded_by_rows_and_by_bytes(intake: Intake) -> None:
     topic = intake.topic("raw")
     for _ in range(10):
         intake.file({(topic, 0): [Row(NOW, b"x" * 1000) for _ in range(100)]})
-    (by_rows,) = refine(intake, intake.plans(topic), options=RefineOptions(decode_rows=50, row_group_rows=250))
-    (by_bytes,) = refine(intake, intake.plans(topic, epoch=2), options=RefineOptions(decode_rows=50, row_group_bytes=300_000))
-    (together,) = refine(intake, intake.plans(topic, epoch=3), options=RefineOptions(decode_rows=50, buffer_bytes=300_000))
+    (by_rows,) = refine(
+        intake, intake.plans(topic), options=RefineOptions(decode_rows=50, row_group_rows=250)
+    )
+    (by_bytes,) = refine(
+        intake, intake.plans(topic, epoch=2), options=RefineOptions(decode_rows=50, row_group_bytes=300_000)
+    )
+    (together,) = refine(
+        intake, intake.plans(topic, epoch=3), options=RefineOptions(decode_rows=50, buffer_bytes=300_000)
+    )
     objects: Any = intake.objects
     for result, most in ((by_rows, 300), (by_bytes, 400), (together, 400)):
         metadata = pq.read_metadata(objects.root / result.files[0].archive.key)
@@ -305,10 +389,17 @@ def test_whatever_is_wanted_of_a_row_group_is_what_comes(intake: Intake, wanted:
     topic = intake.topic("raw", 3)
     rows_of_each = (1, 12, 2)
     for index in range(3):
-        intake.file({(topic, p): [Row(NOW, b"%d-%d-%d" % (p, index, i)) for i in range(rows_of_each[p])] for p in range(3)})
+        intake.file(
+            {
+                (topic, p): [Row(NOW, b"%d-%d-%d" % (p, index, i)) for i in range(rows_of_each[p])]
+                for p in range(3)
+            }
+        )
     results = refine(intake, [plan for p in wanted for plan in intake.plans(topic, p)])
     for partition, result in zip(wanted, results, strict=True):
-        expected = [b"%d-%d-%d" % (partition, index, i) for index in range(3) for i in range(rows_of_each[partition])]
+        expected = [
+            b"%d-%d-%d" % (partition, index, i) for index in range(3) for i in range(rows_of_each[partition])
+        ]
         assert [row["__raw__"] for row in rows_of(table_of(intake, result)["value"])] == expected
 
 
@@ -317,18 +408,27 @@ def test_what_records_take_as_columns_is_held(intake: Intake) -> None:
     topic = intake.topic("orders")
     for _ in range(10):
         intake.file({(topic, 0): [Row(NOW, b"", None)] * 100})
-    (found,) = refine(intake, intake.plans(topic), schema=order_schema(), options=RefineOptions(decode_rows=100, buffer_bytes=66_000))
+    (found,) = refine(
+        intake,
+        intake.plans(topic),
+        schema=order_schema(),
+        options=RefineOptions(decode_rows=100, buffer_bytes=66_000),
+    )
     objects: Any = intake.objects
     assert found.files[0].archive.raw_bytes + ROW_OVERHEAD_BYTES * 1000 < 66_000
     assert pq.read_metadata(objects.root / found.files[0].archive.key).num_row_groups > 1
 
 
-def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(intake: Intake, store: LocalObjectStore) -> None:
+def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(
+    intake: Intake, store: LocalObjectStore
+) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW)] * 3})
     (plan,) = intake.plans(topic)
     task = task_of(intake, [plan])
-    writer = PlanWriter(plan, TopicRows(task.topics[topic], task.options), CLUSTER, store, Uploads(store, 0), task.options)
+    writer = PlanWriter(
+        plan, TopicRows(task.topics[topic], task.options), CLUSTER, store, Uploads(store, 0), task.options
+    )
     (records,) = [kept(batch) for _, batch in IntakeReader(store).row_groups(plan.segments[0].file, [0])]
     with pytest.raises(Halt, match="segment 0 of the plan comes next, not 1"):
         writer.add(1, records, 0, 3)
@@ -340,16 +440,22 @@ def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(inta
 
 
 def test_what_is_stored_is_held_no_more(intake: Intake) -> None:
-    """Writers that end one after the other may take more together than is allowed at a time: none has to close its row group early."""
+    """Writers that end one after the other may take more together than is allowed at a time: none has to
+    close its row group early."""
     topic = intake.topic("raw", 8)
     for partition in range(8):
         for _ in range(3):
             intake.file({(topic, partition): [Row(NOW, b"x" * 1000)] * 50})
     plans = [plan for partition in range(8) for plan in intake.plans(topic, partition)]
     objects: Any = intake.objects
-    for options, expected in ((RefineOptions(buffer_bytes=250_000), 1), (RefineOptions(buffer_bytes=90_000), 2)):
+    for options, expected in (
+        (RefineOptions(buffer_bytes=250_000), 1),
+        (RefineOptions(buffer_bytes=90_000), 2),
+    ):
         results = refine(intake, [replace(plan, epoch=expected) for plan in plans], options=options)
-        groups = [pq.read_metadata(objects.root / result.files[0].archive.key).num_row_groups for result in results]
+        groups = [
+            pq.read_metadata(objects.root / result.files[0].archive.key).num_row_groups for result in results
+        ]
         assert groups == [expected] * 8
 
 
@@ -357,7 +463,13 @@ def test_small_archives_of_a_topic_share_encodings_within_a_task(intake: Intake)
     """One topic's do not become another's; and the records are the same, whatever the encodings."""
     one, other = intake.topic("one", 2), intake.topic("other")
     numbered = [Row(NOW, key=b"order-%09d" % number) for number in range(ROWS_MIN)]
-    intake.file({(one, 0): numbered, (one, 1): [Row(NOW, key=b"same")] * ROWS_MIN, (other, 0): [Row(NOW, key=b"same")] * ROWS_MIN})
+    intake.file(
+        {
+            (one, 0): numbered,
+            (one, 1): [Row(NOW, key=b"same")] * ROWS_MIN,
+            (other, 0): [Row(NOW, key=b"same")] * ROWS_MIN,
+        }
+    )
     plans = [*intake.plans(one, 0), *intake.plans(one, 1), *intake.plans(other)]
     first, second, third = refine(intake, plans)
     (alone,) = refine(intake, intake.plans(one, 1, epoch=2))

@@ -1,4 +1,5 @@
-"""A refinement task on a real local store, without Spark: repeated tries, damage, and who is concerned by it."""
+"""A refinement task on a real local store, without Spark: repeated tries, damage, and who is concerned by
+it."""
 
 from __future__ import annotations
 
@@ -42,8 +43,17 @@ def test_a_second_run_adopts_the_files_of_the_first(intake: Intake) -> None:
     objects: Any = intake.objects
     before = {info.key: info.modified_us for info in objects.list("archive/")}
     assert refine(intake, intake.plans(topic), schema=order_schema()) == first
-    # Written otherwise (another library, another level): the file that stands is taken with its own size and digest.
-    assert refine(intake, intake.plans(topic), schema=order_schema(), options=RefineOptions(zstd_level=9, row_group_rows=1)) == first
+    # Written otherwise (another library, another level): the file that stands is taken with its own size and
+    # digest.
+    assert (
+        refine(
+            intake,
+            intake.plans(topic),
+            schema=order_schema(),
+            options=RefineOptions(zstd_level=9, row_group_rows=1),
+        )
+        == first
+    )
     assert {info.key: info.modified_us for info in objects.list("archive/")} == before
 
 
@@ -57,7 +67,9 @@ def test_a_file_of_an_older_schema_is_adopted_as_what_it_is(intake: Intake) -> N
 
 
 @pytest.mark.parametrize("theirs", ["records", "cluster", "not parquet"])
-def test_another_archive_under_our_key_is_a_conflict(intake: Intake, store: LocalObjectStore, tmp_path: Path, theirs: str) -> None:
+def test_another_archive_under_our_key_is_a_conflict(
+    intake: Intake, store: LocalObjectStore, tmp_path: Path, theirs: str
+) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW, b"ours"), Row(NOW + DAY, b"more")]})
     key = archive_key(topic, 0, "day", 20_000, 0, 1, 1)
@@ -77,7 +89,9 @@ def test_another_archive_under_our_key_is_a_conflict(intake: Intake, store: Loca
     assert [info.key for info in store.list("archive/")] == [key], "nothing is stored behind it"
 
 
-def test_nothing_is_stored_behind_a_conflict_that_comes_up_when_memory_is_short(intake: Intake, store: LocalObjectStore) -> None:
+def test_nothing_is_stored_behind_a_conflict_that_comes_up_when_memory_is_short(
+    intake: Intake, store: LocalObjectStore
+) -> None:
     topic = intake.topic("raw")
     for times in ([NOW], [NOW + DAY], [NOW + 2 * DAY, NOW + 3 * DAY]):
         intake.file({(topic, 0): [Row(time) for time in times]})
@@ -110,10 +124,14 @@ def test_a_missing_intake_file_fails_only_the_plans_that_need_it(
     assert not list(store.spool_dir().glob("archive-*"))
 
 
-def test_a_damaged_row_group_fails_only_the_plans_that_need_it(intake: Intake, store: LocalObjectStore) -> None:
+def test_a_damaged_row_group_fails_only_the_plans_that_need_it(
+    intake: Intake, store: LocalObjectStore
+) -> None:
     topic = intake.topic("raw", 3)
     rng = np.random.default_rng(1)
-    key = intake.file({(topic, p): [Row(NOW, rng.bytes(400)) for _ in range(50)] for p in range(3)}, row_group_bytes=1)
+    key = intake.file(
+        {(topic, p): [Row(NOW, rng.bytes(400)) for _ in range(50)] for p in range(3)}, row_group_bytes=1
+    )
     path = store.root / key
     data = bytearray(path.read_bytes())
     column = pq.read_metadata(path).row_group(1).column(3)
@@ -130,7 +148,11 @@ def test_a_damaged_file_fails_its_plans(intake: Intake, store: LocalObjectStore,
     key = intake.file({(topic, 0): [Row(NOW)]})
     intake.file({(topic, 1): [Row(NOW)]})
     data = (store.root / key).read_bytes()
-    altered = {"short": data[:-20], "long": data + b"x", "footer": data[:-30] + bytes([data[-30] ^ 1]) + data[-29:]}[damage]
+    altered = {
+        "short": data[:-20],
+        "long": data + b"x",
+        "footer": data[:-30] + bytes([data[-30] ^ 1]) + data[-29:],
+    }[damage]
     (store.root / key).write_bytes(altered)
     results = refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1))
     assert [result.error for result in results] == ["corrupted", None]
@@ -149,7 +171,8 @@ def _one_twice(plan: Plan) -> Plan:
 
 
 def _against_the_log(plan: Plan) -> Plan:
-    """Offsets follow each other, but the records of the later ones stand in the log before those of the earlier ones."""
+    """Offsets follow each other, but the records of the later ones stand in the log before those of the
+    earlier ones."""
     numbers = plan.segments.numbers.copy()
     numbers[:, [BASE, END]] = numbers[::-1, [BASE, END]]
     return _of(plan, numbers[::-1].copy())
@@ -172,9 +195,19 @@ def _gap_among_records(plan: Plan) -> Plan:
 
 
 @pytest.mark.parametrize(
-    "damaged", [_with_a_hole, _one_twice, _against_the_log, _two_in_one_place, _one_begins_in_another, _gap_among_records]
+    "damaged",
+    [
+        _with_a_hole,
+        _one_twice,
+        _against_the_log,
+        _two_in_one_place,
+        _one_begins_in_another,
+        _gap_among_records,
+    ],
 )
-def test_a_plan_that_is_no_chain_in_the_log_is_refused(intake: Intake, store: LocalObjectStore, damaged: Callable[[Plan], Plan]) -> None:
+def test_a_plan_that_is_no_chain_in_the_log_is_refused(
+    intake: Intake, store: LocalObjectStore, damaged: Callable[[Plan], Plan]
+) -> None:
     topic = intake.topic("raw", 2)
     for number in range(3):
         intake.file({(topic, p): [Row(NOW + number)] * 3 for p in (0, 1)})
@@ -186,7 +219,9 @@ def test_a_plan_that_is_no_chain_in_the_log_is_refused(intake: Intake, store: Lo
     assert not list(store.spool_dir().glob("archive-*"))
 
 
-def test_a_plan_whose_segments_do_not_reach_its_end_stores_nothing_of_the_rest(intake: Intake, store: LocalObjectStore) -> None:
+def test_a_plan_whose_segments_do_not_reach_its_end_stores_nothing_of_the_rest(
+    intake: Intake, store: LocalObjectStore
+) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW)] * 3})
     (plan,) = intake.plans(topic)
@@ -235,7 +270,9 @@ def test_a_topic_that_cannot_be_read_does_not_stop_the_others(intake: Intake) ->
     plans = intake.plans(first) + intake.plans(second)
     task = task_of(intake, plans)
     broken = replace(task.topics[first], schema=replace(raw_schema(), iceberg_json="{}"))
-    results = {result.topic_id: result for result in run_bundle(replace(task, topics={**task.topics, first: broken}))}
+    results = {
+        result.topic_id: result for result in run_bundle(replace(task, topics={**task.topics, first: broken}))
+    }
     assert (results[first].error, results[second].error) == ("failed", None)
 
 
@@ -248,7 +285,9 @@ def test_a_topic_that_cannot_be_read_does_not_stop_the_others(intake: Intake) ->
         ("archive.upload.after=unknown", None, 1),
     ],
 )
-def test_trouble_around_the_upload(intake: Intake, store: LocalObjectStore, armed: str, error: str | None, stored: int) -> None:
+def test_trouble_around_the_upload(
+    intake: Intake, store: LocalObjectStore, armed: str, error: str | None, stored: int
+) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW)]})
     failpoints.arm(armed)
@@ -264,7 +303,9 @@ def test_trouble_around_the_upload(intake: Intake, store: LocalObjectStore, arme
     assert len(list(store.list("archive/"))) == 1
 
 
-def test_a_full_disk_is_to_be_tried_again(intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_to_be_tried_again(
+    intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW)]})
 
@@ -279,7 +320,9 @@ def test_a_full_disk_is_to_be_tried_again(intake: Intake, store: LocalObjectStor
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "another cluster's"])
-def test_a_data_folder_that_is_gone_is_not_begun_anew(left: str, intake: Intake, store: LocalObjectStore, tmp_path: Path) -> None:
+def test_a_data_folder_that_is_gone_is_not_begun_anew(
+    left: str, intake: Intake, store: LocalObjectStore, tmp_path: Path
+) -> None:
     """The worker opens the store for itself, and has seen nothing of it before."""
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW)]})
@@ -293,7 +336,9 @@ def test_a_data_folder_that_is_gone_is_not_begun_anew(left: str, intake: Intake,
     assert (result.error, result.files) == ("retry", ())
     assert result.why is not None and str(store.root) in result.why
     assert store.root.exists() == (left != "nothing")
-    assert [path.name for path in store.root.rglob("*")] == (["cluster.json"] if left == "another cluster's" else [])
+    assert [path.name for path in store.root.rglob("*")] == (
+        ["cluster.json"] if left == "another cluster's" else []
+    )
     if left != "nothing":
         store.root.rename(tmp_path / "other")
     (tmp_path / "away").rename(store.root)

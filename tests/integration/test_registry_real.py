@@ -1,4 +1,5 @@
-"""Topics whose schemas come from a real schema registry: from registering to rows, through its deletion, its loss and its return."""
+"""Topics whose schemas come from a real schema registry: from registering to rows, through its deletion, its
+loss and its return."""
 
 from __future__ import annotations
 
@@ -48,35 +49,58 @@ def test_versions_references_compatibility_and_deletion(real_registry: RealRegis
     second = registry.register(path.removeprefix("/subjects/"), WIDER, ("shop/money.proto", "money", 1))
     fetch = fetch_of(registry)
     fetched = fetch(subject, None)
-    assert (fetched.source.message, ids(fetched), fetched.newest_id) == ("shop.Order", [first, second], second)
-    files = {file.name for file in descriptor_pb2.FileDescriptorSet.FromString(fetched.source.descriptor_set).file}
+    assert (fetched.source.message, ids(fetched), fetched.newest_id) == (
+        "shop.Order",
+        [first, second],
+        second,
+    )
+    files = {
+        file.name for file in descriptor_pb2.FileDescriptorSet.FromString(fetched.source.descriptor_set).file
+    }
     assert {"shop/money.proto", "google/protobuf/timestamp.proto"} < files
 
     registry.put(f"/config{path.removeprefix('/subjects')}", {"compatibility": "BACKWARD"})
     references = [{"name": "shop/money.proto", "subject": "money", "version": 1}]
-    changed = {"schemaType": "PROTOBUF", "schema": WIDER.replace("int64 id", "string id"), "references": references}
+    changed = {
+        "schemaType": "PROTOBUF",
+        "schema": WIDER.replace("int64 id", "string id"),
+        "references": references,
+    }
     assert registry.post(f"{path}/versions", changed).status_code == 409
     assert ids(fetch(subject, None)) == [first, second]
 
     registry.delete(f"{path}/versions/1")
-    assert ids(fetch_of(registry)(subject, None)) == [first, second], "softly deleted: its records may be on their way"
+    assert ids(fetch_of(registry)(subject, None)) == [first, second], (
+        "softly deleted: its records may be on their way"
+    )
     registry.delete(f"{path}/versions/1?permanent=true")
     assert ids(fetch_of(registry)(subject, None)) == [second]
-    assert ids(fetch_of(registry)(subject, SourceSchema.of(fetched.source, {}))) == [first, second], "known is known"
+    assert ids(fetch_of(registry)(subject, SourceSchema.of(fetched.source, {}))) == [first, second], (
+        "known is known"
+    )
     registry.delete(path)
     with pytest.raises(ConfigInvalid, match="not found"):
         fetch_of(registry)(subject, None)
 
 
 def test_a_serialized_schema_is_read_as_registered(real_registry: RealRegistry) -> None:  # noqa: F811
-    """What confluent-kafka-python registers: base64 of a FileDescriptorProto, with a reference and a built-in import."""
+    """What confluent-kafka-python registers: base64 of a FileDescriptorProto, with a reference and a built-in
+    import."""
     money = descriptor_pb2.FileDescriptorProto(
         name="pay/money.proto", package="pay", syntax="proto3", dependency=["google/type/date.proto"]
     )
-    money.message_type.add(name="Money").field.add(name="day", number=1, type=11, label=1, type_name=".google.type.Date")
-    sale = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="pay", syntax="proto3", dependency=["pay/money.proto"])
-    sale.message_type.add(name="Sale").field.add(name="total", number=1, type=11, label=1, type_name=".pay.Money")
-    money_text, sale_text = (base64.standard_b64encode(one.SerializeToString()).decode() for one in (money, sale))
+    money.message_type.add(name="Money").field.add(
+        name="day", number=1, type=11, label=1, type_name=".google.type.Date"
+    )
+    sale = descriptor_pb2.FileDescriptorProto(
+        name="sale.proto", package="pay", syntax="proto3", dependency=["pay/money.proto"]
+    )
+    sale.message_type.add(name="Sale").field.add(
+        name="total", number=1, type=11, label=1, type_name=".pay.Money"
+    )
+    money_text, sale_text = (
+        base64.standard_b64encode(one.SerializeToString()).decode() for one in (money, sale)
+    )
     real_registry.register("serialized-money", money_text)
     number = real_registry.register("sales-value", sale_text, ("pay/money.proto", "serialized-money", 1))
     fetched = fetch_of(real_registry)(SchemaSettings(subject="sales-value"), None)
@@ -85,23 +109,32 @@ def test_a_serialized_schema_is_read_as_registered(real_registry: RealRegistry) 
 
 def test_other_kinds_of_schemas_are_named(real_registry: RealRegistry) -> None:  # noqa: F811
     real_registry.register("avro", '{"type": "string"}', kind="AVRO")
-    real_registry.register("json", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', kind="JSON")
+    real_registry.register(
+        "json", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', kind="JSON"
+    )
     for subject, kind in (("avro", "AVRO"), ("json", "JSON")):
-        with pytest.raises(ConfigInvalid, match=f"version 1 of subject {subject} is of the type {kind}; only PROTOBUF"):
+        with pytest.raises(
+            ConfigInvalid, match=f"version 1 of subject {subject} is of the type {kind}; only PROTOBUF"
+        ):
             fetch_of(real_registry)(SchemaSettings(subject=subject), None)
 
 
 # archiving
 
 
-def deployment_of(registry: RealRegistry, root: Path, subject: str, when_down: str = "last_known") -> Deployment:
+def deployment_of(
+    registry: RealRegistry, root: Path, subject: str, when_down: str = "last_known"
+) -> Deployment:
     """`orders` of the subject, beside a topic without a schema."""
     made = Deployment(root)
     document = made.document()
     orders, clicks = document["topics"][:2]
     orders |= {"partitions": 1, "value": {"subject": subject}}
     confluent = {"url": registry.url, "attempts_max": 1, "down_pause": "0s"}
-    made.write(document | {"topics": [orders, clicks], "schema_registry": {"confluent": confluent, "when_down": when_down}})
+    made.write(
+        document
+        | {"topics": [orders, clicks], "schema_registry": {"confluent": confluent, "when_down": when_down}}
+    )
     return made
 
 
@@ -138,7 +171,9 @@ def test_from_registered_schemas_to_rows_and_back(real_registry: RealRegistry, t
     registry = real_registry
     registry.register("money", MONEY)
     first = registry.register("orders-value", ORDER, ("shop/money.proto", "money", 1))
-    foreign = registry.register("foreign-value", ORDER.replace("package shop", "package other"), ("shop/money.proto", "money", 1))
+    foreign = registry.register(
+        "foreign-value", ORDER.replace("package shop", "package other"), ("shop/money.proto", "money", 1)
+    )
     deployment = deployment_of(registry, tmp_path / "d", "orders-value")
     kind = kind_of(registry, "orders-value")
     with Driver(deployment) as driver:
@@ -156,7 +191,9 @@ def test_from_registered_schemas_to_rows_and_back(real_registry: RealRegistry, t
         sent.append(enveloped(second, kind_of(registry, "orders-value")(id=6, note="wider")))
         driver.send("orders", sent[-1:])
         assert driver.archive().of("orders").decode_errors == {}
-        assert [record.value for record in driver.records("orders")[0]] == sent, "byte for byte, envelopes and all"
+        assert [record.value for record in driver.records("orders")[0]] == sent, (
+            "byte for byte, envelopes and all"
+        )
         driver.check_complete("orders")
         assert report.of("orders").decode_errors == {"value:other_message": 1, "value:unknown_schema": 1}
     found = rows(deployment)
@@ -172,12 +209,18 @@ def test_from_registered_schemas_to_rows_and_back(real_registry: RealRegistry, t
     assert [list(decoded[place]) for place in (2, 3)] == [["error"], ["error"]]
 
 
-def test_while_the_registry_is_killed_nothing_is_judged_that_cannot_be_known(own_registry: RealRegistry, tmp_path: Path) -> None:
-    """Two clusters with the same topic: one goes on with the last known schema, one waits. Neither holds up another topic."""
+def test_while_the_registry_is_killed_nothing_is_judged_that_cannot_be_known(
+    own_registry: RealRegistry, tmp_path: Path
+) -> None:
+    """Two clusters with the same topic: one goes on with the last known schema, one waits. Neither holds up
+    another topic."""
     registry = own_registry
     registry.register("money", MONEY)
     first = registry.register("orders-value", ORDER, ("shop/money.proto", "money", 1))
-    going, waiting = (deployment_of(registry, tmp_path / when_down, "orders-value", when_down) for when_down in ("last_known", "wait"))
+    going, waiting = (
+        deployment_of(registry, tmp_path / when_down, "orders-value", when_down)
+        for when_down in ("last_known", "wait")
+    )
     kind = kind_of(registry, "orders-value")
     with Driver(going) as on, Driver(waiting) as off:
         for driver in (on, off):
@@ -190,12 +233,20 @@ def test_while_the_registry_is_killed_nothing_is_judged_that_cannot_be_known(own
             driver.send("orders", [enveloped(first, kind(id=2))])
             driver.send("clicks", [b"x"])
         report, held = on.archive(), off.archive()
-        assert (report.of("orders").state, report.of("orders").rows, report.of("clicks").state) == ("archived", 1, "archived")
+        assert (report.of("orders").state, report.of("orders").rows, report.of("clicks").state) == (
+            "archived",
+            1,
+            "archived",
+        )
         assert report.exit_code == 0
         (note,) = report.of("orders").notes
         assert "goes on with the last known schema of subject orders-value" in note
         assert note in (report.of("orders").why or "")
-        assert (held.of("orders").state, held.of("orders").waiting, held.of("clicks").state) == ("deferred", 1, "archived")
+        assert (held.of("orders").state, held.of("orders").waiting, held.of("clicks").state) == (
+            "deferred",
+            1,
+            "archived",
+        )
         assert "cannot be asked" in (held.of("orders").why or "")
 
         on.send("orders", [enveloped(second, kind(id=3))])
@@ -212,7 +263,8 @@ def test_while_the_registry_is_killed_nothing_is_judged_that_cannot_be_known(own
 
 
 def test_an_id_younger_than_the_list_is_no_error(real_registry: RealRegistry, tmp_path: Path) -> None:  # noqa: F811
-    """A version is registered, and a record sent with it, behind the fetch and before the log is read for the round."""
+    """A version is registered, and a record sent with it, behind the fetch and before the log is read for the
+    round."""
     registry = real_registry
     first = registry.register("young-value", MONEY)
     deployment = deployment_of(registry, tmp_path / "d", "young-value")
@@ -225,8 +277,18 @@ def test_an_id_younger_than_the_list_is_no_error(real_registry: RealRegistry, tm
         def late(settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
             fetched = fetch(settings, known)
             if not younger:
-                younger.append(registry.register("young-value", MONEY.replace("currency = 2;", "currency = 2; string more = 3;")))
-                driver.send("orders", [enveloped(younger[0], kind(units=2)), b"\0\xff\xff\xff\xff\0" + kind(units=3).SerializeToString()])
+                younger.append(
+                    registry.register(
+                        "young-value", MONEY.replace("currency = 2;", "currency = 2; string more = 3;")
+                    )
+                )
+                driver.send(
+                    "orders",
+                    [
+                        enveloped(younger[0], kind(units=2)),
+                        b"\0\xff\xff\xff\xff\0" + kind(units=3).SerializeToString(),
+                    ],
+                )
             return fetched
 
         run = driver.run()
@@ -236,5 +298,9 @@ def test_an_id_younger_than_the_list_is_no_error(real_registry: RealRegistry, tm
         second_round = driver.archive().of("orders")
         assert (second_round.state, second_round.decode_errors) == ("archived", {"value:unknown_schema": 1})
         driver.check_complete("orders")
-    assert [(row["units"], row["__err__"] is None) for row in rows(deployment)] == [(1, True), (2, True), (None, False)]
+    assert [(row["units"], row["__err__"] is None) for row in rows(deployment)] == [
+        (1, True),
+        (2, True),
+        (None, False),
+    ]
     assert fetch_of(registry)(SchemaSettings(subject="young-value"), None).newest_id == younger[0]

@@ -1,4 +1,5 @@
-"""Undecoded records are decoded again: the real log, ledger, store and SQL catalog; nothing is lost, doubled or moved on the way."""
+"""Undecoded records are decoded again: the real log, ledger, store and SQL catalog; nothing is lost, doubled
+or moved on the way."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from archiver.runtime.errors import NotFound, OutcomeUnknown, RetryLater
 from archiver.status.explanation_text import document_of, lines_of
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, append_nothing, catalog_table, properties_of
-from tests.support.builders.undecoded import COUNT, files_of_table, replay, rows_in_table, send_unmended, undecoded_in_table
+from tests.support.builders.undecoded import (
+    COUNT,
+    files_of_table,
+    replay,
+    rows_in_table,
+    send_unmended,
+    undecoded_in_table,
+)
 from tests.support.catalog.foreign_hands import _Replace
 from tests.support.schema.orders import DESCRIPTOR_SET, order
 
@@ -37,7 +45,8 @@ def deployment(tmp_path: Path) -> Deployment:
 
 @pytest.fixture
 def driver(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """One archive of partition 0 with four orders that a mended schema decodes, and one value that none does."""
+    """One archive of partition 0 with four orders that a mended schema decodes, and one value that none
+    does."""
     with Driver(deployment) as made:
         send_unmended(made, monkeypatch)
         yield made
@@ -50,9 +59,15 @@ def check_replayed(driver: Driver, partitions: int = 1) -> None:
     driver.check_complete("orders")
 
 
-def test_listed_replayed_and_then_nothing_is_left_to_do(driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listed_replayed_and_then_nothing_is_left_to_do(
+    driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send_unmended(driver, monkeypatch, first=100, partition=1)
-    before, files, evidence = driver.records("orders"), files_of_table(deployment), properties_of(deployment, "shop.orders")
+    before, files, evidence = (
+        driver.records("orders"),
+        files_of_table(deployment),
+        properties_of(deployment, "shop.orders"),
+    )
     listed = driver.application.undecoded(None, 3)
     assert (len(listed.records), listed.total, listed.exit_code) == (3, 10, 0)
     counts = {"value:malformed": 6, "value:not_utf8": 4}
@@ -87,7 +102,9 @@ def test_rows_once_by_duckdb(driver: Driver, deployment: Deployment) -> None:
     replay(driver)
     paths = [path.removeprefix("file://") for path in files_of_table(deployment)]
     with duckdb.connect() as connection:
-        connection.execute("SELECT kafka.offset, value.id FROM read_parquet(?, hive_partitioning=false) ORDER BY 1", [paths])
+        connection.execute(
+            "SELECT kafka.offset, value.id FROM read_parquet(?, hive_partitioning=false) ORDER BY 1", [paths]
+        )
         found = connection.fetchall()
     assert found == [*((number, number) for number in range(COUNT)), (COUNT, None), (COUNT + 1, None)]
 
@@ -103,7 +120,12 @@ def test_the_new_archive_is_the_old_one_but_for_its_columns(driver: Driver) -> N
     was, now = parse_archive_key(old), parse_archive_key(replaced.by)
     assert was is not None
     assert now is not None
-    assert (now.partition, now.partition_value, now.base, now.end) == (was.partition, was.partition_value, was.base, was.end)
+    assert (now.partition, now.partition_value, now.base, now.end) == (
+        was.partition,
+        was.partition_value,
+        was.base,
+        was.end,
+    )
     assert now.epoch > was.epoch
     assert done.ranges == [{"partition": 0, "base": now.base, "end": now.end, "archive": replaced.by}]
     assert (dict(after.watermarks), after.covered.ranges(0)) == (marks, covered)
@@ -119,7 +141,8 @@ def _customer_as_bytes() -> bytes:
 
 
 def test_a_mended_schema_gives_the_records_their_columns(deployment: Deployment) -> None:
-    """A text that is not UTF-8 becomes a bytes column: the schema in the configuration is all that is changed."""
+    """A text that is not UTF-8 becomes a bytes column: the schema in the configuration is all that is
+    changed."""
     sent = [order(0), order(1).replace(b"ada", b"\xff\xfe\xfd"), order(2), b"\xff"]
     with Driver(deployment) as driver:
         driver.send("orders", sent, 0)
@@ -135,7 +158,10 @@ def test_a_mended_schema_gives_the_records_their_columns(deployment: Deployment)
         assert (done.schema_version, done.archives, done.decoded, done.left) == (2, 1, 1, 1)
         assert done.emptied == ["value.customer"]
         found = rows_in_table(deployment)
-        shown = [(found[0, offset]["id"], found[0, offset]["customer_v2"], found[0, offset]["customer"]) for offset in range(4)]
+        shown = [
+            (found[0, offset]["id"], found[0, offset]["customer_v2"], found[0, offset]["customer"])
+            for offset in range(4)
+        ]
         assert shown == [(0, b"ada", None), (1, b"\xff\xfe\xfd", None), (2, b"ada", None), (None, None, None)]
         assert [record.value for record in driver.records("orders")[0]] == sent
         driver.check_complete("orders")
@@ -143,7 +169,8 @@ def test_a_mended_schema_gives_the_records_their_columns(deployment: Deployment)
 
 
 def test_a_schema_that_reads_less_is_not_replayed_with(driver: Driver, deployment: Deployment) -> None:
-    """It reads an order without lines that was not read before, and no order with lines any more: the archive stays, and that is told."""
+    """It reads an order without lines that was not read before, and no order with lines any more: the archive
+    stays, and that is told."""
     worse = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTOR_SET)
     sku = worse.file[0].message_type[0].field[0]
     sku.type, sku.type_name = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE, ".shop.Order"
@@ -173,13 +200,17 @@ def test_archives_without_a_table_are_listed_and_left_alone(tmp_path: Path) -> N
         driver.check_complete("orders")
 
 
-def test_a_limit_of_files_leaves_the_rest_to_the_next_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_files_leaves_the_rest_to_the_next_run(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send_unmended(driver, monkeypatch, first=100, partition=1)
     assert (replay(driver, 1).more, replay(driver, 1).archives) == (True, 1)
     check_replayed(driver, partitions=2)
 
 
-def test_more_archives_than_one_snapshot_exchanges(driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_archives_than_one_snapshot_exchanges(
+    driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for place in range(1, 5):
         send_unmended(driver, monkeypatch, first=100 * place)
     monkeypatch.setattr("archiver.rewrite.replay.EXCHANGED_TOGETHER_MAX", 2)
@@ -188,7 +219,11 @@ def test_more_archives_than_one_snapshot_exchanges(driver: Driver, deployment: D
     assert (done.state, done.archives, done.decoded, done.left, done.skipped) == ("replayed", 5, 20, 5, [])
     assert [item["base"] for item in done.ranges] == [place * (COUNT + 2) for place in range(5)]
     with catalog_table(deployment, "shop.orders") as table:
-        counts = [one.summary.additional_properties.get("archiver.replayed") for one in table.snapshots() if one.summary is not None]
+        counts = [
+            one.summary.additional_properties.get("archiver.replayed")
+            for one in table.snapshots()
+            if one.summary is not None
+        ]
     assert [one for one in counts if one is not None] == ["2", "2", "1"]
     assert undecoded_in_table(deployment) == [(0, place * (COUNT + 2) + COUNT) for place in range(5)]
     assert (len(files_of_table(deployment)), files & files_of_table(deployment)) == (5, set())
@@ -220,7 +255,9 @@ def test_archiving_goes_on_around_a_replay(driver: Driver, deployment: Deploymen
         assert len(rows_in_table(deployment)) == COUNT + 22
 
 
-def test_p2_a_leader_that_made_the_archive_itself_takes_a_new_epoch(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p2_a_leader_that_made_the_archive_itself_takes_a_new_epoch(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A daemon keeps its epoch from turn to turn, and the epoch is what tells the two keys apart."""
     with Driver(deployment) as driver:
         driver.application.close()
@@ -307,7 +344,9 @@ def test_a_file_that_is_compacted_away_meanwhile_is_left_alone(
     assert len(driver.records("orders")[0]) == COUNT + 2
 
 
-def test_somebody_who_commits_first_is_no_hindrance(driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_who_commits_first_is_no_hindrance(
+    driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     came: list[str] = []
 
     def commits(point: str) -> None:
@@ -339,7 +378,9 @@ def test_a_rollback_behind_the_replay_loses_nothing(driver: Driver, deployment: 
     assert driver.records("orders")[0][: len(before[0])] == before[0]
 
 
-def test_the_old_archive_goes_once_no_retained_snapshot_names_it(driver: Driver, deployment: Deployment) -> None:
+def test_the_old_archive_goes_once_no_retained_snapshot_names_it(
+    driver: Driver, deployment: Deployment
+) -> None:
     (old,) = _archive_keys(driver)
     before = driver.records("orders")
     replay(driver)
@@ -347,7 +388,11 @@ def test_the_old_archive_goes_once_no_retained_snapshot_names_it(driver: Driver,
     _clean(driver)
     assert old in _archive_keys(driver), "a retained snapshot names it"
     with catalog_table(deployment, "shop.orders") as table:
-        gone = [item.snapshot_id for item in table.snapshots() if item.snapshot_id != table.current_snapshot().snapshot_id]
+        gone = [
+            item.snapshot_id
+            for item in table.snapshots()
+            if item.snapshot_id != table.current_snapshot().snapshot_id
+        ]
         with table.maintenance.expire_snapshots() as expire:
             expire.by_ids(gone)
     assert driver.audit()["verdict"] == "valid"
@@ -362,7 +407,8 @@ def test_the_old_archive_goes_once_no_retained_snapshot_names_it(driver: Driver,
 
 
 def test_an_archive_that_a_rollback_brought_back_stays(driver: Driver, deployment: Deployment) -> None:
-    """Condemned, and then it is in the table again: a snapshot that only a tag had kept is no reason to wait for, one that is there is."""
+    """Condemned, and then it is in the table again: a snapshot that only a tag had kept is no reason to wait
+    for, one that is there is."""
     (old,) = _archive_keys(driver)
     with catalog_table(deployment, "shop.orders") as table:
         snapshot_id = table.current_snapshot().snapshot_id
@@ -372,11 +418,17 @@ def test_an_archive_that_a_rollback_brought_back_stays(driver: Driver, deploymen
     driver.send("orders", [order(300)], 0)
     driver.archive()
     with catalog_table(deployment, "shop.orders") as table:
-        gone = [item.snapshot_id for item in table.snapshots() if item.snapshot_id != table.current_snapshot().snapshot_id]
+        gone = [
+            item.snapshot_id
+            for item in table.snapshots()
+            if item.snapshot_id != table.current_snapshot().snapshot_id
+        ]
         with table.maintenance.expire_snapshots() as expire:
             expire.by_ids(gone)
     _clean(driver)
-    assert old in _archive_keys(driver), "every snapshot is newer than the exchange, and names it all the same"
+    assert old in _archive_keys(driver), (
+        "every snapshot is newer than the exchange, and names it all the same"
+    )
     driver.check_complete("orders")
 
 

@@ -1,4 +1,5 @@
-"""Archives that a replay must leave as they are, and that do not stand in the way of others: real log, ledger, store and SQL catalog."""
+"""Archives that a replay must leave as they are, and that do not stand in the way of others: real log,
+ledger, store and SQL catalog."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def deployment(tmp_path: Path) -> Deployment:
     return Deployment(tmp_path / "d")
 
 
-def test_a_topic_that_lost_its_schema_is_not_replayed(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_lost_its_schema_is_not_replayed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing decodes without a schema, and the columns of what did decode are not emptied."""
     with Driver(deployment) as driver:
         send_unmended(driver, monkeypatch)
@@ -31,12 +34,17 @@ def test_a_topic_that_lost_its_schema_is_not_replayed(deployment: Deployment, mo
     deployment.write(document)
     with Driver(deployment) as other:
         planned, done = replay(other, dry_run=True), replay(other)
-        assert [(one.state, one.archives, one.decoded, one.left) for one in (planned, done)] == [("idle", 0, 0, 5)] * 2
+        assert [(one.state, one.archives, one.decoded, one.left) for one in (planned, done)] == [
+            ("idle", 0, 0, 5)
+        ] * 2
         assert files_of_table(deployment) == files
 
 
-def test_columns_that_do_not_give_the_records_back_are_not_stored(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The values of two rows changed places on the way into the new file: what is read from the old one is right all the same."""
+def test_columns_that_do_not_give_the_records_back_are_not_stored(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values of two rows changed places on the way into the new file: what is read from the old one is
+    right all the same."""
     with Driver(deployment) as driver:
         send_unmended(driver, monkeypatch)
         before, files, true = driver.records("orders"), files_of_table(deployment), TopicRows.build
@@ -45,7 +53,9 @@ def test_columns_that_do_not_give_the_records_back_are_not_stored(deployment: De
         def swapped(self: TopicRows, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
             built = true(self, partition, records)
             values = built.column("value").take(pa.array([1, 0, *range(2, built.num_rows)]))
-            return built.set_column(built.schema.get_field_index("value"), built.schema.field("value"), values)
+            return built.set_column(
+                built.schema.get_field_index("value"), built.schema.field("value"), values
+            )
 
         with monkeypatch.context() as patch:
             patch.setattr(TopicRows, "build", swapped)
@@ -78,7 +88,8 @@ def test_a_key_that_decodes_now_empties_no_value(deployment: Deployment) -> None
 
 
 def test_an_archive_that_stays_takes_no_room_of_those_behind_it(deployment: Deployment) -> None:
-    """The first archive would have fewer rows decoded, each time; the second one is made anew all the same."""
+    """The first archive would have fewer rows decoded, each time; the second one is made anew all the
+    same."""
     bad = order(1, lines=0).replace(b"ada", b"\xff\xfe\xfd")
     mended = descriptor_pb2.FileDescriptorSet.FromString(_customer_as_bytes())
     sku = mended.file[0].message_type[0].field[0]

@@ -1,4 +1,5 @@
-"""Retention and the cleaning of tables' folders on a real deployment: what is asked for goes, and nothing that is named."""
+"""Retention and the cleaning of tables' folders on a real deployment: what is asked for goes, and nothing
+that is named."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def driver(deployment: Deployment) -> Iterator[Driver]:
 
 def send(driver: Driver, label: str, topic: str = "clicks", partitions: int = 2) -> None:
     for partition in range(partitions):
-        assert {one.outcome for one in driver.send(topic, [f"{label} {n}".encode() for n in range(5)], partition)} == {"ok"}
+        assert {
+            one.outcome for one in driver.send(topic, [f"{label} {n}".encode() for n in range(5)], partition)
+        } == {"ok"}
 
 
 def clean(driver: Driver, *, dry_run: bool = False) -> CleanReport:
@@ -46,7 +49,10 @@ def clean(driver: Driver, *, dry_run: bool = False) -> CleanReport:
 
 
 def archives(driver: Driver, topic: str = "clicks") -> list[tuple[int, int, int]]:
-    found = [parse_archive_key(info.key) for info in driver.application.objects.list(f"archive/{driver.topic_id(topic)}/data/")]
+    found = [
+        parse_archive_key(info.key)
+        for info in driver.application.objects.list(f"archive/{driver.topic_id(topic)}/data/")
+    ]
     return [(key.partition, key.base, key.end) for key in found if key is not None]
 
 
@@ -62,7 +68,10 @@ def named_files(deployment: Deployment, table_name: str) -> set[str]:
             found.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
                 found.add(manifest.manifest_path)
-                found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
+                found |= {
+                    entry.data_file.file_path
+                    for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                }
     return {path.removeprefix("file://") for path in found}
 
 
@@ -90,13 +99,18 @@ def test_old_archives_leave_the_ledger_then_the_table_then_the_store(deployment:
         with catalog_table(deployment, "shop.clicks") as table:
             assert min(row["offset"] for row in table.scan().to_arrow().column("kafka").to_pylist()) == 5
             said = [snapshot.summary.operation.value for snapshot in table.metadata.snapshots]
-            assert said == ["delete", "append"], "files left the table; then what older snapshots named was forgotten"
+            assert said == ["delete", "append"], (
+                "files left the table; then what older snapshots named was forgotten"
+            )
         assert len(archives(third)) == len(before) * 2, "no object goes before its grace is over"
         third.check_complete("orders")
         document = third.audit()
         assert document["verdict"] == "valid", document
         clicks = [item for item in document["partitions"] if item["topic"] == "clicks"]
-        assert [(item["start"], item["watermark"], item["rows"]) for item in clicks] == [(5, 10, 5), (5, 10, 5)]
+        assert [(item["start"], item["watermark"], item["rows"]) for item in clicks] == [
+            (5, 10, 5),
+            (5, 10, 5),
+        ]
     with later(deployment, 3) as between:
         report = clean(between)
         assert report.kinds["condemned"]["retired"]["objects"] == 2, report.to_json()

@@ -1,4 +1,5 @@
-"""Taking files below a start out of a table: which ones, and what lost replies, foreign hands and pending archives do to it."""
+"""Taking files below a start out of a table: which ones, and what lost replies, foreign hands and pending
+archives do to it."""
 
 from __future__ import annotations
 
@@ -17,11 +18,30 @@ from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Deposed
 from archiver.runtime.ids import SeededIds, new_uuid
-from tests.support.catalog.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, view_of
-from tests.support.catalog.tables import IDENTIFIER, Bench, FaultyTables, SwapFault, offsets_in, rows, topic_bytes
+from tests.support.catalog.foreign_hands import (
+    check_rows,
+    compact,
+    expire_all_but_current,
+    iceberg_tables,
+    view_of,
+)
+from tests.support.catalog.tables import (
+    IDENTIFIER,
+    Bench,
+    FaultyTables,
+    SwapFault,
+    offsets_in,
+    rows,
+    topic_bytes,
+)
 
 FIELDS = StreamFields(1, 2, 3)
-OURS = "s3://b/archive/" + "ab" * 16 + "/data/partition=00000/year=2024/month=10/day=04/" + f"{0:020}-{10:020}-{1:08}.parquet"
+OURS = (
+    "s3://b/archive/"
+    + "ab" * 16
+    + "/data/partition=00000/year=2024/month=10/day=04/"
+    + f"{0:020}-{10:020}-{1:08}.parquet"
+)
 
 
 @pytest.fixture
@@ -31,7 +51,9 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.fixture(params=["iceberg", "memory"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Iterator[Tables]:
-    found: Tables = iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    found: Tables = (
+        iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    )
     yield found
     found.close()
 
@@ -42,16 +64,30 @@ def live(path: str, low: int, high: int, last: int, **nulls: int) -> LiveFile:
 
 
 def test_only_files_of_which_every_row_is_below_its_start() -> None:
-    files = [live("a", 0, 0, 9), live("b", 0, 0, 10), live("c", 1, 1, 0), live("d", 0, 1, 4), live("e", 0, 1, 5), live("f", 0, 2, 1)]
+    files = [
+        live("a", 0, 0, 9),
+        live("b", 0, 0, 10),
+        live("c", 1, 1, 0),
+        live("d", 0, 1, 4),
+        live("e", 0, 1, 5),
+        live("f", 0, 2, 1),
+    ]
     assert list(below_start(files, {0: 10, 1: 5}, FIELDS)) == ["a", "c", "d"]
     assert list(below_start(files, {}, FIELDS)) == []
 
 
 def test_a_file_whose_rows_need_not_have_coordinates_stays() -> None:
     without = replace(live("a", 0, 0, 1), null_counts=())
-    unknown = [live("b", 0, 0, 1, offset=3), live("c", 0, 0, 1, partition=1), without, replace(without, offset_max=None)]
+    unknown = [
+        live("b", 0, 0, 1, offset=3),
+        live("c", 0, 0, 1, partition=1),
+        without,
+        replace(without, offset_max=None),
+    ]
     assert list(below_start(unknown, {0: 10}, FIELDS)) == []
-    assert list(below_start([replace(without, path=OURS)], {0: 10}, FIELDS)) == [OURS], "archives of ours have them in every row"
+    assert list(below_start([replace(without, path=OURS)], {0: 10}, FIELDS)) == [OURS], (
+        "archives of ours have them in every row"
+    )
 
 
 def begun(bench: Bench, tables: Tables) -> Leader:
@@ -64,7 +100,9 @@ def begun(bench: Bench, tables: Tables) -> Leader:
 
 
 def move(leader: Leader, start: int) -> None:
-    leader.append(pb.StartMoved(topic_id=topic_bytes(), starts=[pb.PartitionOffset(partition=0, offset=start)]))
+    leader.append(
+        pb.StartMoved(topic_id=topic_bytes(), starts=[pb.PartitionOffset(partition=0, offset=start)])
+    )
 
 
 def retire(bench: Bench, tables: Tables, leader: Leader) -> None:
@@ -98,8 +136,12 @@ def test_what_is_pending_stays_pending(tables: Tables, bench: Bench) -> None:
     check_rows(tables, bench.folder, (0, 5, 12), (1, 0, 4))
 
 
-@pytest.mark.parametrize("fault", [SwapFault.REPLY_LOST, SwapFault.DROPPED, SwapFault.FALSE_CONFLICT, SwapFault.LATE])
-def test_c6_after_a_lost_reply_the_table_says_what_became_of_it(fault: SwapFault, tables: Tables, bench: Bench) -> None:
+@pytest.mark.parametrize(
+    "fault", [SwapFault.REPLY_LOST, SwapFault.DROPPED, SwapFault.FALSE_CONFLICT, SwapFault.LATE]
+)
+def test_c6_after_a_lost_reply_the_table_says_what_became_of_it(
+    fault: SwapFault, tables: Tables, bench: Bench
+) -> None:
     leader = begun(bench, tables)
     faulty = FaultyTables(tables, fault)
     retire(bench, faulty, leader)
@@ -118,7 +160,9 @@ def test_c4_a_deposed_leader_takes_nothing_out(tables: Tables, bench: Bench) -> 
     assert offsets_in(tables) == rows((0, 0, 9), (1, 0, 4))
 
 
-def test_c1_all_retired_and_the_evidence_expired_nothing_is_archived_again(tables: Tables, bench: Bench) -> None:
+def test_c1_all_retired_and_the_evidence_expired_nothing_is_archived_again(
+    tables: Tables, bench: Bench
+) -> None:
     """Finding 13 of the model: by bounds alone the partition would end at 0."""
     leader = begun(bench, tables)
     move(leader, 9)

@@ -1,4 +1,5 @@
-"""What a round says in the ledger in the words of the control-topic events, and what stands beside the archives."""
+"""What a round says in the ledger in the words of the control-topic events, and what stands beside the
+archives."""
 
 from __future__ import annotations
 
@@ -36,10 +37,18 @@ def test_a_round_of_nothing_but_gaps_lists_no_file_and_knows_no_time(driver: Dri
     aborting.abort()
     driver.archive()
     payloads: list[Any] = [event.payload for event in events(driver)]
-    assert [type(payload) for payload in payloads] == [StartCommit, DataWritten, DataComplete, CommitToTable, CommitComplete]
+    assert [type(payload) for payload in payloads] == [
+        StartCommit,
+        DataWritten,
+        DataComplete,
+        CommitToTable,
+        CommitComplete,
+    ]
     _, written, complete, committed, _ = payloads
     assert written.data_files == ()
-    assert [(item.partition, item.offset, item.timestamp_us) for item in complete.assignments] == [(1, 3, None)]
+    assert [(item.partition, item.offset, item.timestamp_us) for item in complete.assignments] == [
+        (1, 3, None)
+    ]
     with catalog_table(driver.deployment, "shop.orders") as seen:
         assert seen.current_snapshot().snapshot_id == committed.snapshot_id
         assert list(seen.scan().plan_files()) == []
@@ -73,7 +82,12 @@ def test_the_five_events_of_a_round(driver: Driver) -> None:
         live = {task.file.file_path: task.file.record_count for task in seen.scan().plan_files()}
         uuid, snapshot_id = seen.metadata.table_uuid, seen.current_snapshot().snapshot_id
     reference = orders.table
-    assert (reference.catalog, reference.namespace, reference.name, reference.uuid) == ("local", ("shop",), "orders", uuid)
+    assert (reference.catalog, reference.namespace, reference.name, reference.uuid) == (
+        "local",
+        ("shop",),
+        "orders",
+        uuid,
+    )
     assert clicks.table.name == "clicks"
     assert {file.path: file.record_count for file in orders.data_files} == live
     assert sorted(live.values()) == [1, 2]

@@ -1,4 +1,5 @@
-"""How many requests does each step ask of a bucket? Counted on their way to a real server; docs/operations/s3.md has the numbers."""
+"""How many requests does each step ask of a bucket? Counted on their way to a real server;
+docs/operations/s3.md has the numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ class Filled:
 
     def __init__(self, server: S3Server, endpoint: str, row_bytes: int) -> None:
         self.place = place(server, endpoint=endpoint)
-        self.cluster = ensure_cluster(S3ObjectStore(self.place), "test", SystemIds(), SystemClock()).cluster_id
+        self.cluster = ensure_cluster(
+            S3ObjectStore(self.place), "test", SystemIds(), SystemClock()
+        ).cluster_id
         self.objects = S3ObjectStore(self.place, self.cluster)
         self.intake = Intake(self.objects)
         self.topic = self.intake.topic("orders", 2)
@@ -59,7 +62,9 @@ class Filled:
     def task(self) -> TaskDescriptor:
         plans = [plan for partition in range(2) for plan in self.intake.plans(self.topic, partition)]
         topics = {self.topic: RefineTopic(self.topic, "orders", raw_schema(), "day")}
-        return TaskDescriptor(self.cluster, self.place, 1, topics, tuple(plans), RefineOptions(reads_max=READS_OF_A_BUCKET))
+        return TaskDescriptor(
+            self.cluster, self.place, 1, topics, tuple(plans), RefineOptions(reads_max=READS_OF_A_BUCKET)
+        )
 
 
 def test_an_intake_file_is_one_request_to_write_and_few_to_read(server: S3Server, faults: S3Faults) -> None:
@@ -70,24 +75,38 @@ def test_an_intake_file_is_one_request_to_write_and_few_to_read(server: S3Server
     one = [segment for segment in segments if segment.file.key == filled.intake.keys[0]]
     read = list(IntakeReader(filled.objects).read(one[0].file, one))
     assert sum(rows.num_rows for _, rows in read) == 100
-    assert faults.counts() == {"get": 3}  # of two megabytes: the end, the begin, and the rest in larger blocks
+    assert faults.counts() == {
+        "get": 3
+    }  # of two megabytes: the end, the begin, and the rest in larger blocks
     small = Filled(server, faults.uri, 1_000)
     faults.counts()
-    one = [segment for plan in small.task().plans for segment in plan.segments if segment.file.key == small.intake.keys[0]]
+    one = [
+        segment
+        for plan in small.task().plans
+        for segment in plan.segments
+        if segment.file.key == small.intake.keys[0]
+    ]
     assert sum(rows.num_rows for _, rows in IntakeReader(small.objects).read(one[0].file, one)) == 100
     assert faults.counts() == {"get": 1}
 
 
-def test_a_task_reads_each_intake_file_once_and_puts_each_archive_once(server: S3Server, faults: S3Faults) -> None:
+def test_a_task_reads_each_intake_file_once_and_puts_each_archive_once(
+    server: S3Server, faults: S3Faults
+) -> None:
     filled = Filled(server, faults.uri, 1_000)
     faults.counts()
     results = list(run_bundle(filled.task()))
     assert [result.error for result in results] == [None, None]
     counts = faults.counts()
-    assert counts.pop("identity") in (1, 2)  # both archives are on their way at a time, and may both ask first whose bucket it is
+    assert counts.pop("identity") in (
+        1,
+        2,
+    )  # both archives are on their way at a time, and may both ask first whose bucket it is
     assert counts == {"get": FILES, "put": 2}
     again = list(run_bundle(filled.task()))
-    assert [one.archive.key for result in again for one in result.files] == [one.archive.key for result in results for one in result.files]
+    assert [one.archive.key for result in again for one in result.files] == [
+        one.archive.key for result in results for one in result.files
+    ]
     counts = faults.counts()
     assert counts.pop("identity") in (1, 2)
     assert counts == {"get": FILES + 4, "put": 2}  # refused; adopted when it was read whole
@@ -107,12 +126,15 @@ def test_the_footer_of_an_archive_is_one_request(server: S3Server, faults: S3Fau
 @pytest.mark.spark
 @pytest.mark.timeout(180)
 def test_keys_travel_to_workers_and_show_nowhere(server: S3Server, spark_session: object) -> None:  # noqa: F811 - the fixture
-    """Neither in a descriptor's text, nor in what Spark tells of a job: its plans, its stages, its event log has no more than those."""
+    """Neither in a descriptor's text, nor in what Spark tells of a job: its plans, its stages, its event log
+    has no more than those."""
     filled = Filled(server, server.uri, 1_000)
     task = filled.task()
     assert SECRET_ACCESS_KEY not in repr(task) + str(task)
     assert SECRET_ACCESS_KEY.encode() in pickle.dumps(task), "else this test shows nothing"
-    job = RefineJob(filled.cluster, filled.place, 1, task.topics, [task.plans], RefineOptions(reads_max=READS_OF_A_BUCKET))
+    job = RefineJob(
+        filled.cluster, filled.place, 1, task.topics, [task.plans], RefineOptions(reads_max=READS_OF_A_BUCKET)
+    )
     assert SECRET_ACCESS_KEY not in repr(job)
     session = spark_session
     results: list[PlanResult] = SparkRefiner(lambda: session).refine(job)  # type: ignore[arg-type, return-value]

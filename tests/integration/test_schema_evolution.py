@@ -1,4 +1,5 @@
-"""Schemas that change between rounds of archiving: real log, ledger, store and SQL catalog, refinement in this process."""
+"""Schemas that change between rounds of archiving: real log, ledger, store and SQL catalog, refinement in
+this process."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ Fields = tuple[tuple[str, int, Any], ...]
 FIRST: Fields = (("price", 1, F.TYPE_INT32), ("city", 2, F.TYPE_STRING), ("note", 3, F.TYPE_STRING))
 WIDER: Fields = (("price", 1, F.TYPE_INT64), ("town", 2, F.TYPE_STRING), ("code", 4, F.TYPE_INT32))
 """Widened, renamed, dropped, added."""
-OTHER: Fields = (("price", 1, F.TYPE_STRING), ("town", 2, F.TYPE_STRING), ("note", 3, F.TYPE_STRING), ("code", 4, F.TYPE_INT32))
+OTHER: Fields = (
+    ("price", 1, F.TYPE_STRING),
+    ("town", 2, F.TYPE_STRING),
+    ("note", 3, F.TYPE_STRING),
+    ("code", 4, F.TYPE_INT32),
+)
 """A type that does not fit, and a field that comes back."""
 
 
@@ -66,7 +72,11 @@ class Sales:
         """From here on the values are of these fields; None: they have no schema."""
         self.topic.pop("value", None)
         if fields is not None:
-            self.topic["value"] = {"descriptor_set": "sale.binpb", "message": "shop.Sale", "columns": columns or {}}
+            self.topic["value"] = {
+                "descriptor_set": "sale.binpb",
+                "message": "shop.Sale",
+                "columns": columns or {},
+            }
             one = sale(fields)
             (self.deployment.root / "sale.binpb").write_bytes(one.descriptor_set)
             self.made = message_class(one)
@@ -167,16 +177,25 @@ def test_a_change_is_logged_and_reported_once(sales: Sales, caplog: pytest.LogCa
         "incompatible_fields": ["value.price"],
     }
     lines = [(one.levelname, one.getMessage()) for one in caplog.records if "schema" in one.getMessage()]
-    assert lines == [("WARNING", "topic sales: schema 1 → 2, 1 incompatible: value.price (int → string, now in value.price_v2)")]
+    assert lines == [
+        (
+            "WARNING",
+            "topic sales: schema 1 → 2, 1 incompatible: value.price (int → string, now in value.price_v2)",
+        )
+    ]
     sales.send(price="more")
     assert sales.archive().schema_change is None
     assert len([one for one in caplog.messages if "incompatible" in one]) == 1
     sales.check()
 
 
-@pytest.mark.parametrize(("policy", "accepting"), [("compatible", "evolve"), ("refuse", "compatible"), ("refuse", "evolve")])
+@pytest.mark.parametrize(
+    ("policy", "accepting"), [("compatible", "evolve"), ("refuse", "compatible"), ("refuse", "evolve")]
+)
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
-def test_a_change_that_is_not_allowed_halts_until_it_is_accepted(sales: Sales, policy: str, accepting: str, kind: str) -> None:
+def test_a_change_that_is_not_allowed_halts_until_it_is_accepted(
+    sales: Sales, policy: str, accepting: str, kind: str
+) -> None:
     if kind == "parquet":
         sales.topic["archive"] = {"kind": "parquet"}
     sales.topic["schema_change"] = policy
@@ -191,7 +210,9 @@ def test_a_change_that_is_not_allowed_halts_until_it_is_accepted(sales: Sales, p
     assert report.why is not None
     assert f"schema_change: {policy} does not allow this" in report.why
     assert f"Accept it with schema_change: {accepting} and a reload" in report.why
-    assert ("value.price (int → string" if accepting == "evolve" else "value.town (renamed from city)") in report.why
+    assert (
+        "value.price (int → string" if accepting == "evolve" else "value.town (renamed from city)"
+    ) in report.why
     assert sorted(sales.ledger().schemas) == [1], "nothing is recorded"
     if kind == "iceberg":
         assert set(sales.table_columns()) & {"price_v2", "town", "code"} == set(), "the table is as it was"
@@ -284,14 +305,19 @@ def test_a_change_that_breaks_off_is_carried_on(sales: Sales, step: str, action:
         report = sales.archive()
         failpoints.arm("")
         looked_again = action == "unknown" and step == "table.evolve.after"
-        assert report.state == ("archived" if looked_again or (action, step) == ("unknown", "table.evolve.before") else "deferred")
+        assert report.state == (
+            "archived" if looked_again or (action, step) == ("unknown", "table.evolve.before") else "deferred"
+        )
     driver = sales.opened()
     recorded = driver.application.ledger().topic(driver.topic_id("sales"))
     assert recorded.schema_version == (1 if step == "schema.append.before" else 2)
     assert recorded.written_version <= recorded.schema_version
     sales.archive()
     assert sorted(sales.ledger().schemas) == [1, 2], "a change is recorded once"
-    assert sales.rows() == [{"price": 1, "town": "Rome", "note": "x"}, {"price": 2**40, "town": "Oslo", "code": 7}]
+    assert sales.rows() == [
+        {"price": 1, "town": "Rome", "note": "x"},
+        {"price": 2**40, "town": "Oslo", "code": 7},
+    ]
     sales.check()
 
 
@@ -316,13 +342,16 @@ def test_an_id_that_somebody_took_meanwhile_is_given_up(sales: Sales) -> None:
 
 
 def test_an_archive_with_an_id_that_was_given_up_is_not_adopted(sales: Sales) -> None:
-    """Stored, in no ledger yet; then somebody drops its column, which comes back with another id. The same leader meets its own key."""
+    """Stored, in no ledger yet; then somebody drops its column, which comes back with another id. The same
+    leader meets its own key."""
     sales.send(price=1)
     archived(sales)
     sales.use(WIDER)
     driver = sales.opened()
     driver.application.close()
-    driver.application = Application(load_settings(sales.deployment.config, {}), {}, driver.clock, lasting=True)
+    driver.application = Application(
+        load_settings(sales.deployment.config, {}), {}, driver.clock, lasting=True
+    )
     sales.send(price=2, code=7)
     failpoints.arm("archive.upload.after=error")
     assert sales.archive().state == "deferred"
@@ -377,7 +406,10 @@ def test_archives_of_the_former_version_still_get_in(sales: Sales) -> None:
     sales.send(price=2, town="Oslo", code=7)
     archived(sales)
     assert not sales.ledger().pending and sorted(sales.ledger().schemas) == [1, 2]
-    assert sales.rows() == [{"price": 1, "town": "Rome", "note": "x"}, {"price": 2, "town": "Oslo", "code": 7}]
+    assert sales.rows() == [
+        {"price": 1, "town": "Rome", "note": "x"},
+        {"price": 2, "town": "Oslo", "code": 7},
+    ]
     sales.check()
 
 
@@ -414,7 +446,9 @@ def test_a_schema_that_no_entry_can_hold_names_topic_and_message(tmp_path: Path)
     sales.use(FIRST)
     sales.send(price=1)
     archived(sales)
-    sales.use((*FIRST, *((f"a_long_name_for_a_column_{number}", number, F.TYPE_INT32) for number in range(10, 900))))
+    sales.use(
+        (*FIRST, *((f"a_long_name_for_a_column_{number}", number, F.TYPE_INT32) for number in range(10, 900)))
+    )
     sales.send(price=2)
     report = sales.archive()
     assert report.state == "halted"
@@ -424,7 +458,9 @@ def test_a_schema_that_no_entry_can_hold_names_topic_and_message(tmp_path: Path)
     sales.close()
 
 
-def test_a_table_that_does_not_answer_keeps_its_topic_waiting(sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_answer_keeps_its_topic_waiting(
+    sales: Sales, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sales.send(price=1)
     archived(sales)
     sales.use(WIDER)

@@ -1,8 +1,10 @@
-"""Walks of 200 schema changes: every old record keeps its meaning for every engine, and its bytes for `consume`.
+"""Walks of 200 schema changes: every old record keeps its meaning for every engine, and its bytes for
+`consume`.
 
-The archiver archives a topic whose message changes at random. `tests.support.schema.schema_history` knows from the descriptors alone which
-values belong to which column; at the end the whole table is read by pyiceberg, by `archiver query`, and by Spark with Iceberg's runtime.
-`ARCHIVER_SCHEMA_SEEDS=N` adds a walk for every five, and archives more often in all of them (`make sweep`).
+The archiver archives a topic whose message changes at random. `tests.support.schema.schema_history` knows
+from the descriptors alone which values belong to which column; at the end the whole table is read by
+pyiceberg, by `archiver query`, and by Spark with Iceberg's runtime. `ARCHIVER_SCHEMA_SEEDS=N` adds a walk for
+every five, and archives more often in all of them (`make sweep`).
 """
 
 from __future__ import annotations
@@ -56,17 +58,21 @@ class History:
     sent: list[bytes | None] = field(default_factory=list)
     """By offset."""
     rows: dict[int, dict[int, Any] | None] = field(default_factory=dict)
-    """By offset the row of the value, as `wanted` gives it. Values that another version of the message made have none."""
+    """By offset the row of the value, as `wanted` gives it. Values that another version of the message made
+    have none."""
     level: Level = field(default_factory=Level)
     owners: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def table_type(self) -> Any:
         """The type of the table's `value` column, as Iceberg's JSON."""
         with catalog_table(self.deployment, TABLE) as table:
-            return next(one["type"] for one in table.schema().model_dump()["fields"] if one["name"] == "value")
+            return next(
+                one["type"] for one in table.schema().model_dump()["fields"] if one["name"] == "value"
+            )
 
     def compare(self, read: Mapping[int, Any]) -> None:
-        """What an engine read, by offset, must be what was sent: each value in its column, and null everywhere else."""
+        """What an engine read, by offset, must be what was sent: each value in its column, and null
+        everywhere else."""
         assert sorted(read) == list(range(len(self.sent)))
         kind = self.table_type()
         for offset, row in self.rows.items():
@@ -92,7 +98,8 @@ def walked(folder: Path, seed: int) -> Iterator[History]:
 
 
 def _archive(history: History, rng: random.Random, makes: list[Any]) -> None:
-    """Records of the newest message, some of a former one, archived; and the ids of this version held against those of all before."""
+    """Records of the newest message, some of a former one, archived; and the ids of this version held against
+    those of all before."""
     driver, make = history.driver, makes[-1]
     sending: list[tuple[bytes | None, Any]] = []
     for _ in range(RECORDS):
@@ -149,7 +156,9 @@ def test_pyiceberg_reads_all_history(walks: Callable[[int], History], seed: int)
     history = walks(seed)
     with catalog_table(history.deployment, TABLE) as table:
         rows = table.scan(selected_fields=("kafka", "value")).to_arrow()
-    history.compare(by_offset(pa.table({"offset": pc.struct_field(rows["kafka"], "offset"), "value": rows["value"]})))
+    history.compare(
+        by_offset(pa.table({"offset": pc.struct_field(rows["kafka"], "offset"), "value": rows["value"]}))
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -185,12 +194,16 @@ def test_spark_reads_all_history(walks: Callable[[int], History]) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for history in histories:
-        with pa.memory_map(str(history.deployment.root / "spark.arrow")) as file, pa.ipc.open_file(file) as reader:
+        with (
+            pa.memory_map(str(history.deployment.root / "spark.arrow")) as file,
+            pa.ipc.open_file(file) as reader,
+        ):
             history.compare(by_offset(reader.read_all()))
 
 
 def test_two_swapped_ids_are_noticed(walks: Callable[[int], History]) -> None:
-    """The comparison can fail: the table's schema with the ids of two columns of one type exchanged reads wrongly."""
+    """The comparison can fail: the table's schema with the ids of two columns of one type exchanged reads
+    wrongly."""
     history = walks(0)
     with catalog_table(history.deployment, TABLE) as table:
         schema = json.loads(table.schema().model_dump_json())

@@ -1,7 +1,8 @@
-"""Nothing is lost: random schemas, random messages, injured bytes, through both engines and through real archives.
+"""Nothing is lost: random schemas, random messages, injured bytes, through both engines and through real
+archives.
 
-Every schema is made from a seed, which a failure prints with the smallest message that still fails. ARCHIVER_SCHEMA_SEEDS multiplies the
-number of schemas (`make sweep`).
+Every schema is made from a seed, which a failure prints with the smallest message that still fails.
+ARCHIVER_SCHEMA_SEEDS multiplies the number of schemas (`make sweep`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from tests.support.intake.intake_files import Intake, Row
 from tests.support.schema.column_reading import Reader
 from tests.support.schema.protos import message_class, order_file, source
 from tests.support.schema.random_protos import Made, fill, random_schema
-from tests.support.schema.wire_mutations import UNKNOWN_NUMBERS, UNKNOWN_WIRES, enveloped, mutated, newer, read_envelope
+from tests.support.schema.wire_mutations import (
+    UNKNOWN_NUMBERS,
+    UNKNOWN_WIRES,
+    enveloped,
+    mutated,
+    newer,
+    read_envelope,
+)
 from tests.support.schema.wire_reading import holds_bad_text, holds_number_zero, is_map, item_of, scan
 
 ENGINES = ("ptars", "protobuf")
@@ -108,7 +116,9 @@ def items_of(case: Case, others: Sequence[bytes]) -> tuple[list[Item], list[str]
     rng, made = random.Random(case.seed), case.made
     items: list[Item] = []
     done: list[str] = []
-    ahead = [(rng.choice(UNKNOWN_NUMBERS), rng.choice(UNKNOWN_WIRES)) for _ in range(rng.choice((0, 0, 1, 3)))]
+    ahead = [
+        (rng.choice(UNKNOWN_NUMBERS), rng.choice(UNKNOWN_WIRES)) for _ in range(rng.choice((0, 0, 1, 3)))
+    ]
     for number in range(CLEAN + MUTATED):
         message = made.make()
         fill(rng, message)
@@ -130,7 +140,8 @@ def items_of(case: Case, others: Sequence[bytes]) -> tuple[list[Item], list[str]
 
 
 def plain(value: Any) -> Any:
-    """A row in a form where NaN equals itself and -0.0 is not 0.0. A NaN's bits are lost in Python: then `__raw__` is not compared."""
+    """A row in a form where NaN equals itself and -0.0 is not 0.0. A NaN's bits are lost in Python: then
+    `__raw__` is not compared."""
     shown = repr(value)
     return repr({**value, "__raw__": None}) if "nan" in shown and value.get("__err__") is None else shown
 
@@ -181,7 +192,8 @@ def expected_envelope(case: Case, item: bytes) -> tuple[str | None, bytes]:
 
 
 def verdict_faults(case: Case, payload: bytes, row: Any) -> Iterator[str]:
-    """Whether Protobuf's own library, on the producer's own descriptor, is of the same opinion, and what the columns must hold."""
+    """Whether Protobuf's own library, on the producer's own descriptor, is of the same opinion, and what the
+    columns must hold."""
     message, descriptor, refusal, depth = case.made.make(), case.made.make.DESCRIPTOR, None, case.reader.depth
     try:
         message.ParseFromString(payload)
@@ -191,7 +203,9 @@ def verdict_faults(case: Case, payload: bytes, row: Any) -> Iterator[str]:
         if refusal is None:
             level = scan(descriptor, payload, (descriptor.full_name,), depth)
             yield from case.reader.differences(row, message, level)
-        elif not holds_number_zero(descriptor, payload):  # which that library lets pass in most messages without fields
+        elif not holds_number_zero(
+            descriptor, payload
+        ):  # which that library lets pass in most messages without fields
             yield f"has columns although Protobuf refuses it: {refusal}"
         return
     cause = cause_of(row["__err__"])
@@ -215,7 +229,10 @@ def has_time_out_of_range(message: Any) -> bool:
         item = item_of(one).message_type
         if item is None:
             continue
-        if any(has_time_out_of_range(each) for each in (value.values() if is_map(one) else value if one.is_repeated else [value])):
+        if any(
+            has_time_out_of_range(each)
+            for each in (value.values() if is_map(one) else value if one.is_repeated else [value])
+        ):
             return True
     return False
 
@@ -227,7 +244,8 @@ def told(case: Case, item: Item, done: str, found: Sequence[str]) -> str:
     return (
         f"seed {case.seed}: {done}: {found[0]}\n"
         f"record: {item!r}\nsmallest: {small!r}\n{more}\n"
-        f"depth {case.made.source.recursion_depth}, renamed {case.made.source.columns}, envelope {case.made.source.envelope}\n"
+        f"depth {case.made.source.recursion_depth}, renamed {case.made.source.columns}, envelope "
+        f"{case.made.source.envelope}\n"
         f"{case.made.file}"
     )
 
@@ -259,8 +277,11 @@ def shrunk(item: Item, fails: Callable[[bytes], bool]) -> Item:
     return item
 
 
-def check_schema(seed: int, others: Sequence[bytes], objects: LocalObjectStore | None) -> tuple[Counter[str], list[bytes]]:
-    """Hold every property for the records of one schema; what was met, and some payloads for other schemas."""
+def check_schema(
+    seed: int, others: Sequence[bytes], objects: LocalObjectStore | None
+) -> tuple[Counter[str], list[bytes]]:
+    """Hold every property for the records of one schema; what was met, and some payloads for other
+    schemas."""
     case = case_of(seed)
     items, done = items_of(case, others)
     try:
@@ -277,25 +298,34 @@ def check_schema(seed: int, others: Sequence[bytes], objects: LocalObjectStore |
     good = [place for place, row in enumerate(fast) if row is None or row["__err__"] is None]
     for rows, again in zip((fast, slow), case.rows([items[place] for place in good]), strict=True):
         for place, row in zip(good, again, strict=True):
-            assert plain_or_none(rows[place]) == plain_or_none(row), f"seed {seed}: another row beside bad ones: {items[place]!r}"
+            assert plain_or_none(rows[place]) == plain_or_none(row), (
+                f"seed {seed}: another row beside bad ones: {items[place]!r}"
+            )
     check_batches(case, items, fast, [1, 7, 150] if objects is None else [LARGE])
     if objects is not None:
         check_archive(case, items, fast, objects)
-    return met, [item for item, row in zip(items, fast, strict=True) if item is not None and row["__err__"] is None][:20]
+    return met, [
+        item for item, row in zip(items, fast, strict=True) if item is not None and row["__err__"] is None
+    ][:20]
 
 
 def check_batches(case: Case, items: Sequence[Item], rows: Sequence[Any], sizes: Sequence[int]) -> None:
-    """In any company, one after the other, of few or of thousands (which engines cut and sort in other ways) a row is what it was."""
+    """In any company, one after the other, of few or of thousands (which engines cut and sort in other ways)
+    a row is what it was."""
     rng = random.Random(case.seed)
     codec, expected = case.codecs[0], [plain_or_none(row) for row in rows]
     for size in sizes:
         places = [rng.randrange(len(items)) for _ in range(size)]
         values = pa.array([items[place] for place in places], pa.binary())
         key, column = codec.encode_columns(pa.nulls(size, pa.binary()), values)
-        assert codec.rebuild(key, column)[1].equals(values), f"seed {case.seed}: a batch of {size} gives other values"
+        assert codec.rebuild(key, column)[1].equals(values), (
+            f"seed {case.seed}: a batch of {size} gives other values"
+        )
         shown: Any = column
         for place, row in zip(places, shown.to_pylist(), strict=True):
-            assert plain_or_none(row) == expected[place], f"seed {case.seed}: another row in a batch of {size}: {items[place]!r}"
+            assert plain_or_none(row) == expected[place], (
+                f"seed {case.seed}: another row in a batch of {size}: {items[place]!r}"
+            )
 
 
 def plain_or_none(row: Any) -> str | None:
@@ -308,7 +338,13 @@ def kind_of(item: Item, done: str, row: Any) -> str:
     if item is None or row is None:
         return "null"
     if not done.startswith(("whole", "newer")):
-        return "undecodable" if row["__err__"] is not None else "decodes, raw kept" if row["__raw__"] is not None else "decodes, no raw"
+        return (
+            "undecodable"
+            if row["__err__"] is not None
+            else "decodes, raw kept"
+            if row["__raw__"] is not None
+            else "decodes, no raw"
+        )
     return "whole, raw kept" if row["__raw__"] is not None else "whole, no raw"
 
 
@@ -319,11 +355,15 @@ def check_archive(case: Case, items: Sequence[Item], rows: Sequence[Any], object
     intake.file({(topic, 0): [Row(NOW, item, None if item is None else item[:3]) for item in items]})
     table = table_of(intake, refine(intake, intake.plans(topic), schema=case.schema)[0])
     shown: Any = table["value"].to_pylist()
-    assert [plain_or_none(row) for row in shown] == [plain_or_none(row) for row in rows], f"seed {case.seed}: an archive has other columns"
+    assert [plain_or_none(row) for row in shown] == [plain_or_none(row) for row in rows], (
+        f"seed {case.seed}: an archive has other columns"
+    )
     for codec in case.codecs:
         keys, values = codec.rebuild(table["key"], table["value"])
         assert values.to_pylist() == list(items), f"seed {case.seed}: an archive gives other values"
-        assert keys.to_pylist() == [None if item is None else item[:3] for item in items], f"seed {case.seed}: an archive gives other keys"
+        assert keys.to_pylist() == [None if item is None else item[:3] for item in items], (
+            f"seed {case.seed}: an archive gives other keys"
+        )
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -351,7 +391,11 @@ def features(tree: MessageTree) -> Iterator[str]:
     for one in tree.fields:
         shape = one.shape.value
         yield f"{shape} {one.kind.value if one.json is None else one.json}{' wrapped' if one.wrapped else ''}"
-        yield from (name for name, there in (("delimited", one.delimited), ("oneof", one.oneof), ("packed", one.packed)) if there)
+        yield from (
+            name
+            for name, there in (("delimited", one.delimited), ("oneof", one.oneof), ("packed", one.packed))
+            if there
+        )
         yield f"{shape} delimited" if one.delimited else f"presence {one.presence}"
         if one.message is not None:
             yield from features(one.message)
@@ -367,20 +411,38 @@ def test_the_schemas_are_various() -> None:
                 found.update({made.file.syntax, *features(source_tree(made.source))})
     kinds = [kind.value for kind in Kind] + list(get_args(JsonForm))
     demanded = {f"{shape} {kind}" for shape in ("single", "repeated", "map") for kind in kinds}
-    demanded |= {"proto2", "proto3", "editions", "empty message", "group beyond the depth", "oneof", "packed", "presence True"}
-    demanded |= {"single delimited", "repeated delimited", "single string wrapped", "single uint64 wrapped", "presence False"}
+    demanded |= {
+        "proto2",
+        "proto3",
+        "editions",
+        "empty message",
+        "group beyond the depth",
+        "oneof",
+        "packed",
+        "presence True",
+    }
+    demanded |= {
+        "single delimited",
+        "repeated delimited",
+        "single string wrapped",
+        "single uint64 wrapped",
+        "presence False",
+    }
     assert sorted(one for one in demanded if not found[one]) == []
 
 
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])
 def test_many_times_out_of_range(nanos: int) -> None:
-    """In a batch of them too, where the fast engine looks for what odd records have in common, and finds them spelled as they should be."""
+    """In a batch of them too, where the fast engine looks for what odd records have in common, and finds them
+    spelled as they should be."""
     value = source(order_file(), "Order")
     order = message_class(value)()
     order.created_at.seconds, order.created_at.nanos = 1, nanos
     for engine in ENGINES:
         codec = RecordCodec(decide("t", (), None, value).schema, engine)  # type: ignore[arg-type]
-        column: Any = codec.encode_columns(pa.nulls(200, pa.binary()), pa.array([order.SerializeToString()] * 200))[1]
+        column: Any = codec.encode_columns(
+            pa.nulls(200, pa.binary()), pa.array([order.SerializeToString()] * 200)
+        )[1]
         assert {cause_of(row["__err__"] or "") for row in column.to_pylist()} == {"time_range"}
 
 

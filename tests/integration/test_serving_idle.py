@@ -24,13 +24,17 @@ from tests.support.builders.driver import AheadClock, Driver, refine_here
 class Lasting(Driver):
     """A daemon's application, and the topics that each round prepared."""
 
-    def __init__(self, deployment: Deployment, clock: AheadClock | None = None, *, holding: bool = True) -> None:
+    def __init__(
+        self, deployment: Deployment, clock: AheadClock | None = None, *, holding: bool = True
+    ) -> None:
         self.deployment = deployment
         self.clock = clock or AheadClock()
         self.told = []
         self.jobs = []
         self.prepared: list[str] = []
-        self.application = Application(load_settings(deployment.config, {}), {}, self.clock, lasting=True, holding=holding)
+        self.application = Application(
+            load_settings(deployment.config, {}), {}, self.clock, lasting=True, holding=holding
+        )
         self.tick = Tick(self._round, lambda: self.application.settings)
 
     def _round(self, looks: Looks) -> ArchiveReport:
@@ -62,7 +66,12 @@ class Lasting(Driver):
 def deployment(tmp_path: Path) -> Deployment:
     made = Deployment(tmp_path / "d")
     document = made.document()
-    document["archive"] = {"start_delay_max": "10s", "idle_max": "30s", "complete_delay_max": "5m", "tick": "10s"}
+    document["archive"] = {
+        "start_delay_max": "10s",
+        "idle_max": "30s",
+        "complete_delay_max": "5m",
+        "tick": "10s",
+    }
     made.write(document)
     return made
 
@@ -184,7 +193,9 @@ def test_where_spark_cannot_start_no_round_begins(daemon: Lasting) -> None:
     assert daemon.tails()[1] == before
 
 
-def test_another_leader_is_skipped_and_its_trouble_is_not_ours(daemon: Lasting, deployment: Deployment) -> None:
+def test_another_leader_is_skipped_and_its_trouble_is_not_ours(
+    daemon: Lasting, deployment: Deployment
+) -> None:
     (deployment.root / "shop.binpb").write_bytes(b"not a descriptor set")
     daemon.ticks()
     assert daemon.tick.stuck()
@@ -209,9 +220,13 @@ def test_reading_goes_on_beside_the_leader(daemon: Lasting) -> None:
 
 
 def test_daemons_that_share_the_roles_lead_in_turns(deployment: Deployment) -> None:
-    """One that archives and leaves cleaning to another must not keep the lease from that one, and idle turns must not cost entries."""
+    """One that archives and leaves cleaning to another must not keep the lease from that one, and idle turns
+    must not cost entries."""
     clock = AheadClock()
-    with Lasting(deployment, clock, holding=False) as archiving, Lasting(deployment, clock, holding=False) as cleaning:
+    with (
+        Lasting(deployment, clock, holding=False) as archiving,
+        Lasting(deployment, clock, holding=False) as cleaning,
+    ):
         archiving.ticks()
         archiving.send("clicks", [b"one"] * 3)
         clock.ahead_s += 31

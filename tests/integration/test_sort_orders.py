@@ -20,7 +20,9 @@ from tests.support.builders.driver import Driver, catalog_table
 def orders(deployment: Deployment) -> tuple[list[int], int]:
     """Ids of the listed orders, and the default one."""
     with catalog_table(deployment, "shop.clicks") as table:
-        return sorted(order.order_id for order in table.metadata.sort_orders), table.metadata.default_sort_order_id
+        return sorted(
+            order.order_id for order in table.metadata.sort_orders
+        ), table.metadata.default_sort_order_id
 
 
 def archive(driver: Driver) -> str:
@@ -36,7 +38,9 @@ def test_a_new_table_lists_order_0_and_keeps_its_default(tmp_path: Path) -> None
             assert orders(deployment) == ([0, 1], 1)
 
 
-def test_a_table_of_an_older_version_gets_order_0_with_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_an_older_version_gets_order_0_with_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deployment = Deployment(tmp_path / "d")
     with monkeypatch.context() as patched:
         patched.setattr("archiver.catalog.iceberg.adapter.unlisted_orders", lambda metadata: ())
@@ -50,7 +54,11 @@ def test_a_table_of_an_older_version_gets_order_0_with_the_next_commit(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "refusal", [CommitFailedException("this catalog adds no sort orders"), ServerError("NullPointerException: add-sort-order")]
+    "refusal",
+    [
+        CommitFailedException("this catalog adds no sort orders"),
+        ServerError("NullPointerException: add-sort-order"),
+    ],
 )
 def test_a_catalog_that_takes_no_sort_orders_holds_up_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception
@@ -73,7 +81,9 @@ def test_a_catalog_that_takes_no_sort_orders_holds_up_no_commit(
     assert (orders(deployment), refused) == (([1], 1), 1)
 
 
-def test_an_order_that_another_writer_adds_at_the_same_time_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_another_writer_adds_at_the_same_time_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Iceberg's own library refuses to read a table that lists an order twice."""
     deployment, raced = Deployment(tmp_path / "d"), False
     real = SqlCatalog.commit_table
@@ -82,7 +92,10 @@ def test_an_order_that_another_writer_adds_at_the_same_time_is_listed_once(tmp_p
         nonlocal raced
         if adds_order(updates) and not raced:
             raced = True
-            unordered = (AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER), SetDefaultSortOrderUpdate(sort_order_id=0))
+            unordered = (
+                AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER),
+                SetDefaultSortOrderUpdate(sort_order_id=0),
+            )
             real(catalog, table, (), unordered)
         return real(catalog, table, requirements, updates)
 

@@ -1,8 +1,9 @@
-"""Refinement on a real standalone cluster: a master and workers of their own, some of which die, come late, or are let go.
+"""Refinement on a real standalone cluster: a master and workers of their own, some of which die, come late,
+or are let go.
 
-The command runs in processes of its own, as its users have it. What it archives is compared with what a process without Spark makes of
-the same log: the same files, byte for byte. That holds for archives with so few rows that their encodings go by type alone; a larger one's
-may depend on what its task made before it.
+The command runs in processes of its own, as its users have it. What it archives is compared with what a
+process without Spark makes of the same log: the same files, byte for byte. That holds for archives with so
+few rows that their encodings go by type alone; a larger one's may depend on what its task made before it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,15 @@ def have(cluster: Cluster, workers: int) -> None:
 
 def deployment_on(root: Path, master: str, conf: dict[str, str] | None = None, **spark: Any) -> Deployment:
     """With a backlog of several tasks of several archives each."""
-    settings = {"master": master, "driver_memory": "600m", "task_bytes": "1MiB", "conf": DRIVER | (conf or {})} | spark
-    made = Deployment(root, failpoints_asked=True, overrides={"spark": settings, "archive": ARCHIVE, "intake": INTAKE})
+    settings = {
+        "master": master,
+        "driver_memory": "600m",
+        "task_bytes": "1MiB",
+        "conf": DRIVER | (conf or {}),
+    } | spark
+    made = Deployment(
+        root, failpoints_asked=True, overrides={"spark": settings, "archive": ARCHIVE, "intake": INTAKE}
+    )
     fill(made)
     return made
 
@@ -68,7 +76,9 @@ def deployment_on(root: Path, master: str, conf: dict[str, str] | None = None, *
 def fill(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         with driver.application.writer() as writer:
-            writer.send_batch("clicks", pa.table({"value": [b"v" * 400 + str(number).encode() for number in range(CLICKS)]}))
+            writer.send_batch(
+                "clicks", pa.table({"value": [b"v" * 400 + str(number).encode() for number in range(CLICKS)]})
+            )
         driver.send("orders", [order(number, lines=number % 4) for number in range(ORDERS)])
 
 
@@ -89,7 +99,8 @@ def archives(root: Path) -> dict[str, bytes]:
     """Digests of all archives by their keys."""
     folder = root / "data"
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).digest() for path in folder.glob("archive/*/data/**/*.parquet")
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).digest()
+        for path in folder.glob("archive/*/data/**/*.parquet")
     }
 
 
@@ -130,18 +141,24 @@ def test_a_worker_that_dies_in_the_middle_of_a_job_changes_nothing(cluster: Clus
     expected = made_here(deployment, tmp_path / "plain")
     with archiving(deployment, PAUSE) as running:
         victim = until("a task is in the middle", lambda: paused(running, cluster.workers), COMMAND_S)
-        stored = {path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")}
+        stored = {
+            path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")
+        }
         cluster.lose(victim)
         until("the job goes on elsewhere", lambda: resumed(running, cluster.workers), COMMAND_S)
     check(deployment, running.result())
-    assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), "what was stored is adopted"
+    assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), (
+        "what was stored is adopted"
+    )
     assert archives(deployment.root) == expected
     audited = deployment.run("audit", "--deep", "--output", "json", timeout_s=COMMAND_S)
     assert audited.code == 0, audited.err
     assert {one["proof"] for one in audited.json()["partitions"] if one["rows"]} == {"rows"}
 
 
-def test_without_a_worker_a_job_ends_in_its_time_and_with_the_next_one_all_is_archived(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_a_worker_a_job_ends_in_its_time_and_with_the_next_one_all_is_archived(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     have(cluster, 0)
     deployment = deployment_on(tmp_path / "d", cluster.url, job_timeout="5s")
     done = archive(deployment)

@@ -1,4 +1,5 @@
-"""Refinement and the deep audit through a real Spark Connect server, which is killed, hangs, and forgets its sessions."""
+"""Refinement and the deep audit through a real Spark Connect server, which is killed, hangs, and forgets its
+sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_spark_cluster import COMMAND_S, PAUSE, archive, archiving, check, deployment_on, paused
+from tests.integration.test_spark_cluster import (
+    COMMAND_S,
+    PAUSE,
+    archive,
+    archiving,
+    check,
+    deployment_on,
+    paused,
+)
 from tests.support.builders.deployment import ROOT, Deployment
 from tests.support.log.etcd_server import free_port
 from tests.support.process.processes import until
@@ -25,7 +34,8 @@ pytestmark = [
 ]
 
 INTERRUPTED_S = 90.0
-"""For a command to end: it may have to leave the server after `answer_timeout` (20 s), and more on a busy machine."""
+"""For a command to end: it may have to leave the server after `answer_timeout` (20 s), and more on a busy
+machine."""
 
 
 @pytest.fixture
@@ -37,16 +47,24 @@ def server(tmp_path: Path) -> Iterator[SparkProcess]:
 def deployment_at(root: Path, address: str, **spark: str) -> Deployment:
     """As on a cluster; a server that is away is given up after some seconds."""
     made = deployment_on(root, "local[2]")
-    made.overrides["spark"] = {"remote": f"sc://{address}", "task_bytes": "1MiB", "answer_timeout": "20s"} | spark
+    made.overrides["spark"] = {
+        "remote": f"sc://{address}",
+        "task_bytes": "1MiB",
+        "answer_timeout": "20s",
+    } | spark
     made.write(made.document())
     return made
 
 
-def test_a_server_that_dies_in_the_middle_of_a_job_is_to_be_asked_again(server: SparkProcess, tmp_path: Path) -> None:
+def test_a_server_that_dies_in_the_middle_of_a_job_is_to_be_asked_again(
+    server: SparkProcess, tmp_path: Path
+) -> None:
     deployment = deployment_at(tmp_path / "d", server.address)
     with archiving(deployment, PAUSE) as running:
         until("a task is in the middle", lambda: paused(running, [server]), COMMAND_S)
-        stored = {path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")}
+        stored = {
+            path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")
+        }
         server.kill()
     done = running.result()
     assert done.code == 2, done.out + done.err
@@ -57,7 +75,9 @@ def test_a_server_that_dies_in_the_middle_of_a_job_is_to_be_asked_again(server: 
     assert f"the Spark Connect server sc://{server.address} cannot be reached" in away.out + away.err
     with connect_server(tmp_path / "again", port=int(server.address.rpartition(":")[2])):
         check(deployment, archive(deployment))
-        assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), "what was stored stays as it is"
+        assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), (
+            "what was stored stays as it is"
+        )
         audited = deployment.run("audit", "--deep", "--output", "json", timeout_s=COMMAND_S)
     assert audited.code == 0, audited.err
     assert {one["proof"] for one in audited.json()["partitions"] if one["rows"]} == {"rows"}
@@ -73,15 +93,24 @@ def test_a_server_that_hangs_in_the_middle_of_a_job_is_left(server: SparkProcess
     assert "the refinement job was cancelled after 20 s" in done.out + done.err
 
 
-def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(server: SparkProcess, tmp_path: Path) -> None:
+def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(
+    server: SparkProcess, tmp_path: Path
+) -> None:
     """The task itself stands still, so that the job does not end by itself."""
     deployment = deployment_at(tmp_path / "d", server.address)
     command = [sys.executable, "-m", "archiver", "archive", "--all"]
     with subprocess.Popen(
-        command, cwd=deployment.root, env=deployment.environ(PAUSE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=deployment.root,
+        env=deployment.environ(PAUSE),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as archiving:
         try:
-            until("a task is in the middle", lambda: server.paused() or archiving.poll() is not None, COMMAND_S)
+            until(
+                "a task is in the middle", lambda: server.paused() or archiving.poll() is not None, COMMAND_S
+            )
             archiving.send_signal(signal.SIGINT)
             told, _ = archiving.communicate(timeout=INTERRUPTED_S)
         finally:
@@ -107,7 +136,12 @@ print(again is not first, again.range(4).count(), flush=True)
 
 def test_a_session_that_the_server_has_ended_is_begun_anew(server: SparkProcess) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SESSIONS, server.address], cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        [sys.executable, "-c", SESSIONS, server.address],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["3", "2", "True", "True", "4"]), done.stderr[-3000:]
 
@@ -134,7 +168,12 @@ print(sessions.session().range(5).count(), flush=True)
 
 def test_a_session_that_was_left_may_be_collected_at_any_time(server: SparkProcess) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LEFT, server.address], cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        [sys.executable, "-c", LEFT, server.address],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["3", "4", "True", "5"]), done.stderr[-3000:]
 
@@ -199,7 +238,15 @@ def test_a_server_that_freezes_between_two_rounds_is_left(server: SparkProcess, 
         )
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    told = ["archived", "away, in time", "archived", "SparkConnectGrpcException, in time", "2", "None, in time", "2"]
+    told = [
+        "archived",
+        "away, in time",
+        "archived",
+        "SparkConnectGrpcException, in time",
+        "2",
+        "None, in time",
+        "2",
+    ]
     assert (done.returncode, done.stdout.splitlines()) == (0, told), done.stderr[-3000:]
 
 

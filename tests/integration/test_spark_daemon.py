@@ -1,4 +1,5 @@
-"""The parent of Spark's Python workers: what is imported once, and what is not read again before each task."""
+"""The parent of Spark's Python workers: what is imported once, and what is not read again before each
+task."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from pyspark.sql import SparkSession
 from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 HOME = Path(pyspark.__file__).parent
-ARCHIVES = [str(path) for path in (*(HOME / "python" / "lib").glob("*.zip"), *(HOME / "jars").glob("spark-core_*.jar"))]
+ARCHIVES = [
+    str(path)
+    for path in (*(HOME / "python" / "lib").glob("*.zip"), *(HOME / "jars").glob("spark-core_*.jar"))
+]
 PATHS = """
 import json, sys, zipimport
 from archiver import spark_daemon
@@ -40,7 +44,9 @@ def _state(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import zipimport
 
     imported = [name for name in ("archiver.refine.spark_worker", "pandas", "ptars") if name in sys.modules]
-    archives = [path for path, one in sys.path_importer_cache.items() if isinstance(one, zipimport.zipimporter)]
+    archives = [
+        path for path, one in sys.path_importer_cache.items() if isinstance(one, zipimport.zipimporter)
+    ]
     state = {
         "imported": imported,
         "archives": archives,
@@ -68,7 +74,9 @@ def test_workers_begin_with_what_they_need(spark_session: SparkSession) -> None:
 def paths_with(entries: list[str], *options: str) -> Any:
     root = str(Path(__file__).resolve().parents[2])
     program = f"import sys; ARCHIVES = {entries!r}; sys.path[:0] = [*ARCHIVES, {root!r}]\n{PATHS}"
-    done = subprocess.run([sys.executable, *options, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, *options, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,4 +1,5 @@
-"""A standalone cluster that runs a second copy of a slow task, or lets its executors go between two rounds."""
+"""A standalone cluster that runs a second copy of a slow task, or lets its executors go between two
+rounds."""
 
 from __future__ import annotations
 
@@ -59,19 +60,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def told(folder: Path) -> dict[str, str]:
     """Spark properties that have the driver write down what it does."""
     folder.mkdir()
-    return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri(), "spark.eventLog.compress": "false"}
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
 
 
 def tasks(folder: Path, kind: str) -> list[dict[str, Any]]:
     """The tasks of refinement, the last stage of the only job, as the driver wrote them down."""
-    lines = [line for path in sorted(folder.rglob("events_*")) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [
+        line
+        for path in sorted(folder.rglob("events_*"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     found = [event for event in map(json.loads, lines) if event["Event"] == f"SparkListener{kind}"]
     last = max(event["Stage ID"] for event in found)
     return [event["Task Info"] for event in found if event["Stage ID"] == last]
 
 
 def left(deployment: Deployment) -> list[Path]:
-    """Unfinished objects of processes that are gone, once another process has written something; till then there is nothing else amiss."""
+    """Unfinished objects of processes that are gone, once another process has written something; till then
+    there is nothing else amiss."""
     found = deployment.cli("reconcile", "--output", "json")
     assert found.code == 0, found.out + found.err
     assert {finding["id"] for finding in found.json()["findings"]} <= {"stray-upload"}
@@ -81,17 +91,24 @@ def left(deployment: Deployment) -> list[Path]:
 
 
 def test_a_task_that_hangs_is_overtaken_by_its_copy(cluster: Cluster, tmp_path: Path) -> None:
-    conf = {"spark.speculation": "true", **{f"spark.speculation.{name}": value for name, value in EAGER.items()}}
+    conf = {
+        "spark.speculation": "true",
+        **{f"spark.speculation.{name}": value for name, value in EAGER.items()},
+    }
     deployment = deployment_on(tmp_path / "d", cluster.url, conf | told(tmp_path / "events"))
     expected = made_here(deployment, tmp_path / "plain")
     with archiving(deployment, PAUSE) as running:
         slow = until("a task is in the middle", lambda: paused(running, cluster.workers), COMMAND_S)
-        stored = {path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")}
+        stored = {
+            path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")
+        }
         others = [worker for worker in cluster.workers if worker is not slow]
         until("the others end the job", lambda: resumed(running, others), COMMAND_S)
     check(deployment, running.result())
     assert archives(deployment.root) == expected
-    assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), "what the first copy had stored is adopted"
+    assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), (
+        "what the first copy had stored is adopted"
+    )
     begun, ended = (tasks(tmp_path / "events", kind) for kind in ("TaskStart", "TaskEnd"))
     won = [task for task in ended if task["Speculative"] and not task["Failed"] and not task["Killed"]]
     assert won, "a copy has won"
@@ -118,7 +135,9 @@ application.close()
 
 
 def test_executors_that_leave_between_two_rounds_take_nothing_along(cluster: Cluster, tmp_path: Path) -> None:
-    conf = {f"spark.dynamicAllocation.{name}": value for name, value in DYNAMIC.items()} | {"spark.executor.cores": "1"}
+    conf = {f"spark.dynamicAllocation.{name}": value for name, value in DYNAMIC.items()} | {
+        "spark.executor.cores": "1"
+    }
     deployment = deployment_on(tmp_path / "d", cluster.url, conf)
     plain = copied(deployment, tmp_path / "plain")
     with Driver(plain) as driver:
@@ -147,7 +166,14 @@ def rounds(deployment: Deployment) -> Iterator[subprocess.Popen[str]]:
     """A process with a round for each topic, the next after a line of its input."""
     with (deployment.root / "rounds.log").open("w", encoding="utf-8") as log:
         command = [sys.executable, "-c", ROUNDS, str(deployment.config)]
-        process = subprocess.Popen(command, env=deployment.environ(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command,
+            env=deployment.environ(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
         try:
             yield process
         finally:

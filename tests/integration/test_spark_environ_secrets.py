@@ -1,4 +1,5 @@
-"""The processes that a real session starts hold no secret of this process in their environment or on their command line."""
+"""The processes that a real session starts hold no secret of this process in their environment or on their
+command line."""
 
 from __future__ import annotations
 
@@ -71,5 +72,9 @@ def test_spark_and_its_workers_hold_no_secret_of_this_process(tmp_path: Path) ->
     assert found["property"] == "canary-property", "the session itself has the property"
     texts = [*found["worker"], *found["jvm"]]
     assert len(texts) == 6
-    assert all("PASSED_ON=as-asked" in text for text in (texts[0], texts[2], texts[4])), "these are their environments"
-    assert [canary for canary in (*CANARIES.values(), "canary-property") if any(canary in text for text in texts)] == []
+    assert all("PASSED_ON=as-asked" in text for text in (texts[0], texts[2], texts[4])), (
+        "these are their environments"
+    )
+    assert [
+        canary for canary in (*CANARIES.values(), "canary-property") if any(canary in text for text in texts)
+    ] == []

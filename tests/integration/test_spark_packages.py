@@ -1,4 +1,5 @@
-"""How the machines of a cluster get the package: not at all, another version, packed and sent along, or in the image.
+"""How the machines of a cluster get the package: not at all, another version, packed and sent along, or in
+the image.
 
 The cluster lets in only who knows its secret, and encrypts what it sends.
 """
@@ -13,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_spark_cluster import COMMAND_S, archive, archives, archiving, check, deployment_on, made_here
+from tests.integration.test_spark_cluster import (
+    COMMAND_S,
+    archive,
+    archives,
+    archiving,
+    check,
+    deployment_on,
+    made_here,
+)
 from tests.support.builders.deployment import ROOT
 from tests.support.log.etcd_server import free_port
 from tests.support.process.processes import descendants, until
@@ -29,7 +38,11 @@ pytestmark = [
 
 LOOK_EVERY_S = 0.3
 SECRET = "canary-of-the-cluster"
-CLOSED = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET, "spark.network.crypto.enabled": "true"}
+CLOSED = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": SECRET,
+    "spark.network.crypto.enabled": "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +65,9 @@ def test_a_worker_without_the_package_is_told_of(cluster: Cluster, tmp_path: Pat
 
 def test_a_worker_with_another_version_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     other = copied_packages(tmp_path / "other", version="0.0.9")
-    deployment = deployment_on(tmp_path / "d", cluster.url, CLOSED | {"spark.executorEnv.PYTHONPATH": str(other)})
+    deployment = deployment_on(
+        tmp_path / "d", cluster.url, CLOSED | {"spark.executorEnv.PYTHONPATH": str(other)}
+    )
     done = archive(deployment)
     assert done.code == 1, done.out + done.err
     assert "this worker runs version 0.0.9 of stream-archiver" in done.err
@@ -61,7 +76,10 @@ def test_a_worker_with_another_version_is_refused(cluster: Cluster, tmp_path: Pa
 
 def test_the_package_travels_with_the_job(cluster: Cluster, tmp_path: Path) -> None:
     packed = packed_environment(tmp_path)
-    conf = CLOSED | {"spark.archives": f"{packed}#environment", "spark.pyspark.python": "./environment/bin/python"}
+    conf = CLOSED | {
+        "spark.archives": f"{packed}#environment",
+        "spark.pyspark.python": "./environment/bin/python",
+    }
     deployment = deployment_on(tmp_path / "d", cluster.url, conf)
     expected = made_here(deployment, tmp_path / "plain")
     commands: set[str] = set()
@@ -81,8 +99,20 @@ def looked(commands: set[str]) -> bool:
     return True
 
 
-MODULES = ("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent")
-OPTIONS = ("--add-modules=jdk.incubator.vector", *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in MODULES))
+MODULES = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+)
+OPTIONS = (
+    "--add-modules=jdk.incubator.vector",
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in MODULES),
+)
 
 
 def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> None:
@@ -91,7 +121,11 @@ def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> Non
         deployment = deployment_on(tmp_path / "d", empty.url, {"spark.driver.port": str(port)})
         expected = made_here(deployment, tmp_path / "plain")
         with archiving(deployment, "") as running:
-            until("the driver waits for executors", lambda: "Registered app" in empty.master.log.read_text(), 120)
+            until(
+                "the driver waits for executors",
+                lambda: "Registered app" in empty.master.log.read_text(),
+                120,
+            )
             with SparkProcess(
                 tmp_path / "pod",
                 str(ROOT / "deploy" / "entrypoint.sh"),
@@ -116,6 +150,13 @@ def pod(port: int) -> dict[str, str]:
         "SPARK_EXECUTOR_POD_NAME": "archiver-exec-1",
         "SPARK_RESOURCE_PROFILE_ID": "0",
     }
-    options = {f"SPARK_JAVA_OPT_{number}": option for number, option in enumerate((*OPTIONS, f"-Dspark.driver.port={port}"))}
-    in_the_image = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SPARK_HOME": ""}
+    options = {
+        f"SPARK_JAVA_OPT_{number}": option
+        for number, option in enumerate((*OPTIONS, f"-Dspark.driver.port={port}"))
+    }
+    in_the_image = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "SPARK_HOME": "",
+    }
     return set_by_spark | options | in_the_image

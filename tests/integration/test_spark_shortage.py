@@ -74,9 +74,18 @@ def test_a_shortage_of_a_worker_is_waited_out(
     monkeypatch.setattr(spark_job, "refine_batches", partial(raising, error))
     with pytest.raises(RetryLater, match="a worker ran short of something, the next run repeats the job"):
         SparkRefiner(sessions.session).refine(job)
-    rows = SparkRows(sessions.session, SparkTurns(60).turn, 60, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
+    rows = SparkRows(
+        sessions.session,
+        SparkTurns(60).turn,
+        60,
+        sessions.answering,
+        StorePlace(f"file://{tmp_path}"),
+        CLUSTER,
+    )
     with pytest.raises(RetryLater, match="a worker ran short of something while it audited, audit again"):
-        rows._job(lambda session: _results(session.range(1).mapInArrow(partial(raising, error), "result binary")))
+        rows._job(
+            lambda session: _results(session.range(1).mapInArrow(partial(raising, error), "result binary"))
+        )
 
 
 @pytest.mark.parametrize("error", LASTING, ids=named)
@@ -111,7 +120,11 @@ def short_of_disk(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 @pytest.mark.parametrize("work", [short_of_files, short_of_disk])
 def test_a_worker_that_is_short_of_something_halts_nothing(
-    sessions: SparkSessions, intake: Intake, job: RefineJob, monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]
+    sessions: SparkSessions,
+    intake: Intake,
+    job: RefineJob,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[..., Any],
 ) -> None:
     refiner = SparkRefiner(sessions.session)
 
@@ -124,14 +137,22 @@ def test_a_worker_that_is_short_of_something_halts_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(spark_job, "refine_batches", work)
         found = refined()
-    assert "the next run repeats" in found if isinstance(found, str) else [one.error for one in found] == ["retry"], found
+    assert (
+        "the next run repeats" in found
+        if isinstance(found, str)
+        else [one.error for one in found] == ["retry"]
+    ), found
     assert list(intake.objects.list("archive/")) == []
     assert [one.error for one in refiner.refine(job)] == [None]
 
 
-def test_memory_that_is_missing_while_intake_is_read_is_no_damage(job: RefineJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_missing_while_intake_is_read_is_no_damage(
+    job: RefineJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def short(*_: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 1 failed")
 
     monkeypatch.setattr(IntakeReader, "row_groups", short)
-    assert [(one.error, one.why) for one in run_bundle(job.descriptors()[0])] == [("retry", "ArrowMemoryError: malloc of size 1 failed")]
+    assert [(one.error, one.why) for one in run_bundle(job.descriptors()[0])] == [
+        ("retry", "ArrowMemoryError: malloc of size 1 failed")
+    ]

@@ -36,7 +36,12 @@ for _ in range(3):
 @pytest.mark.spark
 def test_a_start_that_fails_again_after_the_jvm_died_says_the_same(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-c", PROGRAM],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["True", "1"] * 3, done.stdout
@@ -78,7 +83,9 @@ def test_who_started_no_jvm_ends_none_and_starts_one_where_another_has_lost_it(t
     assert (done.returncode, done.stdout.split()) == (0, ["2", "None", "3"]), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(("seconds", "timeout_s", "code"), [("60", 0.2, -9), ("0", 60.0, None)], ids=["too long", "in time"])
+@pytest.mark.parametrize(
+    ("seconds", "timeout_s", "code"), [("60", 0.2, -9), ("0", 60.0, None)], ids=["too long", "in time"]
+)
 def test_a_start_has_an_end(seconds: str, timeout_s: float, code: int | None) -> None:
     gateways: Any = java_gateway
     before, start = gateways.Popen, _Start(timeout_s)
@@ -181,5 +188,8 @@ def test_a_start_that_was_stopped_is_not_called_a_lack_of_memory(tmp_path: Path)
     assert done.stdout.splitlines() == [
         "spark was stopped by SIGTERM while it started; the next run starts it again.",
         "spark was stopped while it started, because this process stops or no longer needs it",
-        "the JVM of spark was ended by SIGKILL while it started; the next run starts it again. is there enough memory?",
+        (
+            "the JVM of spark was ended by SIGKILL while it started; the next run starts it again. is "
+            "there enough memory?"
+        ),
     ]

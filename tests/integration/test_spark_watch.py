@@ -61,14 +61,25 @@ def asleep(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def test_a_deep_audit_whose_first_cancels_are_lost_ends_all_the_same(sessions: SparkSessions, lost: list[str], tmp_path: Path) -> None:
-    rows = SparkRows(sessions.session, SparkTurns(IN_TIME_S).turn, TIME_S, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
+def test_a_deep_audit_whose_first_cancels_are_lost_ends_all_the_same(
+    sessions: SparkSessions, lost: list[str], tmp_path: Path
+) -> None:
+    rows = SparkRows(
+        sessions.session,
+        SparkTurns(IN_TIME_S).turn,
+        TIME_S,
+        sessions.answering,
+        StorePlace(f"file://{tmp_path}"),
+        CLUSTER,
+    )
 
     def ask(session: SparkSession) -> list[Any]:
         return session.range(1).mapInArrow(asleep, "id bigint").collect()
 
     began = time.monotonic()
-    with pytest.raises(RetryLater, match=r"a job of the deep audit was cancelled after spark\.job_timeout = 1 s"):
+    with pytest.raises(
+        RetryLater, match=r"a job of the deep audit was cancelled after spark\.job_timeout = 1 s"
+    ):
         rows._job(ask)
     assert time.monotonic() - began < IN_TIME_S
     assert len(lost) > 3
@@ -102,7 +113,14 @@ def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
             job = job_of_rows(Intake(LocalObjectStore(tmp_path / "data")), [Row(NOW, b"one")])
             return SparkRefiner(sessions.session, ASLEEP_S, sessions.answering).refine(job)
         turns = SparkTurns(IN_TIME_S)
-        rows = SparkRows(sessions.session, turns.turn, ASLEEP_S, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
+        rows = SparkRows(
+            sessions.session,
+            turns.turn,
+            ASLEEP_S,
+            sessions.answering,
+            StorePlace(f"file://{tmp_path}"),
+            CLUSTER,
+        )
         return rows._job(lambda session: session.range(1).mapInArrow(asleep, "id bigint").collect())
 
     found: list[list[int]] = []
@@ -129,8 +147,17 @@ def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
     assert sessions.session().range(3).count() == 3
 
 
-def test_a_request_to_cancel_that_comes_late_meets_no_later_job(sessions: SparkSessions, tmp_path: Path) -> None:
-    rows = SparkRows(sessions.session, SparkTurns(IN_TIME_S).turn, IN_TIME_S, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
+def test_a_request_to_cancel_that_comes_late_meets_no_later_job(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    rows = SparkRows(
+        sessions.session,
+        SparkTurns(IN_TIME_S).turn,
+        IN_TIME_S,
+        sessions.answering,
+        StorePlace(f"file://{tmp_path}"),
+        CLUSTER,
+    )
     context = sessions.session().sparkContext
     ended = rows._job(lambda session: sorted(session.sparkContext.getJobTags()))
     assert len(ended) == 1

@@ -1,4 +1,5 @@
-"""Workers that cannot run our code say why, and are not asked again: real workers of local[2]. And what else an executor needs."""
+"""Workers that cannot run our code say why, and are not asked again: real workers of local[2]. And what else
+an executor needs."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_a_worker_of_another_version_does_nothing(
     refiner = SparkRefiner(sessions.session)
     with monkeypatch.context() as patch:
         patch.setattr(archiver, "__version__", "9.9.9")  # the driver's
-        with pytest.raises(Halt, match=r"this worker runs version 0\.1\.0 of stream-archiver, the driver 9\.9\.9"):
+        with pytest.raises(
+            Halt, match=r"this worker runs version 0\.1\.0 of stream-archiver, the driver 9\.9\.9"
+        ):
             refiner.refine(job)
     assert stored(intake) == []
     assert [result.error for result in refiner.refine(job)] == [None]
@@ -94,7 +97,10 @@ def test_what_spark_tells_of_a_job_holds_no_key_of_the_store(sessions: SparkSess
     SparkRefiner(sessions.session).refine(job)
     session: Any = sessions.session()
     executions = session._jsparkSession.sharedState().statusStore().executionsList()
-    told = "".join(executions.apply(at).toString() + executions.apply(at).physicalPlanDescription() for at in range(executions.size()))
+    told = "".join(
+        executions.apply(at).toString() + executions.apply(at).physicalPlanDescription()
+        for at in range(executions.size())
+    )
     assert "MapInArrow" in told
     for spelling in (CANARY, CANARY.encode().hex(), CANARY.encode().hex(" ")):
         assert spelling.lower() not in told.lower()
@@ -116,7 +122,14 @@ def test_what_may_pass_is_no_reason_to_halt() -> None:
         ({"spark.executor.instances": "4", "spark.executor.cores": "3", "spark.cores.max": "8"}, 8),
         ({"spark.cores.max": "8"}, 8),
         ({"spark.dynamicAllocation.enabled": "true", "spark.executor.instances": "4"}, 0),
-        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "5", "spark.executor.cores": "2"}, 10),
+        (
+            {
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.maxExecutors": "5",
+                "spark.executor.cores": "2",
+            },
+            10,
+        ),
         ({"spark.dynamicAllocation.maxExecutors": "5"}, 0),
         ({"spark.default.parallelism": "7", "spark.executor.instances": "4"}, 0),
         ({"spark.executor.instances": "many"}, 0),
@@ -142,7 +155,9 @@ def test_a_round_is_divided_for_what_was_asked_for(sessions: SparkSessions) -> N
         ({"remote": "sc://host:15002/;use_ssl=true"}, True),
     ],
 )
-def test_a_folder_that_executors_elsewhere_must_see_is_told_of(tmp_path: Path, spark: dict[str, Any], told: bool) -> None:
+def test_a_folder_that_executors_elsewhere_must_see_is_told_of(
+    tmp_path: Path, spark: dict[str, Any], told: bool
+) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"spark": spark})
     done = deployment.cli("config", "check")
     assert done.code == 0, done.err
@@ -168,7 +183,15 @@ def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> Non
         "SPARK_JAVA_OPT_1": "-Dsaid=a b$c",
         "SPARK_JAVA_OPT_2": "--add-opens=java.base/java.nio=ALL-UNNAMED",
     }
-    done = subprocess.run([ENTRY, "executor"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [ENTRY, "executor"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     told = done.stdout + done.stderr
     assert done.returncode != 0, told[-2000:]
     assert "KubernetesExecutorBackend: Started daemon" in told, told[-2000:]
@@ -177,5 +200,7 @@ def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> Non
 
 def test_the_image_is_the_command_otherwise() -> None:
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run([ENTRY, "--help"], env=environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [ENTRY, "--help"], env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
     assert (done.returncode, "Usage: archiver" in done.stdout) == (0, True), done.stderr

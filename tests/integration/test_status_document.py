@@ -1,4 +1,5 @@
-"""`status` and the status page over real deployments: what they say of each state, and of the daemon beside."""
+"""`status` and the status page over real deployments: what they say of each state, and of the daemon
+beside."""
 
 from __future__ import annotations
 
@@ -73,8 +74,14 @@ def test_archives_in_no_table_and_what_a_daemon_knows_besides(tmp_path: Path) ->
         clicks = of(document, "clicks")
         assert "dropped or renamed" in clicks["stuck"]
         assert [one["cause"] for one in clicks["partitions"]] == ["stuck", None]
-        assert any("topic clicks: " in line and "dropped or renamed" in line for line in document["attention"])
-        assert [one["cause"] for one in of(document, "orders")["partitions"]] == [None, "transaction", "transaction"]
+        assert any(
+            "topic clicks: " in line and "dropped or renamed" in line for line in document["attention"]
+        )
+        assert [one["cause"] for one in of(document, "orders")["partitions"]] == [
+            None,
+            "transaction",
+            "transaction",
+        ]
         assert of(document, "clicks")["partitions"][0]["stages"]["committed"]["lag_records"] == 17
         assert made(scene.driver)["topics"] != document["topics"], "a command does not know of the last round"
 
@@ -116,7 +123,11 @@ def test_status_beside_a_daemon(daemon: Daemon) -> None:
     deployment = daemon.deployment
     document = deployment.cli("status", "--output", "json").json()
     address = load_settings(deployment.config, {}).http.listen
-    assert (document["daemon"]["address"], document["daemon"]["state"], document["daemon"]["ready"]) == (address, "serving", True)
+    assert (document["daemon"]["address"], document["daemon"]["state"], document["daemon"]["ready"]) == (
+        address,
+        "serving",
+        True,
+    )
     assert deployment.cli("status", "--exit-code").code == 0
     assert f"daemon: at {address}, serving, ready" in deployment.cli("status").out
     daemon.journal.checked("objects", "no answer within 5 s", 1)
@@ -125,11 +136,15 @@ def test_status_beside_a_daemon(daemon: Daemon) -> None:
     assert "is not ready (serving): objects: no answer within 5 s" in told.out
     assert deployment.cli("status").code == 0
     daemon.cluster_id = "0" * 32
-    assert deployment.cli("status", "--output", "json").json()["daemon"] is None, "another cluster's daemon is none of ours"
+    assert deployment.cli("status", "--output", "json").json()["daemon"] is None, (
+        "another cluster's daemon is none of ours"
+    )
 
 
 def test_status_with_nobody_beside(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path / "d", overrides={"topics": [], "catalogs": [], "http": {"listen": "127.0.0.1:1"}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"topics": [], "catalogs": [], "http": {"listen": "127.0.0.1:1"}}
+    )
     assert deployment.cli("status", "--output", "json").json()["daemon"] is None
     deployment.write({**deployment.document(), "http": {"listen": "127.0.0.1:0"}})
     assert deployment.cli("status", "--output", "json").json()["daemon"] is None
@@ -154,13 +169,21 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
         assert daemon.writer is not None
         daemon.writer.send("orders", Record(None, b"\x08\x01"), 1).result(30)
         failed = FilesState(
-            "/in/*", "orders", "jsonl", 1, True, failed=1, problems=(FileProblem("/in/a.jsonl", "line 3 is no JSON; mend it"),)
+            "/in/*",
+            "orders",
+            "jsonl",
+            1,
+            True,
+            failed=1,
+            problems=(FileProblem("/in/a.jsonl", "line 3 is no JSON; mend it"),),
         )
         daemon.journal.reloaded(Refusal(1_000_000, "line 2: topics must be a list", whole=True))
 
         def status() -> dict[str, Any]:
             beside = daemon_document(f"{host}:{port}", daemon.journal, [failed])
-            return status_document(daemon.application, daemon.face.clock.now_us(), {"orders": "the table was dropped"}, beside)
+            return status_document(
+                daemon.application, daemon.face.clock.now_us(), {"orders": "the table was dropped"}, beside
+            )
 
         daemon.operations.status = status  # type: ignore[method-assign]
         unread = deployment.cli("status")
@@ -173,13 +196,18 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
         assert told.code == 1, told.err
         words = " ".join(told.out.split())
         assert "note: topic orders: the table was dropped" in words
-        assert "note: File source /in/* (topic orders) cannot take in 1 file or folder; /in/a.jsonl: line 3 is no JSON; mend it." in words
+        assert (
+            "note: File source /in/* (topic orders) cannot take in 1 file or folder; /in/a.jsonl: line "
+            "3 is no JSON; mend it." in words
+        )
         assert "was refused: line 2: topics must be a list" in words
         assert "folders that files are taken in from" in words
         assert "its admin token" not in words
         document = deployment.cli("status", "--output", "json").json()
         assert of(document, "orders")["partitions"][1]["cause"] == "stuck"
-        assert document["daemon"]["sources"][0]["problems"] == [{"path": "/in/a.jsonl", "why": "line 3 is no JSON; mend it"}]
+        assert document["daemon"]["sources"][0]["problems"] == [
+            {"path": "/in/a.jsonl", "why": "line 3 is no JSON; mend it"}
+        ]
         daemon.operations.status = lambda: {"cluster": "another document"}  # type: ignore[method-assign]
         assert "are on its page" in deployment.cli("status").out, "what is not understood is not used"
 
@@ -206,7 +234,9 @@ def test_what_stays_in_intake_has_no_backlog(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     with Driver(deployment) as driver:
         driver.send("kept", [b"x"] * 4, 0)
-    (line,) = [line for line in deployment.cli("status").out.splitlines() if " kept " in line and " none " in line]
+    (line,) = [
+        line for line in deployment.cli("status").out.splitlines() if " kept " in line and " none " in line
+    ]
     assert [cell.strip() for cell in line.strip("│ ").split("│")] == ["kept", "none", "4", "-", "-", "-", "-"]
 
 
@@ -239,13 +269,18 @@ def test_pages_of_real_deployments(tmp_path: Path) -> None:
     assert calm.count("<svg") == 8
     assert title(shown(empty(tmp_path / "empty"))) == "All is well."
     bad = shown(troubled(tmp_path / "troubled"))
-    assert title(bad).startswith("3 things need somebody: catalog local does not answer, topic clicks is halted, the audit says invalid.")
+    assert title(bad).startswith(
+        "3 things need somebody: catalog local does not answer, topic clicks is halted, the audit says "
+        "invalid."
+    )
     assert HOSTILE not in bad
     assert "&lt;script&gt;" in bad
     wide = shown(many(tmp_path / "many", partitions=60, others=2))
     assert "the worst 50 of 60" in wide
     assert "waits for an open transaction" in title(wide)
-    assert title(page(starting(tmp_path / "starting"))).startswith("Starting, not ready yet. 2 things need somebody: java does not answer")
+    assert title(page(starting(tmp_path / "starting"))).startswith(
+        "Starting, not ready yet. 2 things need somebody: java does not answer"
+    )
 
 
 def test_another_process_that_leads_is_named(tmp_path: Path) -> None:

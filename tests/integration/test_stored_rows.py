@@ -1,4 +1,5 @@
-"""What a Spark worker reads of files, called here without Spark: other people's files, and their position deletes."""
+"""What a Spark worker reads of files, called here without Spark: other people's files, and their position
+deletes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from reconcile.audit.spark.summary import packed, positions_summary, unpacked
 from tests.support.objects.s3_server import S3Server
 from tests.support.objects.s3_store import place, s3_server  # noqa: F401 - a fixture
 
-KAFKA = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))])
+KAFKA = pa.struct(
+    [("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))]
+)
 
 
 class Bucket:
@@ -51,7 +54,10 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
 
 
 def rows(partition: int, offsets: range) -> pa.Table:
-    cells = [{"partition": partition, "offset": offset, "ingest_timestamp": 1_000_000 + offset} for offset in offsets]
+    cells = [
+        {"partition": partition, "offset": offset, "ingest_timestamp": 1_000_000 + offset}
+        for offset in offsets
+    ]
     return pa.table({"other": pa.array(list(offsets)), "kafka": pa.array(cells, KAFKA)})
 
 
@@ -86,7 +92,10 @@ def results(work: Worker, *files: RowFile) -> list[Any]:
 
 
 def test_coordinates_of_other_peoples_files(bucket: Bucket) -> None:
-    files = [bucket.put("archive/a.parquet", rows(0, range(5)), hidden=((1, 3),)), bucket.put("archive/b.parquet", rows(1, range(7, 9)))]
+    files = [
+        bucket.put("archive/a.parquet", rows(0, range(5)), hidden=((1, 3),)),
+        bucket.put("archive/b.parquet", rows(1, range(7, 9))),
+    ]
     found = [row for batch in run(bucket.files.coordinates(), *files) for row in batch.to_pylist()]
     assert [(row["partition"], row["offset"], row["hidden"]) for row in found] == [
         *((0, 0, False), (0, 1, True), (0, 2, True), (0, 3, False), (0, 4, False)),
@@ -105,12 +114,21 @@ def test_a_file_is_found_however_its_scheme_is_spelled(bucket: Bucket) -> None:
 
 
 def test_positions_that_delete_files_hide(bucket: Bucket) -> None:
-    file = bucket.put("archive/deletes.parquet", pa.table({"file_path": ["x", "x", "y"], "pos": pa.array([3, 4, 0], pa.int64())}))
+    file = bucket.put(
+        "archive/deletes.parquet",
+        pa.table({"file_path": ["x", "x", "y"], "pos": pa.array([3, 4, 0], pa.int64())}),
+    )
     work = bucket.files.positions()
     found = [row for batch in run(work, replace(file, origin=7)) for row in batch.to_pylist()]
-    assert [(row["file_path"], row["pos"], row["origin"]) for row in found] == [("x", 3, 7), ("x", 4, 7), ("y", 0, 7)]
+    assert [(row["file_path"], row["pos"], row["origin"]) for row in found] == [
+        ("x", 3, 7),
+        ("x", 4, 7),
+        ("y", 0, 7),
+    ]
     batches = [batch for number in (7, 9) for batch in run(work, replace(file, origin=number))]
-    ordered = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in ("file_path", "origin", "pos")])
+    ordered = pa.Table.from_batches(batches).sort_by(
+        [(name, "ascending") for name in ("file_path", "origin", "pos")]
+    )
     (packed,) = positions_summary(ordered.to_batches(max_chunksize=3))
     runs = unpacked(packed.column(0)[0].as_py())
     assert runs == {("x", 7): [(3, 5)], ("x", 9): [(3, 5)], ("y", 7): [(0, 1)], ("y", 9): [(0, 1)]}

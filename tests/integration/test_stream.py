@@ -1,4 +1,5 @@
-"""Records read back from archives and intake on a real local store: the same as were sent, in order, without a seam."""
+"""Records read back from archives and intake on a real local store: the same as were sent, in order, without
+a seam."""
 
 from __future__ import annotations
 
@@ -42,18 +43,26 @@ def intake(store: LocalObjectStore) -> Intake:
     return Intake(store)
 
 
-def archive(store: LocalObjectStore, plans: list[Plan], schema: TopicSchema, row_group_rows: int = 1_000_000) -> list[str]:
+def archive(
+    store: LocalObjectStore, plans: list[Plan], schema: TopicSchema, row_group_rows: int = 1_000_000
+) -> list[str]:
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema, "day") for plan in plans}
     options = RefineOptions(row_group_rows=row_group_rows, decode_rows=row_group_rows)
     keys: list[str] = []
-    for result in run_bundle(TaskDescriptor(CLUSTER, StorePlace(f"file://{store.root}"), 1, topics, tuple(plans), options)):
+    for result in run_bundle(
+        TaskDescriptor(CLUSTER, StorePlace(f"file://{store.root}"), 1, topics, tuple(plans), options)
+    ):
         assert result.error is None, result.why
         keys += [file.archive.key for file in result.files]
     return sorted(keys)
 
 
 def stream(
-    store: LocalObjectStore, intake: Intake, schema: TopicSchema, killed: frozenset[str] = frozenset(), batch_rows: int = 7
+    store: LocalObjectStore,
+    intake: Intake,
+    schema: TopicSchema,
+    killed: frozenset[str] = frozenset(),
+    batch_rows: int = 7,
 ) -> RecordStream:
     return RecordStream(
         store,
@@ -70,10 +79,23 @@ def rows_of(seed: int, count: int) -> list[Row]:
     chance = random.Random(seed)
     rows: list[Row] = []
     for number in range(count):
-        value = chance.choice([order(number, lines=number % 3), None, b"", b"\xff not an order", order(number) + order(number)])
+        value = chance.choice(
+            [order(number, lines=number % 3), None, b"", b"\xff not an order", order(number) + order(number)]
+        )
         key = chance.choice([None, b"", b"key-%d" % (number % 5)])
-        headers: tuple[tuple[str, bytes | None], ...] = chance.choice([(), (("a", b"1"), ("a", None)), (("é", b""),)])
-        rows.append(Row(NOW + chance.randrange(1000), value, key, headers, event_us=chance.randrange(-5, 5), batch=min(number, 2)))
+        headers: tuple[tuple[str, bytes | None], ...] = chance.choice(
+            [(), (("a", b"1"), ("a", None)), (("é", b""),)]
+        )
+        rows.append(
+            Row(
+                NOW + chance.randrange(1000),
+                value,
+                key,
+                headers,
+                event_us=chance.randrange(-5, 5),
+                batch=min(number, 2),
+            )
+        )
     return rows
 
 
@@ -88,12 +110,22 @@ def fill(intake: Intake, topic: TopicId, files: int, rows: int) -> list[Row]:
 
 
 def content(record: StreamRecord) -> tuple[object, ...]:
-    return (record.offset, record.timestamp_us, record.key, record.value, record.headers, record.ingest_us, record.batch_start)
+    return (
+        record.offset,
+        record.timestamp_us,
+        record.key,
+        record.value,
+        record.headers,
+        record.ingest_us,
+        record.batch_start,
+    )
 
 
 @pytest.mark.parametrize("schema", [order_schema, raw_schema], ids=["orders", "raw"])
 @pytest.mark.parametrize("archived", [0, 1, 3, 4], ids=["intake only", "first file", "most", "all"])
-def test_same_records_wherever_they_are(store: LocalObjectStore, intake: Intake, schema: Callable[[], TopicSchema], archived: int) -> None:
+def test_same_records_wherever_they_are(
+    store: LocalObjectStore, intake: Intake, schema: Callable[[], TopicSchema], archived: int
+) -> None:
     topic = intake.topic("orders")
     sent = fill(intake, topic, files=4, rows=25)
     before = [content(record) for record in stream(store, intake, schema()).read(topic, 0)]
@@ -102,7 +134,9 @@ def test_same_records_wherever_they_are(store: LocalObjectStore, intake: Intake,
     archive(store, plans, schema(), row_group_rows=10)
     found = list(stream(store, intake, schema()).read(topic, 0))
     assert [content(record) for record in found] == before
-    assert [record.source for record in found] == ["archive"] * (25 * archived) + ["intake"] * (100 - 25 * archived)
+    assert [record.source for record in found] == ["archive"] * (25 * archived) + ["intake"] * (
+        100 - 25 * archived
+    )
     assert [(record.key, record.value, record.headers, record.timestamp_us) for record in found] == [
         (row.key, row.value, row.headers, row.event_us) for row in sent
     ]
@@ -176,7 +210,12 @@ def test_bad_questions(store: LocalObjectStore, intake: Intake) -> None:
     assert list(reader.read(topic, 0, 10)) == []
 
 
-def rewrite(store: LocalObjectStore, key: str, change: Callable[[pa.Table], pa.Table], footer: dict[bytes, bytes] | None = None) -> None:
+def rewrite(
+    store: LocalObjectStore,
+    key: str,
+    change: Callable[[pa.Table], pa.Table],
+    footer: dict[bytes, bytes] | None = None,
+) -> None:
     """Replace an archive by an altered one, as a person with write access can."""
     path = store.root / key
     table = pq.read_table(path, partitioning=None)
@@ -185,7 +224,9 @@ def rewrite(store: LocalObjectStore, key: str, change: Callable[[pa.Table], pa.T
     path.unlink()
     with pq.ParquetWriter(path, altered.schema, store_schema=False) as writer:
         writer.write_table(altered)
-        texts = {name.decode(): text.decode() for name, text in metadata.items() if name.startswith(b"archiver.")}
+        texts = {
+            name.decode(): text.decode() for name, text in metadata.items() if name.startswith(b"archiver.")
+        }
         writer.add_key_value_metadata({**texts, "archiver.footer_sha256": UNSEALED})
     with path.open("r+b") as file:
         seal(file)
@@ -228,7 +269,9 @@ def test_footer_of_something_else(store: LocalObjectStore, intake: Intake, name:
     ],
     ids=["first", "middle", "last", "twice", "swapped"],
 )
-def test_archive_that_lacks_records(store: LocalObjectStore, intake: Intake, kept: list[int], why: str) -> None:
+def test_archive_that_lacks_records(
+    store: LocalObjectStore, intake: Intake, kept: list[int], why: str
+) -> None:
     topic, key = one_archive(store, intake)
     rewrite(store, key, lambda table: table.take(kept))
     with pytest.raises(Corrupted, match=why):
@@ -242,11 +285,16 @@ def test_gaps_of_the_footer_are_passed_over(store: LocalObjectStore, intake: Int
     kept, digest = [*range(1, 5), *range(9, 20)], RecordsDigest()
     for batch in stream(store, intake, order_schema(), batch_rows=100).read_batches(topic, 0):
         digest.update(batch.records.take(pa.array(kept)))
-    footer = {b"archiver.gaps": b"[[0, 1], [5, 9]]", b"archiver.records_digest": digest.digest().hex().encode()}
+    footer = {
+        b"archiver.gaps": b"[[0, 1], [5, 9]]",
+        b"archiver.records_digest": digest.digest().hex().encode(),
+    }
     rewrite(store, key, lambda table: table.take(kept), footer)
     found = [record.offset for record in stream(store, intake, order_schema()).read(topic, 0)]
     assert found == [*range(1, 5), *range(9, 20)]
-    assert [record.offset for record in stream(store, intake, order_schema()).read(topic, 0, 6)] == list(range(9, 20))
+    assert [record.offset for record in stream(store, intake, order_schema()).read(topic, 0, 6)] == list(
+        range(9, 20)
+    )
 
 
 def test_archive_without_a_column(store: LocalObjectStore, intake: Intake) -> None:

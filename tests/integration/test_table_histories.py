@@ -1,4 +1,5 @@
-"""Any history of commits, other hands, retention and cleaning on a real Iceberg table: nothing that is named goes, what nobody names goes.
+"""Any history of commits, other hands, retention and cleaning on a real Iceberg table: nothing that is named
+goes, what nobody names goes.
 
 Files are always old here, so that no age and no clock protects anything that a rule does not.
 """
@@ -23,7 +24,14 @@ EXAMPLES = int(os.environ.get("TABLE_HISTORIES", "6"))
 """Random histories; more where there is time: each takes about a second."""
 POINTS = [
     f"{name}.{when}={action}"
-    for name in ("start.append", "upkeep.append", "table.swap", "condemn.append", "intake.delete", "deleted.append")
+    for name in (
+        "start.append",
+        "upkeep.append",
+        "table.swap",
+        "condemn.append",
+        "intake.delete",
+        "deleted.append",
+    )
     for when in ("before", "after")
     for action in ("error", "unknown")
 ]
@@ -82,14 +90,51 @@ CLEAN = ("clean", None)
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @example([("archive", (0, 2)), ("archive", (0, 2)), OLD, CLEAN, NEXT, CLEAN, NEXT, CLEAN])
-@example([("archive", (0, 2)), ("archive", (1, 2)), ("compact", None), ("expire", None), CLEAN, NEXT, OLD, CLEAN, NEXT, CLEAN])
-@example([("archive", (0, 3)), ("stray", (0, 1)), ("lead", None), ("archive", (0, 3)), CLEAN, ("roll_back", 0), NEXT, CLEAN])
-@example([("archive", (0, 3)), OLD, ("fail", "table.swap.after=unknown"), ("fail", "upkeep.append.before=error"), NEXT, CLEAN])
+@example(
+    [
+        ("archive", (0, 2)),
+        ("archive", (1, 2)),
+        ("compact", None),
+        ("expire", None),
+        CLEAN,
+        NEXT,
+        OLD,
+        CLEAN,
+        NEXT,
+        CLEAN,
+    ]
+)
+@example(
+    [
+        ("archive", (0, 3)),
+        ("stray", (0, 1)),
+        ("lead", None),
+        ("archive", (0, 3)),
+        CLEAN,
+        ("roll_back", 0),
+        NEXT,
+        CLEAN,
+    ]
+)
+@example(
+    [
+        ("archive", (0, 3)),
+        OLD,
+        ("fail", "table.swap.after=unknown"),
+        ("fail", "upkeep.append.before=error"),
+        NEXT,
+        CLEAN,
+    ]
+)
 @given(st.lists(steps, max_size=14))
 def test_whatever_happens_nothing_named_goes_and_what_nobody_names_does(history: Sequence[Step]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         uri = f"sqlite:///{path}/catalog.db"
-        tables = IcebergTables("local", {"type": "sql", "uri": uri, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}, SeededIds(7))
+        tables = IcebergTables(
+            "local",
+            {"type": "sql", "uri": uri, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
+            SeededIds(7),
+        )
         try:
             folder = TableFolder(Path(path), tables)
             for step in history:

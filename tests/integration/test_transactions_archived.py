@@ -1,4 +1,5 @@
-"""Transactions as archives, tables, readers and the audit see them: the real log, store, ledger and catalog; only Spark is left out."""
+"""Transactions as archives, tables, readers and the audit see them: the real log, store, ledger and catalog;
+only Spark is left out."""
 
 from __future__ import annotations
 
@@ -48,15 +49,24 @@ def table_rows(deployment: Deployment, name: str) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     with catalog_table(deployment, name) as table:
         for task in table.scan().plan_files():
-            places: list[Any] = pq.read_table(task.file.file_path.removeprefix("file://"), columns=["kafka"]).column("kafka").to_pylist()
+            places: list[Any] = (
+                pq.read_table(task.file.file_path.removeprefix("file://"), columns=["kafka"])
+                .column("kafka")
+                .to_pylist()
+            )
             for place in places:
                 found.setdefault(place["partition"], []).append(place["offset"])
     return {partition: sorted(offsets) for partition, offsets in found.items()}
 
 
-def read(driver: Driver, topic: str, partition: int, start: int = 0, *, uncommitted: bool = False) -> list[int]:
+def read(
+    driver: Driver, topic: str, partition: int, start: int = 0, *, uncommitted: bool = False
+) -> list[int]:
     stream = driver.application.stream()
-    return [record.offset for record in stream.read(driver.topic_id(topic), partition, start, uncommitted=uncommitted)]
+    return [
+        record.offset
+        for record in stream.read(driver.topic_id(topic), partition, start, uncommitted=uncommitted)
+    ]
 
 
 def audited(driver: Driver, topic: str, partition: int = 0) -> dict[str, Any]:
@@ -69,7 +79,8 @@ def no_refining(job: RefineJob) -> list[PlanResult]:
 
 
 def mixed(driver: Driver) -> tuple[Transactional, Transactional]:
-    """Partition 0 of orders: 0-4 plain, 5-7 committed, 8-9 aborted, 10-11 plain, 12-13 open, 14 committed, 15 plain; and clicks."""
+    """Partition 0 of orders: 0-4 plain, 5-7 committed, 8-9 aborted, 10-11 plain, 12-13 open, 14 committed, 15
+    plain; and clicks."""
     committing, aborting = producer(driver, "committing"), producer(driver, "aborting")
     driver.send("orders", values(5), 0)
     committing.send({ORDERS: values(3), ("orders", 1): values(2), ("clicks", 0): [b"a"]})
@@ -90,7 +101,9 @@ def test_exactly_the_committed_records_are_archived_and_read(driver: Driver, dep
     assert read(driver, "orders", 0, uncommitted=True) == [*range(8), *range(10, 16)]
 
     report = driver.archive().of("orders")
-    assert driver.watermarks("orders") == {0: 12, 1: 2, 2: 4}, "nothing at or past the stable offset; what was aborted is passed"
+    assert driver.watermarks("orders") == {0: 12, 1: 2, 2: 4}, (
+        "nothing at or past the stable offset; what was aborted is passed"
+    )
     assert (report.rows, report.gaps, report.archives) == (12, 6, 2)
     assert table_rows(deployment, "shop.orders") == {0: before[0], 1: before[1]}
     assert table_rows(deployment, "shop.clicks") == {0: [0]}
@@ -106,7 +119,9 @@ def test_exactly_the_committed_records_are_archived_and_read(driver: Driver, dep
     assert audited(driver, "orders")["gaps"] == [[8, 10], [12, 14]], "also above the watermark"
     driver.archive()
     driver.check_complete("orders", "clicks")
-    assert table_rows(deployment, "shop.orders")[0] == [*range(8), 10, 11, 14, 15] == read(driver, "orders", 0)
+    assert (
+        table_rows(deployment, "shop.orders")[0] == [*range(8), 10, 11, 14, 15] == read(driver, "orders", 0)
+    )
     assert driver.archive().rounds == 0, "nothing is left"
 
 
@@ -148,7 +163,12 @@ def test_a_topic_with_only_aborted_records_advances(kind: str, tmp_path: Path) -
             aborting.send({ORDERS: values(3)})
             aborting.abort()
         report = driver.archive(refine=no_refining)
-        assert (report.rounds, report.of("orders").state, report.of("orders").archives, report.of("orders").gaps) == (1, "archived", 0, 9)
+        assert (
+            report.rounds,
+            report.of("orders").state,
+            report.of("orders").archives,
+            report.of("orders").gaps,
+        ) == (1, "archived", 0, 9)
         assert driver.watermarks("orders") == {0: 9}
         item = audited(driver, "orders")
         assert (item["verdict"], item["gaps"], item["watermark"], item["rows"]) == ("valid", [[0, 9]], 9, 0)
@@ -205,7 +225,9 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
 
     status = deployment.cli("status", "--output", "json").json()
     (orders,) = [item for item in status["topics"] if item["topic"] == "orders"]
-    assert [(item["partition"], item["transactional_id"], item["waiting"]) for item in orders["held"]] == [(0, "slow-one", 7)]
+    assert [(item["partition"], item["transactional_id"], item["waiting"]) for item in orders["held"]] == [
+        (0, "slow-one", 7)
+    ]
     assert not any("slow-one" in line for line in status["attention"]), "it has its time"
     told = deployment.cli("status").out
     assert "held back by open transactions" in told
@@ -230,13 +252,22 @@ def test_an_overdue_transaction_needs_attention(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         driver.application.writer().close()
         driver.clock.ahead_s = -100  # For the writer here its time is not over, else it would abort it.
-        producer(driver, "late", timeout_s=60.0).send({ORDERS: values(1), ("orders", 1): values(2), ("clicks", 0): values(1)})
+        producer(driver, "late", timeout_s=60.0).send(
+            {ORDERS: values(1), ("orders", 1): values(2), ("clicks", 0): values(1)}
+        )
         done = deployment.cli("status", "--exit-code")
         assert done.code == 1
         assert "note: transaction late (" in done.out
-        (note,) = [line for line in deployment.cli("status", "--output", "json").json()["attention"] if "late" in line]
+        (note,) = [
+            line
+            for line in deployment.cli("status", "--output", "json").json()["attention"]
+            if "late" in line
+        ]
         assert "its time was over at 20" in note, "told once, though it holds three partitions"
-        assert "the next `archiver archive` aborts it, and opening its transactional id again does so at once" in note
+        assert (
+            "the next `archiver archive` aborts it, and opening its transactional id again does so at once"
+            in note
+        )
 
 
 def test_idle_producers_are_forgotten_and_busy_ones_are_not(driver: Driver) -> None:
@@ -281,24 +312,39 @@ def test_a_range_with_gaps_across_days(driver: Driver, deployment: Deployment) -
             inside = json.loads(metadata[b"archiver.gaps"])
             assert all(base <= low < high <= end for low, high in inside)
             gaps += inside
-            times = pc.struct_field(pq.read_table(path, columns=["kafka"]).column("kafka"), "ingest_timestamp")
+            times = pc.struct_field(
+                pq.read_table(path, columns=["kafka"]).column("kafka"), "ingest_timestamp"
+            )
             days = set(pc.floor_temporal(times, unit="day").to_pylist())
             assert len(days) == 1
     assert len(ranges) == 4
     assert min(ranges)[0] == 0
-    assert [end for _, end in sorted(ranges)][:-1] == [base for base, _ in sorted(ranges)][1:], "the files follow each other"
+    assert [end for _, end in sorted(ranges)][:-1] == [base for base, _ in sorted(ranges)][1:], (
+        "the files follow each other"
+    )
     assert sorted(gaps) == [[low, low + 3] for low in range(2, at, 5)]
     assert [record.offset for record in driver.records("orders")[0]] == expected
 
 
-def test_the_public_reader_is_read_committed_by_default(driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_public_reader_is_read_committed_by_default(
+    driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mixed(driver)
     driver.archive()
     with Reader(deployment.config) as reader:
         assert [record.offset for record in reader.read("orders", [0])] == [*range(8), 10, 11]
-        assert [record.offset for record in reader.read("orders", [0], start=9, uncommitted=True)] == [10, 11, 12, 13, 14, 15]
+        assert [record.offset for record in reader.read("orders", [0], start=9, uncommitted=True)] == [
+            10,
+            11,
+            12,
+            13,
+            14,
+            15,
+        ]
         assert [batch.records.num_rows for batch in reader.read_batches("orders", [0], start=12)] == []
     done = deployment.cli("consume", "--topic", "orders", "--partition", "0")
     assert [item["offset"] for item in done.lines()] == [*range(8), 10, 11]
-    done = deployment.cli("consume", "--topic", "orders", "--partition", "0", "--from", "9", "--max", "3", "--uncommitted")
+    done = deployment.cli(
+        "consume", "--topic", "orders", "--partition", "0", "--from", "9", "--max", "3", "--uncommitted"
+    )
     assert [item["offset"] for item in done.lines()] == [10, 11, 12]

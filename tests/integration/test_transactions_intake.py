@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 
 from archiver.runtime import failpoints
-from archiver.runtime.errors import InvalidInput, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
+from archiver.runtime.errors import (
+    InvalidInput,
+    OutcomeUnknown,
+    ProducerFenced,
+    RetryLater,
+    TransactionFailed,
+)
 from archiver.runtime.ids import TopicPartition
 from intake.records import Record
 from intake.write.producer import Producer
@@ -62,7 +68,11 @@ def test_committed_records_become_visible_at_once_and_aborted_ones_never(rig: In
             one = producer.send("t", record(b"a"), 0)
             two = producer.send_batch("t", pa.table({"value": [b"b", b"c"], "partition": [0, 1]}))
             three = producer.send("u", record(b"d"))
-            assert [one.result(WAIT_S).offset, two.result(WAIT_S).offsets.tolist(), three.result(WAIT_S).offset] == [0, [1, 0], 0]
+            assert [
+                one.result(WAIT_S).offset,
+                two.result(WAIT_S).offsets.tolist(),
+                three.result(WAIT_S).offset,
+            ] == [0, [1, 0], 0]
             assert [visible(rig), visible(rig, "t", 1), visible(rig, "u")] == [[], [], []]
         assert [visible(rig), visible(rig, "t", 1), visible(rig, "u")] == [[0, 1], [0], [0]]
         with pytest.raises(KeyError), producer.transaction():
@@ -98,7 +108,9 @@ def test_only_inside_of_a_transaction(rig: IntakeRig) -> None:
 
 
 @pytest.mark.parametrize("fault", ["upload", "append", "unknown"])
-def test_a_transaction_with_a_record_that_is_not_certainly_stored_can_only_be_aborted(rig: IntakeRig, fault: str) -> None:
+def test_a_transaction_with_a_record_that_is_not_certainly_stored_can_only_be_aborted(
+    rig: IntakeRig, fault: str
+) -> None:
     with rig.writer(delay_max=60) as writer:
         producer = Producer.open(writer, "x")
         producer.begin()
@@ -142,7 +154,9 @@ def _send_and_spoil(rig: IntakeRig, writer: IntakeWriter, producer: Producer) ->
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("fate", [AppendFault.REPLY_LOST, AppendFault.LATE, AppendFault.DROPPED])
-def test_a_marker_of_unknown_outcome_is_settled_by_the_same_call(rig: IntakeRig, fate: AppendFault, commit: bool) -> None:
+def test_a_marker_of_unknown_outcome_is_settled_by_the_same_call(
+    rig: IntakeRig, fate: AppendFault, commit: bool
+) -> None:
     with rig.writer(delay_max=60) as writer:
         producer = Producer.open(writer, "x")
         producer.begin()
@@ -169,7 +183,8 @@ def test_a_marker_of_unknown_outcome_is_settled_by_the_same_call(rig: IntakeRig,
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_commit_of_unknown_outcome_and_then_fenced(rig: IntakeRig, landed: bool, tmp_path: Path) -> None:
-    """Who else opened the id since changes nothing about a commit that is in the log; one that is not comes too late."""
+    """Who else opened the id since changes nothing about a commit that is in the log; one that is not comes
+    too late."""
     with rig.writer(delay_max=0.01) as writer:
         producer = Producer.open(writer, "x")
         producer.begin()
@@ -316,7 +331,9 @@ def test_a_batch_that_found_no_room_halfway_spoils_its_transaction(rig: IntakeRi
         create(key, data)
 
     rig.objects.create = slow  # type: ignore[method-assign]
-    writer: IntakeWriter = rig.writer(queue_bytes_max=10_000, delay_max_bytes=4_000, record_bytes_max=4_000, close_timeout=0.2)
+    writer: IntakeWriter = rig.writer(
+        queue_bytes_max=10_000, delay_max_bytes=4_000, record_bytes_max=4_000, close_timeout=0.2
+    )
     producer = Producer.open(writer, "x")
     producer.begin()
     pending = producer.send_batch("t", pa.table({"value": [b"x" * 2000] * 20}), 0)

@@ -1,4 +1,5 @@
-"""Transactions through the commands and a real Spark: what the tables hold is what was committed, and nothing else."""
+"""Transactions through the commands and a real Spark: what the tables hold is what was committed, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def rows(deployment: Deployment, name: str) -> dict[tuple[int, int], Any]:
     found: dict[tuple[int, int], Any] = {}
     with catalog_table(deployment, name) as table:
         for task in table.scan().plan_files():
-            content: list[Any] = pq.read_table(task.file.file_path.removeprefix("file://"), columns=["kafka", "value"]).to_pylist()
+            content: list[Any] = pq.read_table(
+                task.file.file_path.removeprefix("file://"), columns=["kafka", "value"]
+            ).to_pylist()
             for row in content:
                 place = (row["kafka"]["partition"], row["kafka"]["offset"])
                 assert place not in found, "twice"
@@ -40,7 +43,9 @@ def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -
     kept: dict[tuple[str, int, int], int] = {}
     with Driver(deployment) as driver:
         driver.application.writer().close()
-        producers = [Transactional(driver.application, driver.clock, name, timeout_s=3600) for name in ("a", "b", "c")]
+        producers = [
+            Transactional(driver.application, driver.clock, name, timeout_s=3600) for name in ("a", "b", "c")
+        ]
         pending: list[dict[tuple[str, int, int], int]] = [{}, {}, {}]
         number = 0
         for step in range(60):
@@ -51,7 +56,9 @@ def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -
             for place in chosen:
                 numbers[place] = list(range(number, number + chance.randint(1, 6)))
                 number = numbers[place][-1] + 1
-                values[place] = [order(one) if place[0] == "orders" else str(one).encode() for one in numbers[place]]
+                values[place] = [
+                    order(one) if place[0] == "orders" else str(one).encode() for one in numbers[place]
+                ]
             for place, base in producers[who].send(values).items():
                 pending[who] |= {(*place, base + index): one for index, one in enumerate(numbers[place])}
             if chance.random() < 0.6:
@@ -63,7 +70,10 @@ def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -
             producers[who].commit()
             kept |= pending[who]
         left_open = pending[2]
-        stable = {place: driver.application.intake().stable_offset((driver.topic_id(place[0]), place[1])) for place in PLACES}
+        stable = {
+            place: driver.application.intake().stable_offset((driver.topic_id(place[0]), place[1]))
+            for place in PLACES
+        }
     assert left_open, "one transaction is still open"
 
     def check(expected: dict[tuple[str, int, int], int]) -> None:
@@ -71,7 +81,11 @@ def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -
         assert done.code == 0, done.err
         for topic in ("orders", "clicks"):
             found = {place: int(value) for place, value in rows(deployment, f"shop.{topic}").items()}
-            assert found == {(partition, offset): one for (name, partition, offset), one in expected.items() if name == topic}
+            assert found == {
+                (partition, offset): one
+                for (name, partition, offset), one in expected.items()
+                if name == topic
+            }
         for topic in ("orders", "clicks", "files"):
             places = {(item["partition"], item["offset"]) for item in deployment.consume(topic)}
             assert places == {(partition, offset) for name, partition, offset in expected if name == topic}

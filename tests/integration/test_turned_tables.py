@@ -1,4 +1,5 @@
-"""Branches and turns of a table: what a snapshot outside of the history holds is neither lost sight of nor added twice."""
+"""Branches and turns of a table: what a snapshot outside of the history holds is neither lost sight of nor
+added twice."""
 
 from __future__ import annotations
 
@@ -13,13 +14,22 @@ from archiver.catalog.reset_watermark import Restater
 from archiver.catalog.tables import Tables
 from archiver.runtime.errors import OutcomeUnknown
 from archiver.runtime.ids import SeededIds, new_uuid
-from tests.support.catalog.foreign_hands import check_rows, commit_to_branch, iceberg_tables, roll_back, roll_forward, view_of
+from tests.support.catalog.foreign_hands import (
+    check_rows,
+    commit_to_branch,
+    iceberg_tables,
+    roll_back,
+    roll_forward,
+    view_of,
+)
 from tests.support.catalog.tables import Bench, FaultyTables, SwapFault
 
 
 @pytest.fixture(params=["iceberg", "memory"])
 def tables(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Iterator[Tables]:
-    found: Tables = iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    found: Tables = (
+        iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    )
     yield found
     found.close()
 
@@ -29,7 +39,9 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_c3_a_commit_to_a_branch_between_two_commits_refuses_no_archive(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_c3_a_commit_to_a_branch_between_two_commits_refuses_no_archive(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
@@ -44,7 +56,8 @@ def test_c3_a_commit_to_a_branch_between_two_commits_refuses_no_archive(tables: 
 
 
 def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """Its commit landed, the table was rolled back and set back; the snapshot that holds it may become current again."""
+    """Its commit landed, the table was rolled back and set back; the snapshot that holds it may become
+    current again."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     first = bench.commit(tables, leader)
@@ -54,7 +67,9 @@ def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: B
     assert first.snapshot_id is not None
     held = view_of(tables).snapshot_id
     roll_back(tables, first.snapshot_id)
-    Restater(tables, leader).restate(bench.target, view_of(tables), (5, 0), new_uuid(bench.ids))  # and the ledger is not told
+    Restater(tables, leader).restate(
+        bench.target, view_of(tables), (5, 0), new_uuid(bench.ids)
+    )  # and the ledger is not told
     outcome = bench.commit(tables, leader)
     assert [key for key, _ in outcome.killed] == keys
     assert "outside of the table's history" in outcome.killed[0][1]
@@ -62,8 +77,11 @@ def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: B
     assert held in {snapshot.snapshot_id for snapshot in view_of(tables).snapshots}
 
 
-def test_refused_archives_that_came_back_with_an_older_snapshot_are_found(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """Rolled back, set back, rolled forward to what was refused, and taken over by a run that died before the ledger was told."""
+def test_refused_archives_that_came_back_with_an_older_snapshot_are_found(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
+    """Rolled back, set back, rolled forward to what was refused, and taken over by a run that died before the
+    ledger was told."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     first = bench.commit(tables, leader)
@@ -76,7 +94,11 @@ def test_refused_archives_that_came_back_with_an_older_snapshot_are_found(tables
     roll_back(tables, first.snapshot_id)
     restater = Restater(tables, leader)
     bench.tell(
-        leader, replace(restater.restate(bench.target, view_of(tables), (5, 0), new_uuid(bench.ids)), killed=((keys[0], "set back"),))
+        leader,
+        replace(
+            restater.restate(bench.target, view_of(tables), (5, 0), new_uuid(bench.ids)),
+            killed=((keys[0], "set back"),),
+        ),
     )
     bench.write(leader, view_of(tables), (0, 5, 7))
     roll_forward(tables, held)

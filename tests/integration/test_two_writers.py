@@ -18,7 +18,11 @@ def test_two_processes_share_one_log(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "tests.support.intake.intake_sender", str(tmp_path)]
     senders = [
         subprocess.Popen(
-            [*command, name, str(COUNT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True
+            [*command, name, str(COUNT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            text=True,
         )
         for name in ("one", "two")
     ]
@@ -41,12 +45,19 @@ def test_two_processes_share_one_log(tmp_path: Path) -> None:
         for value, partition, offset, outcome in acknowledged:
             assert outcome == "ok"
             assert stored[partition][offset] == value.encode()
-    # They really met: in every round both appended, so the owners of the files change at least once per round.
+    # They really met: in every round both appended, so the owners of the files change at least once per
+    # round.
     fold = rig.reread()
     owners: dict[int, str] = {}
     for name in ("one", "two"):
         topic_id = fold.topics_by_name[f"own-{name}"].topic_id
-        owners.update({segment.file.log_index: name for partition in range(2) for segment in fold.segments((topic_id, partition))})
+        owners.update(
+            {
+                segment.file.log_index: name
+                for partition in range(2)
+                for segment in fold.segments((topic_id, partition))
+            }
+        )
     changes = sum(before != after for before, after in pairwise(owners[index] for index in sorted(owners)))
     assert changes >= COUNT // ROUND
     assert len(fold.topics_by_name) == 3

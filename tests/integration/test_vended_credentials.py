@@ -1,4 +1,5 @@
-"""A REST catalog that hands out keys for its tables: are they used in place of ours, for metadata and for nothing else?"""
+"""A REST catalog that hands out keys for its tables: are they used in place of ours, for metadata and for
+nothing else?"""
 
 from __future__ import annotations
 
@@ -21,11 +22,16 @@ WRONG = {"s3.access-key-id": "a-key-of-nobody", "s3.secret-access-key": "a-vende
 
 
 @pytest.fixture(scope="module")
-def on_s3(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[tuple[RestCatalog, S3Server, str]]:  # noqa: F811
+def on_s3(
+    tmp_path_factory: pytest.TempPathFactory,
+    s3_server: S3Server,  # noqa: F811
+) -> Iterator[tuple[RestCatalog, S3Server, str]]:
     """A REST catalog whose warehouse is a bucket, the server of it, and the bucket."""
     bucket = s3_server.new_bucket()
     reached = {"s3.endpoint": s3_server.uri, "s3.path-style-access": "true", "client.region": REGION, **RIGHT}
-    with RestCatalog(tmp_path_factory.mktemp("rest-on-s3"), {"warehouse": f"s3://{bucket}/lake", **reached}) as catalog:
+    with RestCatalog(
+        tmp_path_factory.mktemp("rest-on-s3"), {"warehouse": f"s3://{bucket}/lake", **reached}
+    ) as catalog:
         yield catalog, s3_server, bucket
 
 
@@ -34,13 +40,19 @@ def deployed(folder: Path, server: S3Server, guarded: Guarded, table: str, **mor
     data = data_group(folder, server.new_bucket(), server.uri)
     (folder / "token").write_text(BEARER + "\n", encoding="utf-8")
     catalog = {"name": "lake", **properties(guarded), "token": {"file": "token"}, **more}
-    topic = {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "lake", "table": table}}
+    topic = {
+        "name": "clicks",
+        "partitions": 1,
+        "archive": {"kind": "iceberg", "catalog": "lake", "table": table},
+    }
     return Deployment(folder, overrides={"data": data, "catalogs": [catalog], "topics": [topic]})
 
 
 @pytest.mark.parametrize("location", ["data", "catalog"])
 @pytest.mark.parametrize("spelling", ["config", "storage-credentials"])
-def test_their_keys_win_over_ours(on_s3: tuple[RestCatalog, S3Server, str], tmp_path: Path, spelling: str, location: str) -> None:
+def test_their_keys_win_over_ours(
+    on_s3: tuple[RestCatalog, S3Server, str], tmp_path: Path, spelling: str, location: str
+) -> None:
     catalog, server, bucket = on_s3
     guard = Guard("bearer")
 
@@ -64,7 +76,9 @@ def test_their_keys_win_over_ours(on_s3: tuple[RestCatalog, S3Server, str], tmp_
         # And the other way round: with keys of ours that would do, theirs are taken and do not.
         hand_out(WRONG)
         document = deployment.document()
-        document["catalogs"][0].update({"s3.access-key-id": {"file": "key"}, "s3.secret-access-key": {"file": "secret"}})
+        document["catalogs"][0].update(
+            {"s3.access-key-id": {"file": "key"}, "s3.secret-access-key": {"file": "secret"}}
+        )
         del document["catalogs"][0]["s3.session-token"]
         deployment.write(document)
         with Driver(deployment) as driver:

@@ -51,10 +51,14 @@ def test_a_record_comes_back_as_it_was_sent(rig: IntakeRig) -> None:
     with rig.writer() as writer:
         before_us = rig.clock.now_us()
         pending = [writer.send("t", one) for one in sent]
-        assert [p.result(WAIT_S) for p in pending] == [Acknowledgement("t", 0, offset, "ok") for offset in range(3)]
+        assert [p.result(WAIT_S) for p in pending] == [
+            Acknowledgement("t", 0, offset, "ok") for offset in range(3)
+        ]
     stored = rig.stored("t", 0)
     assert [(row["key"], row["value"]) for row in stored] == [(one.key, one.value) for one in sent]
-    assert [tuple((h["key"], h["value"]) for h in row["headers"]) for row in stored] == [one.headers for one in sent]
+    assert [tuple((h["key"], h["value"]) for h in row["headers"]) for row in stored] == [
+        one.headers for one in sent
+    ]
     times = [round(row["event_timestamp"].timestamp() * 1e6) for row in stored]
     assert times[:2] == [5, -1]
     assert stored[2]["event_timestamp"] == stored[2]["accept_timestamp"]
@@ -80,7 +84,9 @@ def test_what_cannot_be_sent_is_refused_and_the_rest_goes_on(rig: IntakeRig) -> 
         with pytest.raises(NotFound, match="topic t has no partition -1"):
             writer.send_batch("t", batch_of([b"v"]), -1)
         with pytest.raises(NotFound, match="topic t has no partition 5"):
-            writer.send_batch("t", pa.RecordBatch.from_pydict({"value": pa.array([b"v"] * 2), "partition": [1, 5]}))
+            writer.send_batch(
+                "t", pa.RecordBatch.from_pydict({"value": pa.array([b"v"] * 2), "partition": [1, 5]})
+            )
         with pytest.raises(RecordRefused, match="101 bytes"):
             writer.send("t", record(b"v" * 101))
         with pytest.raises(RecordRefused, match="row 1"):
@@ -114,7 +120,9 @@ def test_one_file_holds_many_topics_in_order(rig: IntakeRig) -> None:
 
 def test_a_batch_is_partitioned_and_acknowledged_row_by_row(rig: IntakeRig) -> None:
     rig.topic("t", 5)
-    keys: list[bytes | None] = [None if number % 7 == 0 else b"key-%d" % (number % 40) for number in range(2000)]
+    keys: list[bytes | None] = [
+        None if number % 7 == 0 else b"key-%d" % (number % 40) for number in range(2000)
+    ]
     values = [b"%06d" % number for number in range(2000)]
     with rig.writer() as writer:
         acknowledged = writer.send_batch("t", batch_of(values, keys)).result(WAIT_S)
@@ -131,7 +139,9 @@ def test_a_large_batch_is_cut_into_flushes(rig: IntakeRig) -> None:
     rig.topic("t", 3)
     values = [b"%06d" % number * 20 for number in range(3000)]
     with rig.writer(delay_max_bytes=50_000, queue_bytes_max=120_000, record_bytes_max=1000) as writer:
-        acknowledged = writer.send_batch("t", pa.Table.from_batches([batch_of(values[:1000]), batch_of(values[1000:])])).result(WAIT_S)
+        acknowledged = writer.send_batch(
+            "t", pa.Table.from_batches([batch_of(values[:1000]), batch_of(values[1000:])])
+        ).result(WAIT_S)
     assert acknowledged.outcome == "ok"
     assert len(rig.intake_keys()) >= 7
     held = [rig.values("t", partition) for partition in range(3)]
@@ -191,7 +201,9 @@ def test_many_senders_at_once(rig: IntakeRig) -> None:
         mine: list[tuple[bytes, Acknowledgement]] = []
         for values, pending in waiting:
             results = pending.result(WAIT_S)
-            mine.extend(zip(values, [results] if isinstance(results, Acknowledgement) else results, strict=True))
+            mine.extend(
+                zip(values, [results] if isinstance(results, Acknowledgement) else results, strict=True)
+            )
         acknowledged[sender] = mine
 
     with rig.writer(delay_max=0.003) as writer:
@@ -263,7 +275,9 @@ def test_an_append_of_unknown_outcome_is_settled(rig: IntakeRig, fault: AppendFa
     assert tries[0] == tries[1]
 
 
-def test_an_append_that_stays_unknown_is_acknowledged_as_unknown_and_holds_back_the_next(rig: IntakeRig) -> None:
+def test_an_append_that_stays_unknown_is_acknowledged_as_unknown_and_holds_back_the_next(
+    rig: IntakeRig,
+) -> None:
     rig.topic("t", 1)
     with rig.writer() as writer:
         rig.log.script(AppendFault.DROPPED, AppendFault.DROPPED, AppendFault.REPLY_LOST)
@@ -286,7 +300,9 @@ def test_an_append_that_stays_unknown_is_acknowledged_as_unknown_and_holds_back_
     ],
 )
 @pytest.mark.parametrize("action", ["error", "unknown"])
-def test_failpoints(rig: IntakeRig, point: str, action: str, outcome: str, files: int, stored: list[bytes]) -> None:
+def test_failpoints(
+    rig: IntakeRig, point: str, action: str, outcome: str, files: int, stored: list[bytes]
+) -> None:
     rig.topic("t", 1)
     failpoints.arm(f"{point}={action}")
     with rig.writer() as writer:
@@ -300,7 +316,9 @@ def test_an_entry_that_would_be_too_large_is_split_between_partitions(tmp_path: 
     rig = IntakeRig(tmp_path, LogSettings(entry_bytes_max=16 * 1024))
     rig.topic("t", 1000)
     partitions = list(range(1000)) * 2
-    batch = pa.RecordBatch.from_pydict({"value": pa.array([b"%d" % n for n in range(2000)]), "partition": partitions})
+    batch = pa.RecordBatch.from_pydict(
+        {"value": pa.array([b"%d" % n for n in range(2000)]), "partition": partitions}
+    )
     with rig.writer(delay_max=60) as writer:
         pending = writer.send_batch("t", batch)
         writer.flush()
@@ -317,7 +335,9 @@ def test_an_entry_that_would_be_too_large_is_split_between_partitions(tmp_path: 
     fold = rig.reread()
     topic_id = fold.topics_by_name["t"].topic_id
     ends = {partition: fold.next_offset((topic_id, partition)) for partition in range(1000)}
-    assert {one.partition: one.outcome for one in partly} == {partition: "ok" if end == 4 else "failed" for partition, end in ends.items()}
+    assert {one.partition: one.outcome for one in partly} == {
+        partition: "ok" if end == 4 else "failed" for partition, end in ends.items()
+    }
     assert {"ok", "failed"} == {one.outcome for one in partly}
     rig.close()
 
@@ -332,7 +352,9 @@ def test_a_full_queue_makes_senders_wait_and_then_says_so(rig: IntakeRig) -> Non
         create(key, data)
 
     rig.objects.create = slow  # type: ignore[method-assign]
-    writer = rig.writer(queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=0.2)
+    writer = rig.writer(
+        queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=0.2
+    )
     pending = [writer.send("t", record(b"x" * 2000)) for _ in range(4)]
     with pytest.raises(RetryLater, match="the intake queue is full"):
         writer.send("t", record(b"x" * 2000))
@@ -356,7 +378,9 @@ def test_headers_without_bytes_take_room_in_the_queue_and_are_stored(rig: Intake
         create(key, data)
 
     rig.objects.create = slow  # type: ignore[method-assign]
-    writer = rig.writer(queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=0.2)
+    writer = rig.writer(
+        queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=0.2
+    )
     with pytest.raises(RecordRefused, match="313 headers, which count 16 bytes each"):
         writer.send("t", Record(None, None, (("", None),) * 313))
     heavy = Record(None, None, (("", None),) * 300)
@@ -364,7 +388,12 @@ def test_headers_without_bytes_take_room_in_the_queue_and_are_stored(rig: Intake
     with pytest.raises(RetryLater, match="the intake queue is full"):
         writer.send("t", heavy)
     with pytest.raises(RetryLater, match="the intake queue is full"):
-        writer.send_batch("t", pa.RecordBatch.from_pylist([{"headers": [{"key": "", "value": None}] * 300}], schema=RECORD_SCHEMA))
+        writer.send_batch(
+            "t",
+            pa.RecordBatch.from_pylist(
+                [{"headers": [{"key": "", "value": None}] * 300}], schema=RECORD_SCHEMA
+            ),
+        )
     release.set()
     assert [p.result(WAIT_S).offset for p in pending] == [0, 1]
     assert writer.send("t", heavy).result(WAIT_S).offset == 2
@@ -385,7 +414,9 @@ def test_a_batch_that_finds_no_more_room_halfway_says_so_row_by_row(rig: IntakeR
         create(key, data)
 
     rig.objects.create = slow  # type: ignore[method-assign]
-    writer = rig.writer(queue_bytes_max=10_000, delay_max_bytes=4_000, record_bytes_max=4_000, close_timeout=0.2)
+    writer = rig.writer(
+        queue_bytes_max=10_000, delay_max_bytes=4_000, record_bytes_max=4_000, close_timeout=0.2
+    )
     pending = writer.send_batch("t", batch_of([b"x" * 2000] * 20))
     release.set()
     acknowledged = pending.result(WAIT_S)

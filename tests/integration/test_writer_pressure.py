@@ -26,7 +26,14 @@ MIB = 1 << 20
 def program(folder: Path, megabytes: int, queue_bytes: int) -> dict[str, Any]:
     """Run it; what it printed."""
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.support.intake.slow_store_memory", str(folder), str(megabytes), str(queue_bytes)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.intake.slow_store_memory",
+        str(folder),
+        str(megabytes),
+        str(queue_bytes),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -45,7 +52,9 @@ def test_two_gigabytes_through_a_slow_store_stay_within_the_bound(tmp_path: Path
     assert found["producer_wait_seconds"] > 1
     assert found["queue_bytes"] == 0
     unbounded = program(tmp_path / "unbounded", 600, 4_000_000_000)
-    assert unbounded["grown_mib"] > found["grown_mib"] + 100, "without the bound most of it is held: the measurement can tell"
+    assert unbounded["grown_mib"] > found["grown_mib"] + 100, (
+        "without the bound most of it is held: the measurement can tell"
+    )
     assert unbounded["producer_waits"] == 0
 
 
@@ -60,7 +69,9 @@ def test_a_sender_waits_at_a_full_queue_and_is_counted(tmp_path: Path) -> None:
         create(key, data)
 
     rig.objects.create = slow  # type: ignore[method-assign]
-    with rig.writer(queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=3) as writer:
+    with rig.writer(
+        queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=3
+    ) as writer:
         for _ in range(4):
             writer.send("t", Record(None, b"x" * 2000))
         full = writer.metrics()
@@ -90,7 +101,12 @@ def test_outcomes_are_counted(tmp_path: Path) -> None:
         rig.log.script(*[AppendFault.DROPPED] * 3)
         assert writer.send("t", Record(None, b"unknown")).result(WAIT_S).outcome == "unknown"
         numbers = writer.metrics()
-    assert (numbers.records_ok, numbers.records_failed, numbers.records_unknown, numbers.flushes) == (1, 1, 1, 3)
+    assert (numbers.records_ok, numbers.records_failed, numbers.records_unknown, numbers.flushes) == (
+        1,
+        1,
+        1,
+        3,
+    )
     assert 0 < numbers.upload_seconds < WAIT_S
     assert 0 < numbers.append_seconds < WAIT_S
     rig.close()

@@ -1,7 +1,9 @@
-"""Search the protocol: `python -m tests.model [scenarios|mutations|walks] [--only NAME,…] [--seconds S] [--seed N]`.
+"""Search the protocol: `python -m tests.model [scenarios|mutations|walks] [--only NAME,…] [--seconds S]
+[--seed N]`.
 
-`scenarios` search every rule within the bounds of each, `mutations` the protocol with rules broken, `walks` at random and in depth. Prints
-a line for each and the trace of a violation; exits with 1 if a scenario or walk found one, or if a mutation that must be caught was not.
+`scenarios` search every rule within the bounds of each, `mutations` the protocol with rules broken, `walks`
+at random and in depth. Prints a line for each and the trace of a violation; exits with 1 if a scenario or
+walk found one, or if a mutation that must be caught was not.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from tests.model.switches import Config
 def show(name: str, found: Found, note: str = "") -> None:
     """One line, and the trace."""
     extent = "" if found.whole or found.why else " (cut)"
-    print(f"{name:<28} {found.why or 'holds'}: {found.states:,} states, {found.seconds:.0f} s{extent}{note}", flush=True)
+    print(
+        f"{name:<28} {found.why or 'holds'}: {found.states:,} states, {found.seconds:.0f} s{extent}{note}",
+        flush=True,
+    )
     for number, label in enumerate(found.trace, 1):
         print(f"    {number:2} {label}", flush=True)
 

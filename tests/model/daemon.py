@@ -1,4 +1,5 @@
-"""What one daemon may do next: takeover, plan, upload, DATA_WRITTEN, look, swap, COMMIT_TO_TABLE, clean, vacuum."""
+"""What one daemon may do next: takeover, plan, upload, DATA_WRITTEN, look, swap, COMMIT_TO_TABLE, clean,
+vacuum."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from tests.model.switches import INDEX, Config
 Step = tuple[str, State]
 RESURRECTS = "RESURRECTS"
 PENDING_MAX, SEQUENCE_MAX = 2, 6
-"""Bounds of the search: more files than that are not planned, nor fenced beyond that number, while anything may happen."""
+"""Bounds of the search: more files than that are not planned, nor fenced beyond that number, while anything
+may happen."""
 
 
 def steps(config: Config, state: State, number: int, *, quiet: bool = False) -> list[Step]:
@@ -52,7 +54,11 @@ class _Daemon:
     def steps(self) -> list[Step]:
         me = self.me
         if me.condemned is not None:
-            self.to(f"cleaner deletes {me.condemned}", me._replace(condemned=None), objects=self.state.objects - {me.condemned})
+            self.to(
+                f"cleaner deletes {me.condemned}",
+                me._replace(condemned=None),
+                objects=self.state.objects - {me.condemned},
+            )
         if me.at != "off":
             budget = self.fault("crash")
             if budget is not None:
@@ -83,7 +89,8 @@ class _Daemon:
     # the log
 
     def append(self, entry: Entry, after: Daemon, label: str, **changes: Any) -> None:
-        """Append at the tail as this daemon knows it (rules L1 to L3), and go on as `after`; outcome ok, unknown or taken."""
+        """Append at the tail as this daemon knows it (rules L1 to L3), and go on as `after`; outcome ok,
+        unknown or taken."""
         config, state, me = self.config, self.state, self.me
         log, index = state.log, me.view + len(me.own)
         longer = after._replace(own=(*me.own, entry)) if me.own else after._replace(view=me.view + 1)
@@ -95,13 +102,23 @@ class _Daemon:
                 if state.late_append is None:
                     gives_up = not config.settle and me.at == "written"  # "the index is empty, so it failed"
                     left = me._replace(at="idle", item=None) if gives_up else me
-                    self.to(f"{label}, timed out, still in flight", left, late_append=(me.view, entry), budget=budget)
+                    self.to(
+                        f"{label}, timed out, still in flight",
+                        left,
+                        late_append=(me.view, entry),
+                        budget=budget,
+                    )
         elif not config.trim and index < state.trimmed:  # put-if-absent on a trimmed slot "succeeds"
             self.to(f"{label} into a TRIMMED slot", after._replace(own=(*me.own, entry)), **changes)
         elif not me.own and log[me.view] == entry and not (config.trim and me.view < state.trimmed):
             self.to(f"{label} (found its own)", after._replace(view=me.view + 1), **changes)
         elif not config.stepdown and entry[0] != "E":
-            self.to(f"{label} at the new tail, blindly", after._replace(own=(*me.own, entry)), log=(*log, entry), **changes)
+            self.to(
+                f"{label} at the new tail, blindly",
+                after._replace(own=(*me.own, entry)),
+                log=(*log, entry),
+                **changes,
+            )
         elif self.deposed(me.view) or entry[0] == "E":
             self.to("steps down", self.down)
         else:
@@ -111,7 +128,9 @@ class _Daemon:
         budget = self.allowed("epoch")
         if budget is not None:
             log = self.state.log
-            started = Daemon("takeover", fold(self.config, log).epoch + 1, len(log), (), None, None, 0, self.me.condemned)
+            started = Daemon(
+                "takeover", fold(self.config, log).epoch + 1, len(log), (), None, None, 0, self.me.condemned
+            )
             self.to("reads the log", started, budget=budget)
 
     def at_takeover(self) -> None:
@@ -129,7 +148,12 @@ class _Daemon:
         self.retain()
         budget = self.fault("trim")
         if budget is not None and self.me.view == len(self.state.log) > self.state.trimmed:
-            self.to(f"checkpoints, trims the log to {len(self.state.log)}", self.me, trimmed=len(self.state.log), budget=budget)
+            self.to(
+                f"checkpoints, trims the log to {len(self.state.log)}",
+                self.me,
+                trimmed=len(self.state.log),
+                budget=budget,
+            )
 
     def plan(self, partition: int) -> None:
         """Rules P1 and P2."""
@@ -150,7 +174,9 @@ class _Daemon:
                 budget = self.allowed("epoch")
                 if budget is not None:
                     self.to(
-                        "that path was used: new epoch", me._replace(at="takeover", epoch=me.epoch + 1, seen=None, fence=0), budget=budget
+                        "that path was used: new epoch",
+                        me._replace(at="takeover", epoch=me.epoch + 1, seen=None, fence=0),
+                        budget=budget,
                     )
                 continue
             self.to(f"plans {item}", me._replace(at="upload", item=item))
@@ -162,11 +188,19 @@ class _Daemon:
             return
         config, state, ledger = self.config, self.state, self.ledger
         for partition in range(config.partitions):
-            retained = [uppers(config, item.files)[partition] for item in state.table.snapshots] if config.vac else []
-            line = min([max(one, ledger.start[partition]) for one in retained] + [ledger.watermarks[partition]])
+            retained = (
+                [uppers(config, item.files)[partition] for item in state.table.snapshots]
+                if config.vac
+                else []
+            )
+            line = min(
+                [max(one, ledger.start[partition]) for one in retained] + [ledger.watermarks[partition]]
+            )
             if state.vacuumed[partition] < line:
                 vacuumed = tuple(line if at == partition else one for at, one in enumerate(state.vacuumed))
-                self.to(f"vacuums intake of {partition} below {line}", self.me, vacuumed=vacuumed, budget=budget)
+                self.to(
+                    f"vacuums intake of {partition} below {line}", self.me, vacuumed=vacuumed, budget=budget
+                )
 
     def retain(self) -> None:
         budget = self.fault("retain")
@@ -175,12 +209,18 @@ class _Daemon:
             self.append(("T", self.me.epoch, 0, head), self.me, f"RETAINS 0 from {head}", budget=budget)
 
     def at_upload(self) -> None:
-        self.to(f"uploads {self.me.item}", self.me._replace(at="written"), objects=self.state.objects | {self.me.item})
+        self.to(
+            f"uploads {self.me.item}",
+            self.me._replace(at="written"),
+            objects=self.state.objects | {self.me.item},
+        )
 
     def at_written(self) -> None:
         me = self.me
         token = (me.seen[0] if me.seen else 0, self.ledger.sequence)  # rule T3
-        self.append(("D", me.epoch, me.item, token), me._replace(at="idle", item=None), f"DATA_WRITTEN {me.item}")
+        self.append(
+            ("D", me.epoch, me.item, token), me._replace(at="idle", item=None), f"DATA_WRITTEN {me.item}"
+        )
 
     # the table
 
@@ -189,7 +229,11 @@ class _Daemon:
         config, me, table, ledger = self.config, self.me, self.state.table, self.ledger
         budget = self.fault("defer")
         if budget is not None:
-            self.to("gets no answer from the catalog", me._replace(at="idle", item=None, seen=sight(table)), budget=budget)
+            self.to(
+                "gets no answer from the catalog",
+                me._replace(at="idle", item=None, seen=sight(table)),
+                budget=budget,
+            )
         if ledger.table is not None and ledger.table != table.uuid and config.halt:
             self.hold(Held("another table"))
             return
@@ -214,7 +258,10 @@ class _Daemon:
         done = choice.committed | revived
         if done or choice.killed or ledger.sequence != table.last or watermarks != ledger.watermarks:
             told = (watermarks, done, choice.killed)
-            self.to(f"finds {watermarks}, in it {sorted(done)}", me._replace(at="told", item=told, seen=token, fence=fence))
+            self.to(
+                f"finds {watermarks}, in it {sorted(done)}",
+                me._replace(at="told", item=told, seen=token, fence=fence),
+            )
         elif config.poll and self.deposed(me.view):
             self.to("idle, reads the log, steps down", self.down)
         else:
@@ -227,16 +274,23 @@ class _Daemon:
         budget = self.fault("forget")
         gone = forgotten(table, self.ledger)
         if budget is not None and gone:
-            self.to(f"{label}, expires {sorted(gone)}", after._replace(seen=swap._replace(gone=gone)), budget=budget)
+            self.to(
+                f"{label}, expires {sorted(gone)}",
+                after._replace(seen=swap._replace(gone=gone)),
+                budget=budget,
+            )
 
     def fence_now(self, table: Table) -> int:
         """Rule D2: whether a snapshot of the own epoch lies beyond the kill, as the evidence tells."""
         evidence = table.evidence
-        fenced = evidence is not None and evidence.epoch == self.me.epoch and evidence.snapshot > self.me.fence
+        fenced = (
+            evidence is not None and evidence.epoch == self.me.epoch and evidence.snapshot > self.me.fence
+        )
         return -1 if fenced else self.me.fence
 
     def doubt(self, why: Held) -> None:
-        """A newer leader may have written what this ledger lacks: the log is read before anything is said of the table."""
+        """A newer leader may have written what this ledger lacks: the log is read before anything is said of
+        the table."""
         if self.deposed(self.me.view):
             self.to("steps down", self.down)
         else:
@@ -258,16 +312,35 @@ class _Daemon:
             return
         budget = self.state.budget if budget is None else budget
         watermarks = lowered(config, table, self.ledger.start)
-        # What waited is killed, so that its range is planned again; but what is in the table below the rollback stays there.
+        # What waited is killed, so that its range is planned again; but what is in the table below the
+        # rollback stays there.
         pending = frozenset(item for item, _ in self.ledger.pending)
         below = NOTHING.union(*(snapshot.files for snapshot in lineage(table)))
         inside = below & (pending | self.ledger.killed) if config.spare else NOTHING
         if isinstance(judge(config, table, self.ledger.start), Held) and config.reset:
-            swap = Swap(table.current, table.last, watermarks, me.epoch, NOTHING, NOTHING, inside, pending - inside, frozenset())
-            self.to(f"REPAIR: the evidence becomes {watermarks}", me._replace(at="check", item=None, seen=swap), budget=budget)
+            swap = Swap(
+                table.current,
+                table.last,
+                watermarks,
+                me.epoch,
+                NOTHING,
+                NOTHING,
+                inside,
+                pending - inside,
+                frozenset(),
+            )
+            self.to(
+                f"REPAIR: the evidence becomes {watermarks}",
+                me._replace(at="check", item=None, seen=swap),
+                budget=budget,
+            )
         else:
             told = (watermarks, inside, pending - inside)
-            self.to(f"REPAIR: the ledger takes {watermarks}", me._replace(at="told", item=told, seen=sight(table)), budget=budget)
+            self.to(
+                f"REPAIR: the ledger takes {watermarks}",
+                me._replace(at="told", item=told, seen=sight(table)),
+                budget=budget,
+            )
 
     def at_check(self) -> None:
         """Rule C4."""
@@ -289,7 +362,11 @@ class _Daemon:
         told = (swap.watermarks, swap.committed, swap.killed)
         token = sight(table)
         if config.atomic:
-            self.to(f"SWAP ok, snapshot {table.current}", me._replace(at="told", item=told, seen=token, fence=-1), table=table)
+            self.to(
+                f"SWAP ok, snapshot {table.current}",
+                me._replace(at="told", item=told, seen=token, fence=-1),
+                table=table,
+            )
         else:
             after = me._replace(at="property", item=(told, table.current), seen=token, fence=-1)
             self.to(f"SWAP ok, snapshot {table.current}", after, table=table)
@@ -316,11 +393,17 @@ class _Daemon:
         """Only where the evidence is not part of the commit: it follows by itself."""
         (told, _), table = self.me.item, self.state.table
         evidence = Evidence(self.me.item[1], told[0], self.me.epoch)
-        self.to("sets the evidence", self.me._replace(at="told", item=told), table=table._replace(evidence=evidence))
+        self.to(
+            "sets the evidence",
+            self.me._replace(at="told", item=told),
+            table=table._replace(evidence=evidence),
+        )
 
     def at_told(self) -> None:
         me, table = self.me, self.state.table
-        fence = table.uuid * 100 + table.last if me.item[2] and self.config.refence else me.fence  # a kill needs a new fence
+        fence = (
+            table.uuid * 100 + table.last if me.item[2] and self.config.refence else me.fence
+        )  # a kill needs a new fence
         after = me._replace(at="idle" if me.seen else "look", item=None, fence=fence)
         token = me.seen or (table.uuid, 0, 0)
         self.append(("C", me.epoch, *me.item, token), after, f"COMMIT_TO_TABLE {me.item[0]}")
@@ -331,7 +414,11 @@ class _Daemon:
         """Decides now, deletes later: rules D1, D2 and D4."""
         me, state, ledger = self.me, self.state, self.ledger
         budget = self.allowed("clean")
-        if me.condemned is not None or budget is None or me.at not in (("idle",) if self.quiet else ("idle", "written", "swap")):
+        if (
+            me.condemned is not None
+            or budget is None
+            or me.at not in (("idle",) if self.quiet else ("idle", "written", "swap"))
+        ):
             return
         config = self.config
         kept = retained_files(state.table) if config.retained else current_files(state.table)
@@ -355,9 +442,14 @@ class _Daemon:
         if me.at != "idle" or not (self.quiet or table.last < SEQUENCE_MAX):
             return
         watermarks = judge(config, table, ledger.start)
-        if isinstance(watermarks, Held) or contradiction(config, table, watermarks, ledger, NOTHING) is not None:
+        if (
+            isinstance(watermarks, Held)
+            or contradiction(config, table, watermarks, ledger, NOTHING) is not None
+        ):
             return
-        swap = Swap(table.current, table.last, watermarks, me.epoch, NOTHING, NOTHING, NOTHING, NOTHING, frozenset())
+        swap = Swap(
+            table.current, table.last, watermarks, me.epoch, NOTHING, NOTHING, NOTHING, NOTHING, frozenset()
+        )
         self.to("fencing commit", me._replace(at="check", seen=swap))
 
 

@@ -1,11 +1,24 @@
-"""What a leader concludes from one look at the table: archiver/catalog/{evidence,agree,choose,expiry}.py, on the model's values."""
+"""What a leader concludes from one look at the table: archiver/catalog/{evidence,agree,choose,expiry}.py, on
+the model's values."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from tests.model.ledger import Ledger
-from tests.model.state import Evidence, File, Files, Swap, Table, Token, Vector, current_files, foreign, lineage, uppers
+from tests.model.state import (
+    Evidence,
+    File,
+    Files,
+    Swap,
+    Table,
+    Token,
+    Vector,
+    current_files,
+    foreign,
+    lineage,
+    uppers,
+)
 from tests.model.switches import Config
 
 
@@ -45,7 +58,8 @@ def _disagree(config: Config, table: Table, evidence: Evidence, head: Vector) ->
 
 
 def lowered(config: Config, table: Table, start: Vector) -> Vector:
-    """What an operator's repair takes for the watermarks: the evidence where it counts, else what the files hold."""
+    """What an operator's repair takes for the watermarks: the evidence where it counts, else what the files
+    hold."""
     found = judge(config, table, start)
     if not isinstance(found, Held):
         return found
@@ -53,7 +67,8 @@ def lowered(config: Config, table: Table, start: Vector) -> Vector:
 
 
 def unbroken_since(table: Table) -> int:
-    """The lowest sequence number from which on every commit is a retained ancestor of the current snapshot."""
+    """The lowest sequence number from which on every commit is a retained ancestor of the current
+    snapshot."""
     have = {snapshot.id % 100 for snapshot in lineage(table)}
     at = table.last
     while at in have:
@@ -62,19 +77,27 @@ def unbroken_since(table: Table) -> int:
 
 
 def complete_since(config: Config, table: Table, token: Token) -> bool:
-    """Rule C3: whether an absent path proves that the file was never in the table: every commit since is retained, ancestor or not."""
+    """Rule C3: whether an absent path proves that the file was never in the table: every commit since is
+    retained, ancestor or not."""
     retained = {snapshot.id % 100 for snapshot in table.snapshots}
-    return not config.lineage or (token[0] == table.uuid and all(number in retained for number in range(token[1] + 1, table.last + 1)))
+    return not config.lineage or (
+        token[0] == table.uuid and all(number in retained for number in range(token[1] + 1, table.last + 1))
+    )
 
 
 def aside(config: Config, table: Table, item: File, token: Token) -> bool:
     """Whether the file came since its token with a snapshot that is no ancestor."""
     inside = frozenset[File]().union(*(snapshot.files for snapshot in lineage(table)))
-    return config.aside and item not in inside and any(item == one and sequence > token[1] for one, sequence in table.added)
+    return (
+        config.aside
+        and item not in inside
+        and any(item == one and sequence > token[1] for one, sequence in table.added)
+    )
 
 
 def paths(config: Config, table: Table, ledger: Ledger) -> Files:
-    """Files of ours in the lineage that came since the oldest token of a pending file; with killed ones, since the ledger last looked.
+    """Files of ours in the lineage that came since the oldest token of a pending file; with killed ones,
+    since the ledger last looked.
 
     If our newest snapshot of then is no ancestor now, killed files may have come back with older snapshots.
     """
@@ -89,7 +112,9 @@ def paths(config: Config, table: Table, ledger: Ledger) -> Files:
     return frozenset(item for item, sequence in table.added if sequence > min(since) and item in inside)
 
 
-def contradiction(config: Config, table: Table, watermarks: Vector, ledger: Ledger, revived: Files) -> Held | None:
+def contradiction(
+    config: Config, table: Table, watermarks: Vector, ledger: Ledger, revived: Files
+) -> Held | None:
     """Why table and ledger cannot both be the newest."""
     if ledger.table is not None and ledger.table != table.uuid:
         return Held("another table")
@@ -104,12 +129,16 @@ def contradiction(config: Config, table: Table, watermarks: Vector, ledger: Ledg
     return None
 
 
-def _accounted_for(config: Config, table: Table, ledger: Ledger, partition: int, offset: int, revived: Files) -> bool:
+def _accounted_for(
+    config: Config, table: Table, ledger: Ledger, partition: int, offset: int, revived: Files
+) -> bool:
     if offset <= ledger.planned_to(partition):
         return True
     lost_sight = config.sight and ledger.sequence < unbroken_since(table)
     killed = ledger.killed if lost_sight else revived
-    return any(item[0] == partition and item[2] == offset for item in (*killed, *(one for one, _ in ledger.pending)))
+    return any(
+        item[0] == partition and item[2] == offset for item in (*killed, *(one for one, _ in ledger.pending))
+    )
 
 
 class Choice(NamedTuple):
@@ -156,11 +185,30 @@ def forgotten(table: Table, ledger: Ledger) -> frozenset[int]:
     return frozenset(snapshot.id for snapshot in lineage(table)[1:] if snapshot.id % 100 <= needed)
 
 
-def prepared(config: Config, table: Table, epoch: int, choice: Choice, drop: Files, revived: Files, gone: frozenset[int]) -> Swap:
+def prepared(
+    config: Config,
+    table: Table,
+    epoch: int,
+    choice: Choice,
+    drop: Files,
+    revived: Files,
+    gone: frozenset[int],
+) -> Swap:
     """The request that follows from a look."""
     reached = choice.reached
     if not config.merge:  # "assign": only what this commit moves
-        reached = tuple(offset if any(item[0] == partition for item in choice.offered) else 0 for partition, offset in enumerate(reached))
+        reached = tuple(
+            offset if any(item[0] == partition for item in choice.offered) else 0
+            for partition, offset in enumerate(reached)
+        )
     return Swap(
-        table.current, table.last, reached, epoch, choice.offered, drop, choice.committed | choice.offered | revived, choice.killed, gone
+        table.current,
+        table.last,
+        reached,
+        epoch,
+        choice.offered,
+        drop,
+        choice.committed | choice.offered | revived,
+        choice.killed,
+        gone,
     )

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.model.ledger import fold
-from tests.model.state import TWICE, Budget, File, Snapshot, State, Vector, current_files, foreign, retained_files, rows, uppers
+from tests.model.state import (
+    TWICE,
+    Budget,
+    File,
+    Snapshot,
+    State,
+    Vector,
+    current_files,
+    foreign,
+    retained_files,
+    rows,
+    uppers,
+)
 from tests.model.switches import INDEX, Config
 
 
@@ -29,13 +41,16 @@ def past(config: Config, budget: Budget) -> Past:
 
 
 def violation(config: Config, state: State, before: Past) -> str | None:
-    """In any state, in every retained snapshot: nothing dangles, nothing is twice or missing, and what is said is true."""
+    """In any state, in every retained snapshot: nothing dangles, nothing is twice or missing, and what is
+    said is true."""
     start = fold(config, state.log).start
     for snapshot in state.table.snapshots:
         why = _of_snapshot(config, state, snapshot, start)
         if why is not None:
             return why
-    if not state.table.snapshots and any(gone > head for gone, head in zip(state.vacuumed, start, strict=True)):
+    if not state.table.snapshots and any(
+        gone > head for gone, head in zip(state.vacuumed, start, strict=True)
+    ):
         return "LOSS: intake is vacuumed, the table is empty"
     return None if before.rolled_back else _undisturbed(config, state)
 
@@ -63,13 +78,21 @@ def _of_rows(config: Config, snapshot: Snapshot, start: Vector, gone: Vector) ->
             seen[item[0]].add(offset)
     for partition, have in enumerate(seen):
         top, head = max(have, default=-1), start[partition]
-        missing = min((offset for offset in config.data if offset >= head and offset not in have), default=config.offsets)
+        missing = min(
+            (offset for offset in config.data if offset >= head and offset not in have),
+            default=config.offsets,
+        )
         if missing < top:
             return f"GAP in {partition} at {missing}, rows reach {top}"
-        if snapshot.said is not None and (missing < snapshot.said[partition] or top >= snapshot.said[partition]):
+        if snapshot.said is not None and (
+            missing < snapshot.said[partition] or top >= snapshot.said[partition]
+        ):
             return f"EVIDENCE of {partition} says {snapshot.said[partition]}, rows reach {top}"
         if missing < gone[partition]:
-            return f"LOSS in {partition}: intake is vacuumed below {gone[partition]}, the rows are not in the table"
+            return (
+                f"LOSS in {partition}: intake is vacuumed below {gone[partition]}, the rows are not in the "
+                "table"
+            )
     return None
 
 
@@ -78,7 +101,10 @@ def _undisturbed(config: Config, state: State) -> str | None:
     ledger = fold(config, state.log)
     true = uppers(config, current_files(state.table))
     place = config.place
-    if any(place(one) > max(place(two), place(head)) for one, two, head in zip(ledger.watermarks, true, ledger.start, strict=True)):
+    if any(
+        place(one) > max(place(two), place(head))
+        for one, two, head in zip(ledger.watermarks, true, ledger.start, strict=True)
+    ):
         return f"LEDGER says {ledger.watermarks}, the table has {true}"
     for daemon in state.daemons:
         if daemon.at == "held":
@@ -87,14 +113,21 @@ def _undisturbed(config: Config, state: State) -> str | None:
 
 
 def unfinished(config: Config, state: State, before: Past) -> str | None:
-    """When one daemon has worked alone until it had nothing left to do: it leads, everything is in the table once, and all agree."""
+    """When one daemon has worked alone until it had nothing left to do: it leads, everything is in the table
+    once, and all agree."""
     ledger, files = fold(config, state.log), current_files(state.table)
     deposed = [daemon for daemon in state.daemons if daemon.at != "off" and daemon.epoch < ledger.epoch]
     if deposed:
         return f"DEPOSED for ever: rests in epoch {deposed[0].epoch}, the log is in epoch {ledger.epoch}"
     for partition in range(config.partitions):
         head = ledger.start[partition]
-        have = sorted(offset for item in files if item[0] == partition for offset in rows(config, item) if offset >= head)
+        have = sorted(
+            offset
+            for item in files
+            if item[0] == partition
+            for offset in rows(config, item)
+            if offset >= head
+        )
         if have != [offset for offset in config.data if offset >= head]:
             return f"INCOMPLETE: {partition} has {have}"
         if config.place(ledger.watermarks[partition]) != config.offsets:
@@ -104,7 +137,9 @@ def unfinished(config: Config, state: State, before: Past) -> str | None:
     wrong = ledger.killed & files
     if wrong:
         return f"KILLED, and in the table: {sorted(wrong)}"
-    orphans = {item for item in state.objects - retained_files(state.table) - state.doomed if not foreign(item)}
+    orphans = {
+        item for item in state.objects - retained_files(state.table) - state.doomed if not foreign(item)
+    }
     if orphans:
         return f"ORPHANS {sorted(orphans)}"
     if not before.reshaped:

@@ -59,12 +59,16 @@ def _fold(config: Config, log: tuple[Entry, ...]) -> Ledger:
     ledger = Ledger(0, none, (), NOTHING, NOTHING, none, None, 0, 0)
     for entry in log:
         if entry[0] == "E":
-            ledger = ledger._replace(epoch=max(ledger.epoch, entry[1]), pending=ledger.pending if config.inherit else ())
+            ledger = ledger._replace(
+                epoch=max(ledger.epoch, entry[1]), pending=ledger.pending if config.inherit else ()
+            )
         elif entry[1] < ledger.epoch and config.void:
             continue
         elif entry[0] == "D":
             _, _, item, token = entry
-            ledger = ledger._replace(pending=(*ledger.pending, (item, token)), known=ledger.known | {item}, table=token[0])
+            ledger = ledger._replace(
+                pending=(*ledger.pending, (item, token)), known=ledger.known | {item}, table=token[0]
+            )
         elif entry[0] == "C":
             ledger = _told(config, ledger, entry)
         else:

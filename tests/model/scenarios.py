@@ -1,4 +1,5 @@
-"""What is searched: scenarios with every rule, and the protocol with rules broken. docs/protocols/publish.md has the results."""
+"""What is searched: scenarios with every rule, and the protocol with rules broken. docs/protocols/publish.md
+has the results."""
 
 from __future__ import annotations
 
@@ -39,14 +40,42 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "gaps-rollback": _with(offsets=3, gaps=[1], epoch=2, rollback=1, compact=1, expire=1, fix=1, writes=2),
     "others": _with(offsets=2, epoch=2, uc=1, compact=1, expire=1, rollback=1, fix=1, span=1),
     "epochs": _with(offsets=2, epoch=3, crash=1, uc=1, ua=1),
-    "everything": _with(offsets=3, epoch=4, crash=1, uc=1, ua=1, compact=1, expire=1, rollback=1, fix=1, vac=1, clean=2, trim=1, forget=1),
+    "everything": _with(
+        offsets=3,
+        epoch=4,
+        crash=1,
+        uc=1,
+        ua=1,
+        compact=1,
+        expire=1,
+        rollback=1,
+        fix=1,
+        vac=1,
+        clean=2,
+        trim=1,
+        forget=1,
+    ),
 }
 """Bounds by name."""
 
 SMALL = ("clean", "own-expiry", "rollback")
 """Those that a run of the fast tests can search whole."""
 
-DEEP = _with(offsets=3, epoch=5, crash=2, uc=2, ua=2, compact=2, expire=1, rollback=1, fix=2, vac=1, clean=4, trim=1, forget=1)
+DEEP = _with(
+    offsets=3,
+    epoch=5,
+    crash=2,
+    uc=2,
+    ua=2,
+    compact=2,
+    expire=1,
+    rollback=1,
+    fix=2,
+    vac=1,
+    clean=4,
+    trim=1,
+    forget=1,
+)
 WALKS: dict[str, dict[str, Any]] = {
     "deep": DEEP,
     "deep-partitions": DEEP | _with(offsets=2, partitions=2),
@@ -111,7 +140,11 @@ MUTATIONS = (
     _of("chain", _with(offsets=2, epoch=2, rollback=1, fix=1, span=1)),
     _of("path", _with(offsets=2, epoch=2, uc=1, span=1, clean=1, **_OTHERS), caught=False),
     _of("lineage", _with(offsets=2, epoch=2, uc=1, rollback=1, fix=1, span=1, **_OTHERS)),
-    _of("aside", _with(offsets=2, epoch=2, uc=1, rollback=1, forward=1, branch=1, fix=1, clean=1, span=1), caught=False),
+    _of(
+        "aside",
+        _with(offsets=2, epoch=2, uc=1, rollback=1, forward=1, branch=1, fix=1, clean=1, span=1),
+        caught=False,
+    ),
     _of("ck", _with(offsets=2, epoch=2, span=1, clean=1, compact=2, expire=1), caught=False),
     _of("base", _with(offsets=2, epoch=2)),
     _of("seq", _with(offsets=2, epoch=1, uc=1, rollback=1, expire=1, span=1)),

@@ -1,4 +1,5 @@
-"""Breadth first through every state, or random walks in depth; from each state each daemon is also run alone until it has nothing to do."""
+"""Breadth first through every state, or random walks in depth; from each state each daemon is also run alone
+until it has nothing to do."""
 
 from __future__ import annotations
 
@@ -42,10 +43,16 @@ def successors(config: Config, state: State) -> list[Step]:
 
 
 def alone(config: Config, state: State, number: int, before: Past, memo: Memo) -> str | None:
-    """Run one daemon with nobody else and no faults until it rests; the violation, if there is one on the way or at the end."""
+    """Run one daemon with nobody else and no faults until it rests; the violation, if there is one on the way
+    or at the end."""
     daemons = (state.daemons[0], OFF) if number == 0 else (OFF, state.daemons[1])
     state = state._replace(
-        objects=state.objects - state.doomed, doomed=frozenset(), daemons=daemons, late_swap=None, late_append=None, budget=()
+        objects=state.objects - state.doomed,
+        doomed=frozenset(),
+        daemons=daemons,
+        late_swap=None,
+        late_append=None,
+        budget=(),
     )
     passed: list[Hashable] = []
     looked: Hashable = None
@@ -56,12 +63,18 @@ def alone(config: Config, state: State, number: int, before: Past, memo: Memo) -
             why = memo[key]
             break
         passed.append(key)
-        why = violation(config, state, before) if len(passed) <= QUIET_STEPS_MAX else f"GOES ROUND at {state.daemons[number]}"
+        why = (
+            violation(config, state, before)
+            if len(passed) <= QUIET_STEPS_MAX
+            else f"GOES ROUND at {state.daemons[number]}"
+        )
         if why is not None:
             break
         found = steps(config, state, number, quiet=True)
         if state.daemons[number].at == "idle":
-            found.sort(key=lambda step: next(at for at, word in enumerate(_FIRST) if step[0].startswith(word)))
+            found.sort(
+                key=lambda step: next(at for at, word in enumerate(_FIRST) if step[0].startswith(word))
+            )
             if found[0][0].startswith("looks"):
                 if looked == state[:6]:
                     why = unfinished(config, state, before)
@@ -130,7 +143,9 @@ def _trace(parents: dict[State, tuple[State, str] | None], state: State | None, 
     return tuple(reversed(labels))
 
 
-def walk(config: Config, seconds: float, seed: int, walks_max: int = 10**9, length: int = 140) -> tuple[Found, int]:
+def walk(
+    config: Config, seconds: float, seed: int, walks_max: int = 10**9, length: int = 140
+) -> tuple[Found, int]:
     """Deep random walks; also how many there were."""
     chance, memo, began, visited, walks = random.Random(seed), Memo(), time.process_time(), 0, 0
     while time.process_time() - began < seconds and walks < walks_max:

@@ -1,13 +1,13 @@
 """The state of the model, and what can be read from it.
 
-All of it is immutable and hashable. A file is (partition, base, end, epoch, first row): the epoch is 90 to 99 for somebody's compaction,
-and above 1000 for the second entry of one path; the first row is above the base only if a refinement passed over intake that was gone. Log
-entries are tuples that begin with their kind:
+All of it is immutable and hashable. A file is (partition, base, end, epoch, first row): the epoch is 90 to 99
+for somebody's compaction, and above 1000 for the second entry of one path; the first row is above the base
+only if a refinement passed over intake that was gone. Log entries are tuples that begin with their kind:
 
     ('E', epoch, owner)   ('D', epoch, file, token)   ('C', epoch, watermarks, committed, killed, sight)   ('T', epoch, partition, start)
 
-A token is (table uuid, last sequence number); a sight is that and our newest snapshot (without one, the current). Intake holds the
-offsets of every partition from the start.
+A token is (table uuid, last sequence number); a sight is that and our newest snapshot (without one, the
+current). Intake holds the offsets of every partition from the start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ FOREIGN_FIRST, TWICE = 90, 1000
 
 
 class Evidence(NamedTuple):
-    """The table property: one copy per table, set with the snapshot that it names; a rollback leaves it as it is."""
+    """The table property: one copy per table, set with the snapshot that it names; a rollback leaves it as it
+    is."""
 
     snapshot: int
     watermarks: Vector
@@ -44,7 +45,8 @@ class Snapshot(NamedTuple):
     parent: int
     files: Files
     said: Vector | None
-    """What the property said of it when it was committed, for the invariants alone; None if it is somebody else's."""
+    """What the property said of it when it was committed, for the invariants alone; None if it is somebody
+    else's."""
 
 
 class Table(NamedTuple):
@@ -75,7 +77,8 @@ class Daemon(NamedTuple):
     seen: Any
     """What the last look found: a sight, or the swap that follows from it."""
     fence: int
-    """-1, or the snapshot beyond which one of the own epoch is needed before a file that the ledger knows may be deleted."""
+    """-1, or the snapshot beyond which one of the own epoch is needed before a file that the ledger knows may
+    be deleted."""
     condemned: File | None
     """What its cleaner has decided to delete; it deletes later, also when the leadership is lost."""
 
@@ -91,7 +94,8 @@ class Swap(NamedTuple):
     add: Files
     drop: Files
     committed: Files
-    """Of the pending files, those that were in the table when it was looked at, and killed ones that are in it all the same."""
+    """Of the pending files, those that were in the table when it was looked at, and killed ones that are in
+    it all the same."""
     killed: Files
     gone: frozenset[int]
     """Snapshots that the commit expires."""
@@ -123,7 +127,9 @@ OFF = Daemon("off", 0, 0, (), None, None, 0, None)
 def initial(config: Config) -> State:
     """Nothing archived yet, an empty table, nobody leads."""
     table = Table(0, 0, 0, (), None)
-    return State((), 0, NOTHING, table, (0,) * config.partitions, NOTHING, (OFF, OFF), None, None, config.budget)
+    return State(
+        (), 0, NOTHING, table, (0,) * config.partitions, NOTHING, (OFF, OFF), None, None, config.budget
+    )
 
 
 def foreign(item: File) -> bool:
@@ -140,7 +146,9 @@ def rows(config: Config, item: File) -> list[int]:
     """The offsets of its records."""
     found: list[int] | None = config.memo.get(item)
     if found is None:
-        found = config.memo[item] = [offset for offset in config.data if max(item[1], item[4]) <= offset < item[2]]
+        found = config.memo[item] = [
+            offset for offset in config.data if max(item[1], item[4]) <= offset < item[2]
+        ]
     return found
 
 
@@ -178,14 +186,19 @@ def uppers(config: Config, files: Files) -> Vector:
     return found
 
 
-def committed(table: Table, add: Files, drop: Files, ours: tuple[Vector, int] | None, gone: frozenset[int] = frozenset()) -> Table:
-    """The table with one more snapshot. `ours`: the vector and epoch that our evidence says; None for somebody else's commit."""
+def committed(
+    table: Table, add: Files, drop: Files, ours: tuple[Vector, int] | None, gone: frozenset[int] = frozenset()
+) -> Table:
+    """The table with one more snapshot. `ours`: the vector and epoch that our evidence says; None for
+    somebody else's commit."""
     sequence = table.last + 1
     number = table.uuid * 100 + sequence
     before = current_files(table)
     # A set cannot show that a path was added twice: the second entry is marked.
     twice: Files = frozenset((p, base, end, epoch + TWICE, low) for p, base, end, epoch, low in add & before)
-    snapshot = Snapshot(number, table.current, (before - drop) | add | twice, None if ours is None else ours[0])
+    snapshot = Snapshot(
+        number, table.current, (before - drop) | add | twice, None if ours is None else ours[0]
+    )
     kept = tuple(item for item in table.snapshots if item.id not in gone)
     evidence = table.evidence if ours is None else Evidence(number, *ours)
     added = table.added if ours is None else table.added | {(item, sequence) for item in add}
@@ -203,7 +216,8 @@ def _pruned(table: Table) -> Table:
 
 
 def acceptable(config: Config, table: Table, swap: Swap) -> bool:
-    """What the catalog checks (rule C5). As in pyiceberg, the sequence number is not asked for without a parent."""
+    """What the catalog checks (rule C5). As in pyiceberg, the sequence number is not asked for without a
+    parent."""
     if not swap.gone <= {snapshot.id for snapshot in table.snapshots}:
         return False
     if not config.base:

@@ -1,7 +1,7 @@
 """What a search of the model may break, and how often each fault may happen.
 
-Every rule is a switch, so that a mutation is the protocol with one of them off. The ids in the comments are those of
-docs/protocols/publish.md and docs/protocols/fencing.md.
+Every rule is a switch, so that a mutation is the protocol with one of them off. The ids in the comments are
+those of docs/protocols/publish.md and docs/protocols/fencing.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ RULES: dict[str, str] = {
     "readvac": "P1: a missing intake object stops the plan",
     "once": "P2: a path is used once",
     "sight": "agreement: a killed file explains a watermark whose history is lost",
-    "turn": "agreement: killed files are looked for in the whole lineage if our newest snapshot of the last look is not in it",
+    "turn": "agreement: killed files are looked for in the whole lineage if our newest snapshot of the last "
+    "look is not in it",
     "retained": "D1: looked at are all retained snapshots",
     "resv": "D1: files of the own or a newer epoch that are not in the ledger are in work",
     "fence": "D2: a file the ledger knows needs a snapshot of the deleter's epoch",
@@ -87,8 +88,15 @@ class Config:
         writes: int = 9,
         **faults: int,
     ) -> None:
-        """`offsets` per partition, of which `gaps` hold no record; plans are up to `span` long, and each epoch makes up to `writes`."""
-        self.offsets, self.partitions, self.gaps, self.span, self.writes = offsets, partitions, frozenset(gaps), span, writes
+        """`offsets` per partition, of which `gaps` hold no record; plans are up to `span` long, and each
+        epoch makes up to `writes`."""
+        self.offsets, self.partitions, self.gaps, self.span, self.writes = (
+            offsets,
+            partitions,
+            frozenset(gaps),
+            span,
+            writes,
+        )
         self.off = frozenset(off)
         unknown = (self.off - RULES.keys()) | (faults.keys() - FAULTS.keys())
         if unknown:
@@ -139,7 +147,8 @@ class Config:
     spare: bool
 
     def place(self, offset: int) -> int:
-        """The first offset with a record at or beyond this one: offsets with the same place are the same modulo gaps."""
+        """The first offset with a record at or beyond this one: offsets with the same place are the same
+        modulo gaps."""
         while offset in self.gaps:
             offset += 1
         return offset

@@ -1,4 +1,5 @@
-"""The protocol, searched: small scenarios whole, every mutation that is noticed quickly, and a few random walks.
+"""The protocol, searched: small scenarios whole, every mutation that is noticed quickly, and a few random
+walks.
 
 The rest takes long: `make model` searches everything (docs/protocols/publish.md has the results).
 """

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.daemon import Step, applied
-from tests.model.state import State, Table, acceptable, committed, current_files, lineage, retained_files, rows, spend, without
+from tests.model.state import (
+    State,
+    Table,
+    acceptable,
+    committed,
+    current_files,
+    lineage,
+    retained_files,
+    rows,
+    spend,
+    without,
+)
 from tests.model.switches import INDEX, Config
 
 
@@ -22,7 +33,9 @@ def late(config: Config, state: State, found: list[Step]) -> None:
     swap = state.late_swap
     if swap is not None:
         if acceptable(config, state.table, swap):
-            found.append(("LATE swap lands", state._replace(table=applied(config, state.table, swap), late_swap=None)))
+            found.append(
+                ("LATE swap lands", state._replace(table=applied(config, state.table, swap), late_swap=None))
+            )
         else:
             found.append(("late swap is refused", state._replace(late_swap=None)))
     if state.late_append is not None:
@@ -30,7 +43,12 @@ def late(config: Config, state: State, found: list[Step]) -> None:
         log = (*state.log, entry) if index == len(state.log) else state.log
         found.append((f"late append of {entry[0]}", state._replace(late_append=None, log=log)))
     if state.doomed:
-        found.append(("expirer deletes objects", state._replace(objects=state.objects - state.doomed, doomed=frozenset())))
+        found.append(
+            (
+                "expirer deletes objects",
+                state._replace(objects=state.objects - state.doomed, doomed=frozenset()),
+            )
+        )
 
 
 def third_party(config: Config, state: State, found: list[Step]) -> None:
@@ -45,19 +63,30 @@ def third_party(config: Config, state: State, found: list[Step]) -> None:
     for partition in range(config.partitions):
         compact(config, state, partition, found)
     if len(table.snapshots) > 1:
-        after = without(table, frozenset(snapshot.id for snapshot in table.snapshots if snapshot.id != table.current))
+        after = without(
+            table, frozenset(snapshot.id for snapshot in table.snapshots if snapshot.id != table.current)
+        )
         doomed = state.doomed | (retained_files(table) - current_files(after))
         act("expire", f"expires all but {table.current}", table=after, doomed=doomed)
     line = lineage(table)
     for snapshot in line[1:]:
         act("rollback", f"rolls back to {snapshot.id}", table=table._replace(current=snapshot.id))
     if table.snapshots:
-        act("branch", "commits to a branch", table=committed(table, frozenset(), frozenset(), None)._replace(current=table.current))
+        act(
+            "branch",
+            "commits to a branch",
+            table=committed(table, frozenset(), frozenset(), None)._replace(current=table.current),
+        )
     for snapshot in set(table.snapshots) - set(line):
         act("forward", f"goes to {snapshot.id}", table=table._replace(current=snapshot.id))
     if table.snapshots:
         anew = Table(table.uuid + 1, (table.uuid + 1) * 100, 0, (), None)
-        act("drop", "drops the table (purge) and makes it anew", table=anew, doomed=state.doomed | retained_files(table))
+        act(
+            "drop",
+            "drops the table (purge) and makes it anew",
+            table=anew,
+            doomed=state.doomed | retained_files(table),
+        )
 
 
 def compact(config: Config, state: State, partition: int, found: list[Step]) -> None:
@@ -71,4 +100,9 @@ def compact(config: Config, state: State, partition: int, found: list[Step]) -> 
     item = (partition, offsets[0], offsets[-1] + 1, 99 - budget[INDEX["compact"]], offsets[0])
     if item not in files:
         table = committed(state.table, frozenset([item]), old, None)
-        found.append((f"THIRD PARTY compacts {partition}", state._replace(objects=state.objects | {item}, table=table, budget=budget)))
+        found.append(
+            (
+                f"THIRD PARTY compacts {partition}",
+                state._replace(objects=state.objects | {item}, table=table, budget=budget),
+            )
+        )

@@ -1,6 +1,7 @@
 """`python -m tests.mutants`: break the code in every known way, one at a time, and see who notices.
 
-Prints per mutant what caught it, or NOT CAUGHT. Exit code 0 if all were caught, 1 if one survived, 2 if the unbroken code does not pass.
+Prints per mutant what caught it, or NOT CAUGHT. Exit code 0 if all were caught, 1 if one survived, 2 if the
+unbroken code does not pass.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="how many to play at a time")
     parser.add_argument("--seeds", type=int, default=300, help="seeds of the simulation before it gives up")
     chosen = parser.parse_args(arguments)
-    mutants = [mutant for mutant in MUTANTS if not chosen.names or any(name in mutant.name for name in chosen.names)]
+    mutants = [
+        mutant for mutant in MUTANTS if not chosen.names or any(name in mutant.name for name in chosen.names)
+    ]
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -41,15 +44,22 @@ def main(arguments: list[str]) -> int:
                 return 2
             caught = list(pool.map(lambda mutant: _play(mutant, copies, chosen.seeds), mutants))
     survivors = [mutant.name for mutant, noticed in zip(mutants, caught, strict=True) if not noticed]
-    print(f"{len(mutants)} mutants, {len(survivors)} not caught {survivors or ''}, {time.monotonic() - began_s:.0f} s")
+    print(
+        f"{len(mutants)} mutants, {len(survivors)} not caught {survivors or ''}, "
+        f"{time.monotonic() - began_s:.0f} s"
+    )
     return 1 if survivors else 0
 
 
-def _whole_passes(mutants: list[Mutant], copies: SimpleQueue[Path], seeds: int, pool: ThreadPoolExecutor) -> bool:
+def _whole_passes(
+    mutants: list[Mutant], copies: SimpleQueue[Path], seeds: int, pool: ThreadPoolExecutor
+) -> bool:
     """Whether everything that is to notice a mutant passes on the unbroken code: else it proves nothing."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     commands = [_tests(tests)] if tests else []
-    commands += [_simulation(rig, seeds) for rig in sorted({mutant.rig for mutant in mutants if mutant.simulated})]
+    commands += [
+        _simulation(rig, seeds) for rig in sorted({mutant.rig for mutant in mutants if mutant.simulated})
+    ]
 
     def check(command: list[str]) -> bool:
         copy = copies.get()
@@ -58,7 +68,10 @@ def _whole_passes(mutants: list[Mutant], copies: SimpleQueue[Path], seeds: int, 
         finally:
             copies.put(copy)
         if found.returncode:
-            print(f"the unbroken code does not pass {' '.join(command[1:])}:\n{found.stdout[-3000:]}{found.stderr[-3000:]}")
+            print(
+                "the unbroken code does not pass "
+                f"{' '.join(command[1:])}:\n{found.stdout[-3000:]}{found.stderr[-3000:]}"
+            )
         return found.returncode == 0
 
     return all(pool.map(check, commands))
@@ -73,7 +86,11 @@ def _play(mutant: Mutant, copies: SimpleQueue[Path], seeds: int) -> str:
             noticed = _noticed(mutant, copy, seeds)
     finally:
         copies.put(copy)
-    print(f"{mutant.name:50} {f'caught by {noticed}' if noticed else 'NOT CAUGHT'} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    print(
+        f"{mutant.name:50} {f'caught by {noticed}' if noticed else 'NOT CAUGHT'} "
+        f"({time.monotonic() - began_s:.0f} s)",
+        flush=True,
+    )
     return noticed
 
 
@@ -96,7 +113,10 @@ def _noticed(mutant: Mutant, copy: Path, seeds: int) -> str:
 
 
 def _broken(found: subprocess.CompletedProcess[str]) -> str:
-    raise RuntimeError(f"exit code {found.returncode} tells nothing about the mutant:\n{found.stdout[-2000:]}{found.stderr[-2000:]}")
+    raise RuntimeError(
+        f"exit code {found.returncode} tells nothing about the "
+        f"mutant:\n{found.stdout[-2000:]}{found.stderr[-2000:]}"
+    )
 
 
 def _simulation(rig: str, seeds: int, profile: str = "") -> list[str]:
@@ -110,7 +130,9 @@ def _tests(tests: list[str] | tuple[str, ...]) -> list[str]:
 
 def _run(command: list[str], copy: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    return subprocess.run(
+        command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Breaking the code on purpose: a mutant is a small change of the text, applied to a copy of the packages.
 
-Promises never to touch the checkout, and to fail loudly if the text that a mutant replaces is not there exactly once.
+Promises never to touch the checkout, and to fail loudly if the text that a mutant replaces is not there
+exactly once.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,13 +42,33 @@ class TextGone(Exception):
     """A mutant does not fit the code any more."""
 
 
+_LEXEME = re.compile(r"""\"(?:[^"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|\w+|\S""")
+
+
+def _pattern(code: str) -> re.Pattern[str]:
+    """Matches `code` however it is laid out: any white space, and a comma before a closing bracket."""
+    parts = [(r",?\s*" if lexeme in ")]}" else "") + re.escape(lexeme) for lexeme in _LEXEME.findall(code)]
+    body = code.strip()
+    before, _, after = code.partition(body)
+    return re.compile(
+        (re.escape(before) if before else r"(?<!\w)" * body[0].isidentifier())
+        + r"\s*".join(parts)
+        + (r"[ \t]*" + re.escape(after) if after else "")
+    )
+
+
 def broken_text(mutant: Mutant, root: Path = ROOT) -> str:
-    """The file's text with the mutation; `TextGone` if the text to replace is not there exactly once."""
+    """The file's text with the mutation; `TextGone` if the code to replace is not there exactly once."""
     text = (root / mutant.path).read_text(encoding="utf-8")
-    count = text.count(mutant.old)
+    found = list(_pattern(mutant.old).finditer(text))
+    count = len(found)
     if count != 1:
-        raise TextGone(f"mutant {mutant.name!r}: its text is {count} times in {mutant.path}; adapt it in tests/mutants/mutants.py")
-    return text.replace(mutant.old, mutant.new)
+        raise TextGone(
+            f"mutant {mutant.name!r}: its text is {count} times in {mutant.path}; adapt it in "
+            "tests/mutants/mutants.py"
+        )
+    (match,) = found
+    return text[: match.start()] + mutant.new + text[match.end() :]
 
 
 def copy_packages(target: Path) -> None:
@@ -54,7 +76,9 @@ def copy_packages(target: Path) -> None:
     target.mkdir(parents=True)
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("histories", "golden_deployment"))
+            shutil.copytree(
+                ROOT / name, target / name, ignore=shutil.ignore_patterns("histories", "golden_deployment")
+            )
         else:
             shutil.copy2(ROOT / name, target / name)
     if FETCHED.is_dir():

@@ -1,4 +1,5 @@
-"""Ways to break the mirroring of Kafka topics on purpose, and who should notice: without a broker where that is enough, else with one."""
+"""Ways to break the mirroring of Kafka topics on purpose, and who should notice: without a broker where that
+is enough, else with one."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ MIRRORING = (
     _mutant(
         "records from before the position are taken in again",
         "intake/log/mirrored_topics.py",
-        "            if not max(base, partitions[topic_id, segment.partition].next_offset) <= segment.offset <= end - segment.rows:",
-        "            if not 0 <= segment.offset <= end - segment.rows:",
+        "max(base, partitions[topic_id, segment.partition].next_offset) <= segment.offset",
+        "0 <= segment.offset",
         _OF_TOPICS,
     ),
     _mutant(
         "records from behind what was read count",
         "intake/log/mirrored_topics.py",
-        "<= segment.offset <= end - segment.rows:",
-        "<= segment.offset <= end:",
+        "<= segment.offset <= end - segment.rows",
+        "<= segment.offset <= end",
         _OF_TOPICS,
     ),
     _mutant(
@@ -125,7 +126,8 @@ MIRRORING = (
         "what comes later begins where from says",
         "intake/sources/kafka/mirror.py",
         '            self._begin(upstream, topics, found, "earliest")\n        self._add_missing(',
-        "            self._begin(upstream, topics, found, self._settings.beginning)\n        self._add_missing(",
+        "            self._begin(upstream, topics, found, self._settings.beginning)\n        "
+        "self._add_missing(",
         f"{_OF_SOURCES}::test_partitions_and_topics_that_come_later_begin_at_their_first_record",
     ),
     _mutant(

@@ -1,4 +1,5 @@
-"""Every known way to break the write path on purpose, and who should notice. Others stand in files of their own."""
+"""Every known way to break the write path on purpose, and who should notice. Others stand in files of their
+own."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ DURABILITY = (
         "append below the floor (memory)",
         "archiver/log/memory.py",
         "            if index < self._floor:\n                raise Trimmed(",
-        "            if index < self._floor:\n                return Appended.OK\n                raise Trimmed(",
+        "            if index < self._floor:\n                return Appended.OK\n                "
+        "raise Trimmed(",
         LOG_TESTS,
     ),
 )
@@ -93,7 +95,8 @@ ACKNOWLEDGING = (
         "an upload of unknown outcome counts as stored",
         "intake/write/flush.py",
         "            create_once(self._objects, key, file.data)\n",
-        "            create_once(self._objects, key, file.data)\n        except OutcomeUnknown:\n            pass\n",
+        "            create_once(self._objects, key, file.data)\n        except OutcomeUnknown:\n      "
+        "      pass\n",
         profile="cut off",
     ),
     Mutant(
@@ -121,13 +124,15 @@ APPENDING = (
         "an empty index counts as failed",
         "archiver/log/append_retry.py",
         "        unknown = True\n",
-        '        unknown = True\n        if log.tail() <= index:\n            raise RetryLater("the index is empty")\n',
+        '        unknown = True\n        if log.tail() <= index:\n            raise RetryLater("the '
+        'index is empty")\n',
         profile="lost replies",
     ),
     Mutant(
         "a refusal after an unknown outcome counts as failed",
         "archiver/log/append_retry.py",
-        "            # This try did nothing, but an earlier one may have: only the index can tell.\n            if not unknown:\n",
+        "            # This try did nothing, but an earlier one may have: only the index can tell.\n   "
+        "         if not unknown:\n",
         "            if attempt >= 0:\n",
         profile="lost replies and errors",
     ),
@@ -234,7 +239,8 @@ KEEPING = (
         "trim before the checkpoint is stored",
         "intake/log/checkpointer.py",
         "                newest = self._make(newest, entries)\n",
-        "                self._log.trim(entries[-1].index)\n                newest = self._make(newest, entries)\n",
+        "                self._log.trim(entries[-1].index)\n                newest = "
+        "self._make(newest, entries)\n",
     ),
     Mutant(
         "trim below the newest checkpoint",
@@ -261,13 +267,15 @@ KEEPING = (
         "a checkpoint forgets the producers",
         "intake/log/fold.py",
         "            self._producers.add(producer)\n        for transaction",
-        "            self._producers.add(producer)\n        self._producers = Producers()\n        for transaction",
+        "            self._producers.add(producer)\n        self._producers = Producers()\n        for "
+        "transaction",
     ),
     Mutant(
         "a checkpoint forgets the open transactions",
         "intake/log/fold.py",
         "            self._transactions.add(transaction)\n        self._ids",
-        "            self._transactions.add(transaction)\n        self._transactions = Transactions()\n        self._ids",
+        "            self._transactions.add(transaction)\n        self._transactions = "
+        "Transactions()\n        self._ids",
     ),
     Mutant(
         "a shelf forgets the gaps",
@@ -317,7 +325,8 @@ SOURCES = (
     Mutant(
         "the position is not in the entry of its records",
         "intake/write/flush.py",
-        "        refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)\n",
+        "        refusal = self._sequencer.append_moves(moves, key, len(file.data), "
+        "file.footer_sha256, file.segments)\n",
         "        self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)\n"
         "        refusal = self._sequencer.append_moves(moves)\n",
     ),
@@ -490,4 +499,15 @@ DELETING = (
     ),
 )
 
-MUTANTS = (*DURABILITY, *ACKNOWLEDGING, *APPENDING, *FOLDING, *KEEPING, *SOURCES, *DELETING, *MAPPING, *PUBLISHING, *MIRRORING)
+MUTANTS = (
+    *DURABILITY,
+    *ACKNOWLEDGING,
+    *APPENDING,
+    *FOLDING,
+    *KEEPING,
+    *SOURCES,
+    *DELETING,
+    *MAPPING,
+    *PUBLISHING,
+    *MIRRORING,
+)

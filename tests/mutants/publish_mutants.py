@@ -1,7 +1,9 @@
-"""Every rule of publishing, broken on purpose: commit, evidence, takeover, cleaning (`docs/protocols/publish.md`, `vacuum.md`).
+"""Every rule of publishing, broken on purpose: commit, evidence, takeover, cleaning
+(`docs/protocols/publish.md`, `vacuum.md`).
 
-Thirteen of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named where the rule is defence in
-depth, so that nothing goes wrong for as long as the others hold, or where one seed of very many needs it.
+Thirteen of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named
+where the rule is defence in depth, so that nothing goes wrong for as long as the others hold, or where one
+seed of very many needs it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ COMMITTING = (
         f"            {ASKED}"
         "            if swapped.outcome is not SwapOutcome.APPLIED:\n"
         "                found = load_table(self._tables, target, ledger.table_uuid)\n"
-        "                prepared = prepare(look if found is None else replace(look, view=found), ledger) or prepared\n"
+        "                prepared = prepare(look if found is None else replace(look, view=found), "
+        "ledger) or prepared\n"
         f"                {ASKED}"
         "            if swapped.outcome is SwapOutcome.UNKNOWN:\n",
         profile="lost replies",
@@ -40,7 +43,8 @@ COMMITTING = (
         "archiver/catalog/commit.py",
         "self._leader.epoch, commit_id, choice.reached)",
         "self._leader.epoch, commit_id, tuple(\n"
-        "                max((item.archive.end for item in choice.offered if item.archive.partition == at), default=0)\n"
+        "                max((item.archive.end for item in choice.offered if item.archive.partition == "
+        "at), default=0)\n"
         "                for at in range(len(choice.reached))\n"
         "            ))",
     ),
@@ -117,8 +121,10 @@ COMMITTING = (
     _simulated(
         "retention's start counts for nothing (C1)",
         "archiver/catalog/evidence.py",
-        "    vector = tuple(max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions))",
-        "    vector = tuple(0 if partition in starts else evidence.offset(partition) for partition in range(partitions))",
+        "    vector = tuple(max(evidence.offset(partition), starts.get(partition, 0)) for partition in "
+        "range(partitions))",
+        "    vector = tuple(0 if partition in starts else evidence.offset(partition) for partition in "
+        "range(partitions))",
         EVIDENCE_TESTS,
     ),
     _tested(
@@ -138,8 +144,8 @@ COMMITTING = (
     _simulated(
         "what others changed expires and nobody tells",
         "archiver/catalog/commit.py",
-        "            return {**stamp, **taken_over, **told, ",
-        "            return {**stamp, **taken_over, ",
+        "                **taken_over, **told,",
+        "                **taken_over,",
         ("tests/integration/test_foreign_hands.py",),
     ),
     _tested(
@@ -193,8 +199,8 @@ CLEANING = (
     _simulated(
         "delete before unlink: what is retired goes while the table names it",
         "reconcile/snapshot/unreferenced_objects.py",
-        "        if info.key in folder.named or ledger.pending_file",
-        "        if (info.key in folder.named and key.end > ledger.start(key.partition)) or ledger.pending_file",
+        "            info.key in folder.named or ledger.pending_file",
+        "            (info.key in folder.named and key.end > ledger.start(key.partition)) or ledger.pending_file",
         ORPHAN_TESTS,
     ),
     _simulated(
@@ -208,7 +214,8 @@ CLEANING = (
         "the cleaner looks at the current snapshot alone (D1)",
         "archiver/catalog/memory.py",
         "        for snapshot in _state(view).snapshots.values():\n            yield from (",
-        "        for snapshot in [_state(view).snapshots[key] for key in (view.snapshot_id,) if key]:\n            yield from (",
+        "        for snapshot in [_state(view).snapshots[key] for key in (view.snapshot_id,) if "
+        "key]:\n            yield from (",
     ),
     _simulated(
         "nobody reads a killed archive that alone has its records",
@@ -234,7 +241,8 @@ CLEANING = (
     _tested(
         "skip CONDEMN: what is not needed goes at once",
         "reconcile/vacuum/clean.py",
-        "        if keys:\n            append_in_parts(self._parts.leader, keys, lambda part, _: pb.Condemned(",
+        "        if keys:\n            append_in_parts(self._parts.leader, keys, lambda part, _: "
+        "pb.Condemned(",
         "        for key in keys:\n            self._parts.objects.delete(key)\n        if not keys:\n"
         "            append_in_parts(self._parts.leader, keys, lambda part, _: pb.Condemned(",
         ("tests/unit/test_clean_run.py",),
@@ -256,7 +264,8 @@ CLEANING = (
     _tested(
         "behind the cut everything of somebody else is taken for an ancestor (D3)",
         "reconcile/snapshot/retention_floor.py",
-        "    return snapshot.sequence_number < oldest and (is_foreign_removal(snapshot) or change_of(snapshot) is not None)",
+        "    return snapshot.sequence_number < oldest and (is_foreign_removal(snapshot) or "
+        "change_of(snapshot) is not None)",
         "    return snapshot.sequence_number < oldest",
         LINE_TESTS,
     ),

@@ -13,47 +13,68 @@ def _mutant(name: str, file: str, old: str, new: str, tests: tuple[str, ...] = P
 
 
 MAPPING = (
-    _mutant("bytes are thrown away without a look", "codec.py", "_without(payloads, whole)", "_without(payloads, whole | True)"),
+    _mutant(
+        "bytes are thrown away without a look",
+        "codec.py",
+        "_without(payloads, whole)",
+        "_without(payloads, whole | True)",
+    ),
     _mutant(
         "the first of two map values stands",
-        "engine_protobuf.py",
+        "protobuf/complete_engine.py",
         "result[_value(tree.key, entry.f1)] = _value(tree, entry.f2)",
         "result.setdefault(_value(tree.key, entry.f1), _value(tree, entry.f2))",
     ),
     _mutant(
         "unknown fields are dropped by the complete engine",
-        "engine_protobuf.py",
+        "protobuf/complete_engine.py",
         "    if len(UnknownFieldSet(message)) == 0:",
         "    if len(UnknownFieldSet(message)) >= 0:",
     ),
     _mutant(
         "two members of a oneof stand",
-        "wire_judge.py",
+        "protobuf/complete_wire.py",
         "        elif one.oneof is not None:",
         "        elif one.oneof is not None and recursive:",
     ),
     _mutant(
         "the fast engine sees no double map key",
-        "wire_columns.py",
+        "protobuf/wire_columns.py",
         "    if len(lengths) == 0 or lengths.max() < 2:",
         "    if len(lengths) >= 0:",
     ),
-    _mutant("the fast engine sees no oneof set twice", "wire_columns.py", "        if (count > 1).any():", "        if (count > 2).any():"),
-    _mutant("names differ by case", "names.py", "while name.lower() in used:", "while name in used:", PAGE),
+    _mutant(
+        "the fast engine sees no oneof set twice",
+        "protobuf/wire_columns.py",
+        "        if (count > 1).any():",
+        "        if (count > 2).any():",
+    ),
+    _mutant(
+        "names differ by case",
+        "protobuf/column_names.py",
+        "while name.lower() in used:",
+        "while name in used:",
+        PAGE,
+    ),
     _mutant(
         "recursion is cut one level early",
-        "tree_build.py",
+        "protobuf/tree_build.py",
         "above.count(message.full_name) > self._depth",
         "above.count(message.full_name) >= max(self._depth, 1)",
         PAGE,
     ),
     _mutant(
         "extensions are unknown fields",
-        "tree_build.py",
+        "protobuf/tree_build.py",
         "        if descriptor.is_extendable:",
         "        if descriptor.is_extendable and not path and self._depth > 5:",
     ),
-    _mutant("every repeated number is packed", "tree_build.py", "packed=descriptor.is_packed)", "packed=True)"),
+    _mutant(
+        "every repeated number is packed",
+        "protobuf/tree_build.py",
+        "packed=descriptor.is_packed)",
+        "packed=True)",
+    ),
     _mutant(
         "an envelope's indexes are counted only",
         "envelope.py",
@@ -68,11 +89,17 @@ MAPPING = (
     ),
     _mutant(
         "nanoseconds may be anything",
-        "values.py",
-        "    good = (seconds >= SECONDS_MIN) & (seconds <= SECONDS_MAX) & (nanos >= 0) & (nanos <= NANOS_MAX)",
+        "protobuf/values.py",
+        "    good = (seconds >= SECONDS_MIN) & (seconds <= SECONDS_MAX) & (nanos >= 0) & (nanos <= "
+        "NANOS_MAX)",
         "    good = (seconds >= SECONDS_MIN) & (seconds <= SECONDS_MAX)",
     ),
-    _mutant("numbers in JSON are whole", "json_values.py", "    return int(value) if whole else value", "    return int(value)"),
+    _mutant(
+        "numbers in JSON are whole",
+        "protobuf/json_values.py",
+        "    return int(value) if whole else value",
+        "    return int(value)",
+    ),
     _mutant(
         "rows change places with their neighbours",
         "splice.py",
@@ -81,13 +108,13 @@ MAPPING = (
     ),
     _mutant(
         "what was learned is taken for granted",
-        "ptars_reader.py",
+        "protobuf/ptars_reader.py",
         "        exact = self._exact(wire, payloads) if check else None",
         "        exact = np.ones(length, np.bool_) if check else None",
     ),
     _mutant(
         "messages beyond the recursion depth are not looked into",
-        "engine_protobuf.py",
+        "protobuf/complete_engine.py",
         "recursive=True)) if _has_encoded(tree) else None",
         "recursive=True)) if not tree.fields else None",
     ),

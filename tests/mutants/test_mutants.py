@@ -45,8 +45,12 @@ def test_a_survivor_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """A comment changes nothing; a fold that knows no format is noticed."""
     tests = ("tests/unit/test_sequencer.py::test_a_topic_is_declared_once",)
     formats = "ENTRY_FORMATS = (1, 2, 3, 4)"
-    harmless = Mutant("harmless", "intake/log/entry_format.py", formats, f"{formats}  # still", tests, simulated=False)
-    harmful = Mutant("harmful", "intake/log/entry_format.py", formats, "ENTRY_FORMATS = (7, 8)", tests, simulated=False)
+    harmless = Mutant(
+        "harmless", "intake/log/entry_format.py", formats, f"{formats}  # still", tests, simulated=False
+    )
+    harmful = Mutant(
+        "harmful", "intake/log/entry_format.py", formats, "ENTRY_FORMATS = (7, 8)", tests, simulated=False
+    )
     monkeypatch.setattr(playing, "MUTANTS", (harmless, harmful))
     assert playing.main(["--jobs", "1"]) == 1
     said = capsys.readouterr().out

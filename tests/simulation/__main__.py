@@ -1,7 +1,8 @@
 """The simulation from the command line.
 
-`python -m tests.simulation` plays many seeds of both rigs and prints how many a minute; `--rig NAME` plays one of them, `--seed N` one
-seed, and `--trace` shows every step of it. Exit code 1 if something does not hold.
+`python -m tests.simulation` plays many seeds of both rigs and prints how many a minute; `--rig NAME` plays
+one of them, `--seed N` one seed, and `--trace` shows every step of it. Exit code 1 if something does not
+hold.
 """
 
 from __future__ import annotations
@@ -31,11 +32,21 @@ RIGS: dict[str, tuple[Callable[..., Result], tuple[Profile, ...]]] = {
 def main(arguments: list[str]) -> int:
     """Play what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--rig", choices=[*RIGS, "both"], default="both", help="which rig; one seed alone is of intake unless it is named")
+    parser.add_argument(
+        "--rig",
+        choices=[*RIGS, "both"],
+        default="both",
+        help="which rig; one seed alone is of intake unless it is named",
+    )
     parser.add_argument("--seed", type=int, help="play this one only")
     parser.add_argument("--trace", action="store_true", help="show every step (with --seed)")
     parser.add_argument("--runs", type=int, default=20_000, help="how many seeds to play")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (with --profile: a multiple of the number of profiles)")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        help="the first of them (with --profile: a multiple of the number of profiles)",
+    )
     parser.add_argument("--profile", help="only seeds of this kind of trouble (with --rig)")
     parser.add_argument("--jobs", type=int, default=1, help="processes to play them in")
     parser.add_argument("--failures", type=int, default=1, help="stop a rig after so many seeds that failed")
@@ -63,7 +74,9 @@ def _one(rig: str, seed: int, *, trace: bool) -> int:
     result = RIGS[rig][0](seed, keep_lines=trace)
     for line in result.lines:
         print(line)
-    print(f"{rig} seed {seed}, {result.profile}: {result.steps} steps, digest {result.digest}, {result.counts}")
+    print(
+        f"{rig} seed {seed}, {result.profile}: {result.steps} steps, digest {result.digest}, {result.counts}"
+    )
     if result.violation is None:
         return 0
     print(f"VIOLATION {result.violation}")
@@ -80,12 +93,18 @@ def _many(rig: str, seeds: range, jobs: int, failures_max: int) -> int:
         if result.violation is not None:
             failures += 1
             print(f"{rig} seed {result.seed}, {result.profile}: VIOLATION {result.violation}", flush=True)
-            again = f"make simulate RIG={rig} SEED={result.seed} (python -m tests.simulation --rig {rig} --seed {result.seed} --trace)"
+            again = (
+                f"make simulate RIG={rig} SEED={result.seed} (python -m tests.simulation --rig {rig} "
+                f"--seed {result.seed} --trace)"
+            )
             print(f"  again, step by step: {again}", flush=True)
             if failures >= failures_max:
                 break
     took_s = time.monotonic() - began_s
-    print(f"{rig}: {played} schedules, {failures} failed; {steps} steps in {took_s:.1f} s: {played / took_s * 60:.0f} schedules a minute")
+    print(
+        f"{rig}: {played} schedules, {failures} failed; {steps} steps in {took_s:.1f} s: "
+        f"{played / took_s * 60:.0f} schedules a minute"
+    )
     print(f"looked at: {dict(counts)}")
     return 1 if failures or not played else 0
 

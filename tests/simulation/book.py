@@ -1,6 +1,7 @@
 """Who sent what, and what they were told: what the world is compared with in the end.
 
-Knows nothing of logs and folds. Promises that an answer, once given, is never forgotten: a second one that differs is a violation.
+Knows nothing of logs and folds. Promises that an answer, once given, is never forgotten: a second one that
+differs is a violation.
 """
 
 from __future__ import annotations
@@ -78,12 +79,20 @@ class Book:
         if _UNEXPECTED.search(acknowledgement.error or ""):
             raise Violation("nothing breaks", f"{sent.value!r} was answered {acknowledgement.error}")
         if (offset is None) == (outcome == "ok"):
-            raise Violation("an offset comes with ok and only then", f"{sent.value!r} is {outcome} at {offset}")
+            raise Violation(
+                "an offset comes with ok and only then", f"{sent.value!r} is {outcome} at {offset}"
+            )
         if acknowledgement.partition != sent.tp[1]:
-            raise Violation("a record goes where it was sent", f"{sent.value!r} went to partition {acknowledgement.partition}")
+            raise Violation(
+                "a record goes where it was sent",
+                f"{sent.value!r} went to partition {acknowledgement.partition}",
+            )
         if outcome == "ok":
             if sent.offset not in (None, offset):
-                raise Violation("a repetition has the offsets of the first", f"{sent.value!r} is at {sent.offset} and then at {offset}")
+                raise Violation(
+                    "a repetition has the offsets of the first",
+                    f"{sent.value!r} is at {sent.offset} and then at {offset}",
+                )
             sent.offset = offset
         if outcome != "unknown":
             sent.open_attempts -= 1

@@ -1,7 +1,8 @@
 """Those who send records: plain ones, and idempotent ones that send again until they know.
 
-What an actor keeps in itself is its durable list of what it sent. Promises to behave as a client must: a sequence number is used for one
-record only, nothing new is sent before what was sent is settled, and what cannot be settled is given up with its producer.
+What an actor keeps in itself is its durable list of what it sent. Promises to behave as a client must: a
+sequence number is used for one record only, nothing new is sent before what was sent is settled, and what
+cannot be settled is given up with its producer.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ class PlainWriter:
             self._left -= 1
             stream = process.name  # another process of the same writer is another sender
             chosen = [self._random.choice(station.partitions()) for _ in range(self._random.randrange(1, 4))]
-            outgoing = [Outgoing(tp, [self._world.book.record(stream, tp) for _ in range(self._random.randrange(1, 4))]) for tp in chosen]
+            outgoing = [
+                Outgoing(
+                    tp, [self._world.book.record(stream, tp) for _ in range(self._random.randrange(1, 4))]
+                )
+                for tp in chosen
+            ]
             station.send(outgoing)
             arrived = all(is_settled(one.records) for one in outgoing)
             failures = 0 if arrived else failures + 1
@@ -71,7 +77,8 @@ class Lane:
     """A batch was refused because a part of it is new: from now on the window goes record by record."""
 
     def batches(self, choices: random.Random) -> list[tuple[int, int]]:
-        """Places in the window from which and to which to send now, at most as many as may be on their way."""
+        """Places in the window from which and to which to send now, at most as many as may be on their
+        way."""
         rows = len(self.window)
         sizes = self.cut
         if self.torn:
@@ -104,7 +111,11 @@ class Lane:
 
 def cut_into(choices: random.Random, rows: int, pieces_max: int) -> list[int]:
     """Sizes that add up to `rows`."""
-    places = sorted(choices.sample(range(1, rows), min(choices.randrange(pieces_max), rows - 1))) if rows > 1 else []
+    places = (
+        sorted(choices.sample(range(1, rows), min(choices.randrange(pieces_max), rows - 1)))
+        if rows > 1
+        else []
+    )
     return [end - start for start, end in zip([0, *places], [*places, rows], strict=True)]
 
 
@@ -140,7 +151,9 @@ class IdempotentProducer:
 
     def _fill(self, station: Station) -> None:
         """New records for partitions in which nothing is open."""
-        if self._left <= 0 or (any(lane.window for lane in self._lanes.values()) and self._random.random() < 0.5):
+        if self._left <= 0 or (
+            any(lane.window for lane in self._lanes.values()) and self._random.random() < 0.5
+        ):
             return
         self._left -= 1
         stream = f"{self.name} {self._producer}"
@@ -190,7 +203,9 @@ class IdempotentProducer:
             lane.torn = True
         if refusal == "forgotten":
             if not lane.recut:
-                raise Violation("the last five batches are remembered", f"{self.name}: {one.stamp} of {lane.cut}")
+                raise Violation(
+                    "the last five batches are remembered", f"{self.name}: {one.stamp} of {lane.cut}"
+                )
             for sent in one.records:
                 sent.is_there = True
         lane.remember(one)
@@ -207,7 +222,9 @@ class IdempotentProducer:
         station.process.require_current()
         wrong = [refusal for refusal in refusals if refusal not in (None, "barrier", "unknown_producer")]
         if wrong:
-            raise Violation("the last five batches are remembered", f"{self.name} repeats {repeated}: {refusals}")
+            raise Violation(
+                "the last five batches are remembered", f"{self.name} repeats {repeated}: {refusals}"
+            )
         if "unknown_producer" in refusals:
             self._give_up()
 
@@ -217,6 +234,7 @@ class IdempotentProducer:
         return [Outgoing(tp, [self._world.book.record(f"{station.process.name} company", tp)])]
 
     def _give_up(self) -> None:
-        """The log does not know the producer any more: what is open stays open, and another producer begins."""
+        """The log does not know the producer any more: what is open stays open, and another producer
+        begins."""
         self._producer = None
         self._lanes.clear()

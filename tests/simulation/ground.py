@@ -1,4 +1,5 @@
-"""What really is: the shared log and object store, every entry there ever was, and the invariants that are cheap enough to check at once.
+"""What really is: the shared log and object store, every entry there ever was, and the invariants that are
+cheap enough to check at once.
 
 Nothing here is trimmed or crashes, so it is what the processes are judged by. Must never be read by an actor.
 """
@@ -91,14 +92,22 @@ class Ground:
 
     def _look(self, index: int, data: bytes) -> None:
         if index != len(self.entries):
-            raise Violation("the log is dense", f"an entry came in at {index}, the log ended at {len(self.entries)}")
+            raise Violation(
+                "the log is dense", f"an entry came in at {index}, the log ended at {len(self.entries)}"
+            )
         self.entries.append(data)
         self._check(index, pb.IntakeEntry.FromString(data), self.fold.apply(index, data))
 
     def named_keys(self) -> set[str]:
         """Keys of the intake files in which there are records that count and are not archived."""
-        tps = [(topic.topic_id, number) for topic in self.fold.topics_by_id.values() for number in range(topic.partitions)]
-        return {segment.file.key for tp in tps for segment in self.fold.segments(tp, self.watermarks.get(tp, 0))}
+        tps = [
+            (topic.topic_id, number)
+            for topic in self.fold.topics_by_id.values()
+            for number in range(topic.partitions)
+        ]
+        return {
+            segment.file.key for tp in tps for segment in self.fold.segments(tp, self.watermarks.get(tp, 0))
+        }
 
     def partitions(self) -> list[TopicPartition]:
         """Every topic partition, in order of declaration, but for those of the doomed topic."""
@@ -115,14 +124,21 @@ class Ground:
         for tp in self.partitions():
             stable = self.fold.stable_offset(tp)
             if stable < self._stable.get(tp, 0):
-                raise Violation("the stable offset never goes back", f"of {tp} from {self._stable[tp]} to {stable} at entry {index}")
+                raise Violation(
+                    "the stable offset never goes back",
+                    f"of {tp} from {self._stable[tp]} to {stable} at entry {index}",
+                )
             self._stable[tp] = stable
 
     def _check_gone(self, index: int, entry: pb.IntakeEntry, applied: Applied) -> None:
         """Nothing lands in a topic that was deleted, and nobody is shown it."""
         if entry.WhichOneof("body") == "deleted":
             self._gone.add(TopicId(entry.deleted.topic_id.hex()))
-        late = [landed.tp for landed in applied.landed if landed.segment is not None and landed.tp[0] in self._gone]
+        late = [
+            landed.tp
+            for landed in applied.landed
+            if landed.segment is not None and landed.tp[0] in self._gone
+        ]
         if late or self._gone & self.fold.topics_by_id.keys():
             raise Violation("a deleted topic takes nothing", f"entry {index} brings records to {late}")
 
@@ -142,28 +158,46 @@ class Ground:
     def _check_files(self, index: int, entry: pb.IntakeEntry, applied: Applied) -> None:
         segments = [landed.segment for landed in applied.landed if landed.segment is not None]
         if segments and self.objects.info(entry.file.key) is None:
-            raise Violation("a named file exists", f"entry {index} names {entry.file.key}, which is not there")
+            raise Violation(
+                "a named file exists", f"entry {index} names {entry.file.key}, which is not there"
+            )
         for segment in segments:
             if segment.floor_us < self._tick_us:
-                raise Violation("ticks hold", f"entry {index} has records from {segment.floor_us} on, after a tick at {self._tick_us}")
+                raise Violation(
+                    "ticks hold",
+                    f"entry {index} has records from {segment.floor_us} on, after a tick at {self._tick_us}",
+                )
             written_ms = int(entry.file.key.rpartition("/")[2].partition("-")[0])
             if written_ms < self._barrier_ms:
-                raise Violation("barriers hold", f"entry {index} brings a file of {written_ms}, after a barrier at {self._barrier_ms}")
+                raise Violation(
+                    "barriers hold",
+                    f"entry {index} brings a file of {written_ms}, after a barrier at {self._barrier_ms}",
+                )
 
     def _check_epochs(self, index: int, entry: pb.IntakeEntry, applied: Applied) -> None:
-        """Nothing of an old epoch counts once a newer one was opened, or the epoch was closed by a time-out."""
+        """Nothing of an old epoch counts once a newer one was opened, or the epoch was closed by a
+        time-out."""
         if applied.producer is not None:
             self._epochs[applied.producer[0]] = applied.producer[1]
         ended = entry.transaction
         if entry.WhichOneof("body") == "transaction" and applied.refusal is None:
             if ended.epoch < self._epochs[ended.producer_id]:
-                raise Violation("an old epoch touches nothing", f"entry {index} ends a transaction with epoch {ended.epoch}")
+                raise Violation(
+                    "an old epoch touches nothing",
+                    f"entry {index} ends a transaction with epoch {ended.epoch}",
+                )
             if ended.fence:
                 self._epochs[ended.producer_id] = ended.epoch + 1
         stamps = [segment.producer for group in entry.file.topics for segment in group.segments]
         for landed, stamp in zip(applied.landed, stamps, strict=True):
-            if landed.segment is not None and stamp.ByteSize() and stamp.epoch < self._epochs.get(stamp.producer_id, 0):
-                raise Violation("an old epoch touches nothing", f"entry {index} has records of epoch {stamp.epoch}")
+            if (
+                landed.segment is not None
+                and stamp.ByteSize()
+                and stamp.epoch < self._epochs.get(stamp.producer_id, 0)
+            ):
+                raise Violation(
+                    "an old epoch touches nothing", f"entry {index} has records of epoch {stamp.epoch}"
+                )
 
 
 def _damaged(data: bytes) -> bytes:

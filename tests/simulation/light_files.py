@@ -1,4 +1,5 @@
-"""Intake files in a form that costs next to nothing, for most runs: the format is pure, and what a file holds is all that matters here.
+"""Intake files in a form that costs next to nothing, for most runs: the format is pure, and what a file holds
+is all that matters here.
 
 One seed in eight uses the real format. Reads both.
 """
@@ -43,7 +44,18 @@ def _encode(flush: SortedFlush, part: Part, row_group_bytes: int, log_index: int
     placed: list[PlacedSegment] = []
     first_row = 0
     for one in flush.segments[part.first_segment : part.end_segment]:
-        placed.append(PlacedSegment(one.topic_id, one.partition, 0, first_row, one.rows, one.raw_bytes, one.accept_max_us, one.stamp))
+        placed.append(
+            PlacedSegment(
+                one.topic_id,
+                one.partition,
+                0,
+                first_row,
+                one.rows,
+                one.raw_bytes,
+                one.accept_max_us,
+                one.stamp,
+            )
+        )
         first_row += one.rows
     data = _MAGIC + marshal.dumps((log_index, list(zip(values, accept_us, strict=True))))
     return IntakeFileBytes(data, hashlib.sha256(data).digest(), tuple(placed))

@@ -21,14 +21,22 @@ class Sightings:
     def see(self, tp: TopicPartition, offset: int, value: bytes) -> None:
         """A reader sees that record there."""
         if self.values.setdefault((tp, offset), value) != value:
-            raise Violation("what was read stays", f"{tp} {offset} was {self.values[tp, offset]!r} and then {value!r}")
+            raise Violation(
+                "what was read stays", f"{tp} {offset} was {self.values[tp, offset]!r} and then {value!r}"
+            )
 
 
 class Archiver:
     """Says how far everything is archived; what it archives counts as read."""
 
     def __init__(
-        self, name: str, world: World, choices: random.Random, is_over: Callable[[], bool], files: Files, sightings: Sightings
+        self,
+        name: str,
+        world: World,
+        choices: random.Random,
+        is_over: Callable[[], bool],
+        files: Files,
+        sightings: Sightings,
     ) -> None:
         self.name = name
         self._world = world
@@ -67,7 +75,13 @@ class Reader:
     """Folds the log, from wherever it can, and reads what is stable."""
 
     def __init__(
-        self, name: str, world: World, choices: random.Random, is_over: Callable[[], bool], files: Files, sightings: Sightings
+        self,
+        name: str,
+        world: World,
+        choices: random.Random,
+        is_over: Callable[[], bool],
+        files: Files,
+        sightings: Sightings,
     ) -> None:
         self.name = name
         self._world = world
@@ -94,7 +108,9 @@ class Reader:
         for tp in station.partitions():
             stable, start = backlog.stable_offset(tp), read_to.get(tp, 0)
             if stable < start:
-                raise Violation("the stable offset never goes back", f"a reader saw {start} of {tp} and then {stable}")
+                raise Violation(
+                    "the stable offset never goes back", f"a reader saw {start} of {tp} and then {stable}"
+                )
             for segment in backlog.segments(tp, start):
                 if segment.base >= stable:
                     break

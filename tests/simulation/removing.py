@@ -1,7 +1,8 @@
-"""Topics that come and go: several processes declare one name, send to it, delete it, and declare it again, each behind the others' backs.
+"""Topics that come and go: several processes declare one name, send to it, delete it, and declare it again,
+each behind the others' backs.
 
-What becomes of its records nobody asks in the end; the ground sees to it that nothing lands in a topic that was deleted. It is left alone
-by all others, whose records must not suffer from it.
+What becomes of its records nobody asks in the end; the ground sees to it that nothing lands in a topic that
+was deleted. It is left alone by all others, whose records must not suffer from it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ FAULTY_STEPS = 700
 CALM_STEPS = 60_000
 """A checkpoint looks at every shelf there is: with one at every fourth entry, a long log takes its time."""
 SOURCES_EVERY = 5
-"""In one seed of so many, sources are taken in as well; in those of every kind of trouble, for no kind's number divides it."""
+"""In one seed of so many, sources are taken in as well; in those of every kind of trouble, for no kind's
+number divides it."""
 
 REMOVERS_EVERY = 7
 """In one seed of so many, a topic comes and goes."""
@@ -71,7 +72,8 @@ class _Run:
         self._schedule = Schedule(seed, profile, trace)
         choices = random.Random(seed ^ 0x5EED)
         settings = LogSettings.model_construct(
-            # As small as the second, a flush of a few batches takes several entries; settings that are read from a file may not be.
+            # As small as the second, a flush of a few batches takes several entries; settings that are read
+            # from a file may not be.
             entry_bytes_max=choices.choice((1 << 19, 700)),
             append_attempts_max=choices.choice((1, 2, 4)),
             append_backoff=0.05,
@@ -97,21 +99,36 @@ class _Run:
 
         world = self._world
         self._busy.extend(PlainWriter(f"plain{n}", world, own(), load()) for n in range(choices.randrange(3)))
-        self._busy.extend(IdempotentProducer(f"idem{n}", world, own(), load()) for n in range(choices.randrange(1, 3)))
+        self._busy.extend(
+            IdempotentProducer(f"idem{n}", world, own(), load()) for n in range(choices.randrange(1, 3))
+        )
         names = choices.randrange(1, 3)
-        self._busy.extend(TransactionalProducer(f"trans{n}", f"tx{n % names}", world, own(), load()) for n in range(choices.randrange(3)))
-        others: list[Actor] = [Leader(f"leader{n}", world, own(), self._is_over) for n in range(choices.choice((1, 1, 2)))]
-        others.extend(Keeper(f"keeper{n}", world, own(), self._is_over) for n in range(choices.choice((0, 1, 1, 2))))
-        others.extend(Cleaner(f"cleaner{n}", world, own(), self._is_over) for n in range(choices.choice((0, 0, 1, 2))))
+        self._busy.extend(
+            TransactionalProducer(f"trans{n}", f"tx{n % names}", world, own(), load())
+            for n in range(choices.randrange(3))
+        )
+        others: list[Actor] = [
+            Leader(f"leader{n}", world, own(), self._is_over) for n in range(choices.choice((1, 1, 2)))
+        ]
+        others.extend(
+            Keeper(f"keeper{n}", world, own(), self._is_over) for n in range(choices.choice((0, 1, 1, 2)))
+        )
+        others.extend(
+            Cleaner(f"cleaner{n}", world, own(), self._is_over) for n in range(choices.choice((0, 0, 1, 2)))
+        )
         if choices.random() < 0.5:
             others.append(Archiver("archiver", world, own(), self._is_over, self._files, self._sightings))
         if choices.random() < 0.7:
             others.append(Reader("reader", world, own(), self._is_over, self._files, self._sightings))
         if self._seed % SOURCES_EVERY == SOURCES_EVERY // 2:
             upstream = Upstream(world.book, own())
-            self._busy.extend(SourceTaker(f"source{n}", world, own(), upstream) for n in range(choices.randrange(1, 4)))
+            self._busy.extend(
+                SourceTaker(f"source{n}", world, own(), upstream) for n in range(choices.randrange(1, 4))
+            )
         if self._seed % REMOVERS_EVERY == REMOVERS_EVERY // 2:
-            self._busy.extend(Remover(f"remover{n}", world, own(), load()) for n in range(choices.randrange(1, 4)))
+            self._busy.extend(
+                Remover(f"remover{n}", world, own(), load()) for n in range(choices.randrange(1, 4))
+            )
         for actor in [*self._busy, *others]:
             self._schedule.add(actor)
 
@@ -125,8 +142,11 @@ class _Run:
         try:
             self._schedule.run(FAULTY_STEPS, CALM_STEPS)
             if len(self._ground.fold.transactions):
-                # A request that arrived after everybody had gone has begun one; in the world outside the leader is never gone.
-                self._schedule.add(Leader("last leader", self._world, random.Random(self._seed), self._is_over))
+                # A request that arrived after everybody had gone has begun one; in the world outside the
+                # leader is never gone.
+                self._schedule.add(
+                    Leader("last leader", self._world, random.Random(self._seed), self._is_over)
+                )
                 self._schedule.run(FAULTY_STEPS, CALM_STEPS)
             counts = judge(self._ground, self._world.book, self._files, self._sightings)
             counts |= self._world.book.answers | self._ground.met
@@ -139,7 +159,15 @@ class _Run:
             violation = f"nothing breaks: {traceback.format_exc()}"
         if violation is not None:
             self._schedule.note("-", violation)
-        return Result(self._seed, self._profile.name, self._schedule.steps, self._trace.digest(), violation, counts, self._trace.lines)
+        return Result(
+            self._seed,
+            self._profile.name,
+            self._schedule.steps,
+            self._trace.digest(),
+            violation,
+            counts,
+            self._trace.lines,
+        )
 
 
 class _Alarm(logging.Handler):
@@ -148,12 +176,15 @@ class _Alarm(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, ArchiverError):
-            raise Violation("nothing breaks", f"{record.getMessage()}: {type(error).__name__}: {error}") from error
+            raise Violation(
+                "nothing breaks", f"{record.getMessage()}: {type(error).__name__}: {error}"
+            ) from error
 
 
 @contextmanager
 def alarmed(*packages: str) -> Iterator[None]:
-    """Let no error of these packages pass unseen; the warnings of faults that the product meets are not worth a line."""
+    """Let no error of these packages pass unseen; the warnings of faults that the product meets are not worth
+    a line."""
     alarm = _Alarm(logging.ERROR)
     before = [(logger, logger.level, logger.propagate) for logger in map(logging.getLogger, packages)]
     for logger, _, _ in before:

@@ -1,8 +1,9 @@
 """The one thread in which every simulated process runs, and the one seed that decides everything.
 
-Owns simulated time, the processes and the requests on their way. A process runs until its next step (`step`), where the seed decides who
-goes on and what happens to it meanwhile. Promises that the same seed gives the same run: nothing here depends on real time, hash order or
-threads. Must never be asked for anything by a process that is dead: `step` does not return to it.
+Owns simulated time, the processes and the requests on their way. A process runs until its next step (`step`),
+where the seed decides who goes on and what happens to it meanwhile. Promises that the same seed gives the
+same run: nothing here depends on real time, hash order or threads. Must never be asked for anything by a
+process that is dead: `step` does not return to it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _GHOSTS_MAX = 3
 
 
 class Violation(BaseException):
-    """An invariant does not hold; `invariant` names it. Not an `Exception`, so that no product code catches it."""
+    """An invariant does not hold; `invariant` names it. Not an `Exception`, so that no product code catches
+    it."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
@@ -48,7 +50,8 @@ class Actor(Protocol):
     name: str
 
     def live(self, process: Process) -> None:
-        """Do what is left to do. Returns when all is done; an `ArchiverError` ends the process, and another one follows."""
+        """Do what is left to do. Returns when all is done; an `ArchiverError` ends the process, and another
+        one follows."""
 
 
 class Process:
@@ -113,7 +116,9 @@ class Trace:
 
     def digest(self) -> str:
         """Of all events so far."""
-        return hashlib.blake2b("".join(f"{line}\n" for line in self._lines).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(
+            "".join(f"{line}\n" for line in self._lines).encode(), digest_size=16
+        ).hexdigest()
 
 
 class Schedule:
@@ -155,23 +160,34 @@ class Schedule:
         """What happens to a request of that process."""
         if self.now_us < process.cut_until_us and not self.calm:
             return Fate.LATE if self.random.random() < 0.2 else Fate.DROPPED
-        return _drawn(self.random, self.profile.fates, Fate.FINE, self._fates_sum) if not self.calm else Fate.FINE
+        return (
+            _drawn(self.random, self.profile.fates, Fate.FINE, self._fates_sum)
+            if not self.calm
+            else Fate.FINE
+        )
 
     def strikes(self) -> bool:
         """Whether a bit goes wrong now."""
         return not self.calm and self.random.random() < self.profile.damage
 
     def run(self, faulty_steps: int, calm_steps: int) -> None:
-        """Let everybody work, with faults for so many steps. Raises `Violation`, among others if somebody has not finished `calm_steps`
-        after the faults have stopped.
+        """Let everybody work, with faults for so many steps. Raises `Violation`, among others if somebody has
+        not finished `calm_steps` after the faults have stopped.
         """
         try:
             while len(self.finished) < len(self.actors):
                 if self.steps == faulty_steps:
                     self._calm_down()
                 if self.steps >= faulty_steps + calm_steps:
-                    stuck = [f"{actor.name} ({self._why(actor)})" for actor in self.actors if actor.name not in self.finished]
-                    raise Violation("nobody is stuck", f"{', '.join(stuck)} did not finish within {calm_steps} steps without faults")
+                    stuck = [
+                        f"{actor.name} ({self._why(actor)})"
+                        for actor in self.actors
+                        if actor.name not in self.finished
+                    ]
+                    raise Violation(
+                        "nobody is stuck",
+                        f"{', '.join(stuck)} did not finish within {calm_steps} steps without faults",
+                    )
                 self._step()
             self._drain()
         finally:
@@ -199,7 +215,9 @@ class Schedule:
         if not ready and not self._processes and not self._on_their_way:
             return
         if not ready:
-            times = [process.wake_us for process in self._processes] + [due_us for due_us, _, _ in self._on_their_way]
+            times = [process.wake_us for process in self._processes] + [
+                due_us for due_us, _, _ in self._on_their_way
+            ]
             self.now_us = min(times)
             return
         self.steps += 1
@@ -213,7 +231,11 @@ class Schedule:
 
     def _survives(self, process: Process) -> bool:
         """Strike the process, perhaps; False if it does not run now."""
-        blow = _drawn(self.random, self.profile.blows, Blow.NONE, self._blows_sum) if not self.calm else Blow.NONE
+        blow = (
+            _drawn(self.random, self.profile.blows, Blow.NONE, self._blows_sum)
+            if not self.calm
+            else Blow.NONE
+        )
         if blow is Blow.NONE:
             return True
         self.note(process.name, blow.value)
@@ -230,10 +252,15 @@ class Schedule:
             process.cut_until_us = self.now_us + self.random.randrange(1, _CUT_US)
             return True
         if blow is Blow.CLOCK:
-            process.skew_us += self.random.randrange(-self.profile.clock_step_us, self.profile.clock_step_us + 1)
+            process.skew_us += self.random.randrange(
+                -self.profile.clock_step_us, self.profile.clock_step_us + 1
+            )
             return True
         actor = process.actor
-        if self.current[actor.name] is process and sum(one.actor is actor for one in self._processes) <= _GHOSTS_MAX:
+        if (
+            self.current[actor.name] is process
+            and sum(one.actor is actor for one in self._processes) <= _GHOSTS_MAX
+        ):
             self._start(actor, 1)
         return True
 
@@ -255,7 +282,9 @@ class Schedule:
         self._started += 1
         process.wake_us = self.now_us + delay_us
         if not self.calm and self.random.random() < self.profile.clock:
-            process.skew_us = self.random.randrange(-self.profile.clock_step_us, self.profile.clock_step_us + 1)
+            process.skew_us = self.random.randrange(
+                -self.profile.clock_step_us, self.profile.clock_step_us + 1
+            )
         self.current[actor.name] = process
         self._processes.append(process)
 
@@ -276,7 +305,8 @@ class Schedule:
 
 
 def _between(random_source: random.Random, low: int, high: int) -> int:
-    """As `randrange(low, high)`, the very number of the same seed, in a third of the time: it is asked for at every step."""
+    """As `randrange(low, high)`, the very number of the same seed, in a third of the time: it is asked for at
+    every step."""
     width = high - low
     bits = width.bit_length()
     drawn = random_source.getrandbits(bits)
@@ -290,7 +320,9 @@ def _sum(chances: tuple[tuple[_T, float], ...]) -> float:
     return sum(chance for _, chance in chances) + 1e-9
 
 
-def _drawn(random_source: random.Random, chances: tuple[tuple[_T, float], ...], otherwise: _T, most: float) -> _T:
+def _drawn(
+    random_source: random.Random, chances: tuple[tuple[_T, float], ...], otherwise: _T, most: float
+) -> _T:
     drawn = random_source.random()
     if drawn > most:
         return otherwise

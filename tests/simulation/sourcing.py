@@ -1,8 +1,9 @@
-"""A source that is read again after every crash, and those who take it in: several at once, none of which remembers anything.
+"""A source that is read again after every crash, and those who take it in: several at once, none of which
+remembers anything.
 
-What an actor knows of positions it asks the log. The items are as files in a folder: each can be read from any place, is removed by
-somebody once it is finished, and another one comes under its name when the log has forgotten it. Whoever has opened one goes on reading
-it, as with files.
+What an actor knows of positions it asks the log. The items are as files in a folder: each can be read from
+any place, is removed by somebody once it is finished, and another one comes under its name when the log has
+forgotten it. Whoever has opened one goes on reading it, as with files.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Upstream:
         """Its records, which are the same whoever reads them first."""
         if len(item.records) < item.length:
             stream = f"{item.name}{item.generation}"
-            item.records = [self._book.record(stream, self._random.choice(partitions)) for _ in range(item.length)]
+            item.records = [
+                self._book.record(stream, self._random.choice(partitions)) for _ in range(item.length)
+            ]
         return item.records
 
 
@@ -127,7 +130,11 @@ class SourceTaker:
     def _sweep(self, station: Station) -> None:
         fold, items = station.sequencer.fold, self._upstream.items
         seen = fold.next_index
-        gone = [name for name in NAMES if name not in items and isinstance(fold.positions.get(SOURCE, name), Finished)]
+        gone = [
+            name
+            for name in NAMES
+            if name not in items and isinstance(fold.positions.get(SOURCE, name), Finished)
+        ]
         if gone:
             self._pause(station)
             station.sequencer.forget_items(SOURCE, gone, seen)
@@ -151,9 +158,16 @@ class SourceTaker:
         while True:
             end = min(len(records), base + self._random.randrange(1, _PIECE_MAX + 1))
             piece = records[base:end]
-            outgoing = [Outgoing(tp, [sent for sent in piece if sent.tp == tp]) for tp in dict.fromkeys(sent.tp for sent in piece)]
+            outgoing = [
+                Outgoing(tp, [sent for sent in piece if sent.tp == tp])
+                for tp in dict.fromkeys(sent.tp for sent in piece)
+            ]
             self._pause(station)
             done = end == len(records)
-            if station.take_in(outgoing, Move(SOURCE, item.name, base, end, done, item.identity, seen, end)) is not None or done:
+            if (
+                station.take_in(outgoing, Move(SOURCE, item.name, base, end, done, item.identity, seen, end))
+                is not None
+                or done
+            ):
                 return
             base = end

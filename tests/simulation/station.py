@@ -1,4 +1,5 @@
-"""The product as one simulated process runs it: sequencer and publisher over the world as that process sees it."""
+"""The product as one simulated process runs it: sequencer and publisher over the world as that process sees
+it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ class Station:
             if name not in self.sequencer.fold.topics_by_name:
                 self.sequencer.declare_topic(name, partitions)
         self._accept_clock = AcceptClock(self.clock, INTAKE.clock_skew_max, INTAKE.clock_settle)
-        self._publisher = FlushPublisher(self.objects, self.sequencer, INTAKE, self.clock, self.ids, self._accept_clock)
+        self._publisher = FlushPublisher(
+            self.objects, self.sequencer, INTAKE, self.clock, self.ids, self._accept_clock
+        )
         self._settled = threading.Condition()
 
     def partitions(self) -> list[TopicPartition]:
@@ -82,7 +85,8 @@ class Station:
         return [(topic.topic_id, number) for topic in topics for number in range(topic.partitions)]
 
     def send(self, outgoing: Sequence[Outgoing]) -> list[Refusal | None]:
-        """Publish as one flush and enter the answers into the book; per piece, the rule by which it was refused.
+        """Publish as one flush and enter the answers into the book; per piece, the rule by which it was
+        refused.
 
         Raises `RetryLater`, and nothing was sent, if the clock is not to be trusted.
         """
@@ -99,18 +103,27 @@ class Station:
         return [self._answer(one, several) for one, several in items]
 
     def take_in(self, outgoing: Sequence[Outgoing], move: Move) -> Refusal | None:
-        """Publish records of a source with the position behind them, and note in the book what is known of them then.
+        """Publish records of a source with the position behind them, and note in the book what is known of
+        them then.
 
         None, or why they do not count.
 
         Raises what log and store raise.
         """
-        items = [item for one in outgoing for item in self._items(one, self._accept_clock.accept_us(self.sequencer.fold.newest_us))]
+        items = [
+            item
+            for one in outgoing
+            for item in self._items(one, self._accept_clock.accept_us(self.sequencer.fold.newest_us))
+        ]
         records = [sent for one in outgoing for sent in one.records]
         for sent in records:
             sent.open_attempts += 1
         try:
-            refusal = self._publisher.publish_moving(items, [move]) if items else self.sequencer.append_moves([move])
+            refusal = (
+                self._publisher.publish_moving(items, [move])
+                if items
+                else self.sequencer.append_moves([move])
+            )
         except OutcomeUnknown:
             raise
         except ArchiverError:
@@ -120,7 +133,9 @@ class Station:
         for sent in records:
             sent.open_attempts -= 1
             sent.is_there |= refusal is None
-        self.process.schedule.note(self.process.name, f"took in {move.item} from {move.base} to {move.end}: {refusal}")
+        self.process.schedule.note(
+            self.process.name, f"took in {move.item} from {move.base} to {move.end}: {refusal}"
+        )
         return refusal
 
     def _items(self, one: Outgoing, accept_us: int) -> list[Item]:
@@ -128,7 +143,12 @@ class Station:
         if one.stamp is None:
             return [
                 RecordItem(
-                    topic, Record(None, sent.value), len(sent.value), 0, accept_us, PendingRecord(topic.name, one.tp[1], self._settled)
+                    topic,
+                    Record(None, sent.value),
+                    len(sent.value),
+                    0,
+                    accept_us,
+                    PendingRecord(topic.name, one.tp[1], self._settled),
                 )
                 for sent in one.records
             ]
@@ -139,7 +159,21 @@ class Station:
         pending.admitted()
         sizes = np.array([len(value) for value in values], np.int64)
         columns = _columns(values)
-        return [BatchItem(topic, columns, sizes, partitions, int(sizes.sum()), 0, accept_us, 0, pending, one.stamp, stated=one.stated)]
+        return [
+            BatchItem(
+                topic,
+                columns,
+                sizes,
+                partitions,
+                int(sizes.sum()),
+                0,
+                accept_us,
+                0,
+                pending,
+                one.stamp,
+                stated=one.stated,
+            )
+        ]
 
     def _answer(self, one: Outgoing, items: Sequence[Item]) -> Refusal | None:
         answers: list[Acknowledgement] = []
@@ -150,13 +184,17 @@ class Station:
             answers.extend([found] if isinstance(found, Acknowledgement) else found)
         for sent, answer in zip(one.records, answers, strict=True):
             self.world.book.answer(sent, answer)
-        self.process.schedule.note(self.process.name, f"hears {[(a.outcome, a.offset, a.refusal) for a in answers]}")
+        self.process.schedule.note(
+            self.process.name, f"hears {[(a.outcome, a.offset, a.refusal) for a in answers]}"
+        )
         return answers[0].refusal
 
 
 def _columns(values: Sequence[bytes]) -> pa.RecordBatch:
     keys, headers, times = _blank(len(values))
-    return pa.RecordBatch.from_arrays([keys, pa.array(values, pa.binary()), headers, times], schema=RECORD_SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [keys, pa.array(values, pa.binary()), headers, times], schema=RECORD_SCHEMA
+    )
 
 
 @lru_cache

@@ -1,4 +1,5 @@
-"""The write path under crash, pause, lost replies, errors and wrong clocks: a fixed share of the seeds, spread over the kinds of trouble.
+"""The write path under crash, pause, lost replies, errors and wrong clocks: a fixed share of the seeds,
+spread over the kinds of trouble.
 
 `make simulate` plays many more. A seed that failed once stays here for good.
 """
@@ -20,14 +21,29 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARE = 40
 """Schedules per profile."""
 ONCE_FAILED = (10, 192)
-"""10: a shelf with a wrong bit in its footer was an error that nobody expected; 192: a cleaner named the kind of what another leader had
-deleted while this one took over."""
+"""10: a shelf with a wrong bit in its footer was an error that nobody expected; 192: a cleaner named the kind
+of what another leader had deleted while this one took over."""
 MUST_HAPPEN = (
-    *("segment repeated", "segment refused: fenced", "segment refused: barrier", "segment refused: unknown_producer"),
+    *(
+        "segment repeated",
+        "segment refused: fenced",
+        "segment refused: barrier",
+        "segment refused: unknown_producer",
+    ),
     *("committed", "aborted", "timed out", "committed refused: fenced", "gaps"),
     *("segment refused: position", "source_forgotten"),
     *("deleted", "segment refused: deleted"),
-    *("forgotten", "trimmed", "checkpoints", "deleted intake", "deleted checkpoint", "sightings", "ok", "failed", "unknown"),
+    *(
+        "forgotten",
+        "trimmed",
+        "checkpoints",
+        "deleted intake",
+        "deleted checkpoint",
+        "sightings",
+        "ok",
+        "failed",
+        "unknown",
+    ),
 )
 
 
@@ -72,7 +88,9 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         said.append(done.stdout)
     assert said[0] == said[1]

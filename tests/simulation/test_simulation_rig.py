@@ -1,4 +1,5 @@
-"""The simulation itself: it notices broken code, names what broke and how to see it again, and its parts do what they say."""
+"""The simulation itself: it notices broken code, names what broke and how to see it again, and its parts do
+what they say."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Scripted:
         self.seen.append(life(process))
 
 
-def played(profile: Profile, *actors: Scripted, seed: int = 1, faulty: int = 200, calm: int = 200) -> Schedule:
+def played(
+    profile: Profile, *actors: Scripted, seed: int = 1, faulty: int = 200, calm: int = 200
+) -> Schedule:
     schedule = Schedule(seed, profile, Trace(keep=True))
     for actor in actors:
         schedule.add(actor)
@@ -42,7 +45,9 @@ def played(profile: Profile, *actors: Scripted, seed: int = 1, faulty: int = 200
     return schedule
 
 
-def test_broken_code_is_noticed_and_the_seed_shows_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_code_is_noticed_and_the_seed_shows_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(Producers, "judge", lambda *_: None)
     assert main(["--rig", "intake", "--runs", "100"]) == 1
     said = capsys.readouterr().out

@@ -1,8 +1,10 @@
-"""Producers with transactions: begin, write to several partitions, commit or abort, and be taken over by one's own successor.
+"""Producers with transactions: begin, write to several partitions, commit or abort, and be taken over by
+one's own successor.
 
-Two of them may share a transactional id: each fences the other, as a process and the one that was started because it was taken for dead.
-Promises to behave as a client must: a commit is asked for only after every record was acknowledged; whoever gives up records of unknown
-outcome opens the producer anew instead of going on with the same epoch.
+Two of them may share a transactional id: each fences the other, as a process and the one that was started
+because it was taken for dead. Promises to behave as a client must: a commit is asked for only after every
+record was acknowledged; whoever gives up records of unknown outcome opens the producer anew instead of going
+on with the same epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class _Fenced(Exception):
 class TransactionalProducer:
     """Writes transactions, one after the other."""
 
-    def __init__(self, name: str, transactional_id: str, world: World, choices: random.Random, transactions: int) -> None:
+    def __init__(
+        self, name: str, transactional_id: str, world: World, choices: random.Random, transactions: int
+    ) -> None:
         self.name = name
         self._transactional_id = transactional_id
         self._world = world
@@ -41,7 +45,9 @@ class TransactionalProducer:
         while self._left > 0:
             process.require_current()
             timeout_us = self._random.randrange(200_000, 5_000_000)
-            session = _Session(station, self, station.sequencer.open_producer(self._transactional_id, timeout_us))
+            session = _Session(
+                station, self, station.sequencer.open_producer(self._transactional_id, timeout_us)
+            )
             try:
                 while self._left > 0:
                     process.require_current()
@@ -94,7 +100,11 @@ class _Session:
         for _ in range(_TRIES_MAX):
             refusals = self._station.send(outgoing)
             self._process.require_current()
-            outgoing = [Outgoing(one.tp, one.records, one.stamp, stated=True) for one in outgoing if not is_settled(one.records)]
+            outgoing = [
+                Outgoing(one.tp, one.records, one.stamp, stated=True)
+                for one in outgoing
+                if not is_settled(one.records)
+            ]
             if not outgoing:
                 return
             for refusal in refusals:
@@ -105,7 +115,9 @@ class _Session:
         if commit:
             transaction.fate = "unknown"
         refusal = self._marker(transaction, commit=commit)
-        self._process.schedule.note(self._process.name, f"{'commits' if commit else 'aborts'} {transaction.name}: {refusal}")
+        self._process.schedule.note(
+            self._process.name, f"{'commits' if commit else 'aborts'} {transaction.name}: {refusal}"
+        )
         transaction.fate = "committed" if commit and refusal is None else "aborted"
         self._process.require_current()
         self._check_fenced(refusal)

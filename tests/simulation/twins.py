@@ -1,7 +1,9 @@
-"""What a simulated process sees of the world: clock, log and object store, each operation a step at which anything may happen.
+"""What a simulated process sees of the world: clock, log and object store, each operation a step at which
+anything may happen.
 
-A request that changes something is on its way from the moment the process asks: the process may die before the answer, and the request
-may still arrive. Promises that reads see the present state (the stores are linearizable) and that an object or an entry is applied whole.
+A request that changes something is on its way from the moment the process asks: the process may die before
+the answer, and the request may still arrive. Promises that reads see the present state (the stores are
+linearizable) and that an object or an entry is applied whole.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ class SimulatedLog:
     def append(self, index: int, data: bytes) -> Appended:
         entry = blake2b(data, digest_size=6).hexdigest()
         try:
-            outcome = self._requests.change(f"appends {entry} at {index} of {self.name}", lambda: self._log.append(index, data))
+            outcome = self._requests.change(
+                f"appends {entry} at {index} of {self.name}", lambda: self._log.append(index, data)
+            )
         except OutcomeUnknown:
             if self._process.schedule.random.random() < 0.5:
                 raise
@@ -160,7 +164,9 @@ class SimulatedObjects:
         return self._requests.look(f"reads {key}", lambda: self._objects.read(key))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        return self._requests.look(f"reads {key} from {start}", lambda: self._objects.read_range(key, start, length))
+        return self._requests.look(
+            f"reads {key} from {start}", lambda: self._objects.read_range(key, start, length)
+        )
 
     def open_input(self, key: str) -> pa.NativeFile:
         return self._requests.look(f"opens {key}", lambda: self._objects.open_input(key))

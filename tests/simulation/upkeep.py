@@ -1,4 +1,5 @@
-"""Those who keep the log short and moving: the leader that ticks and ends what is overdue, the keeper that makes checkpoints.
+"""Those who keep the log short and moving: the leader that ticks and ends what is overdue, the keeper that
+makes checkpoints.
 
 They know only what the product tells them. Promise to go on until everybody else has finished.
 """

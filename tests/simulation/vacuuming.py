@@ -73,7 +73,9 @@ class Cleaner:
                 leadership=Leadership(leader, _EverybodysLease()),
                 lines=self._lines,
                 superseded=lambda: superseded(station.objects),
-                settings=CleanupSettings.model_construct(grace=self._random.choice((0.0, 0.5, 3.0)), deletes_max=20),
+                settings=CleanupSettings.model_construct(
+                    grace=self._random.choice((0.0, 0.5, 3.0)), deletes_max=20
+                ),
                 clock=station.clock,
                 progress=lambda _: None,
             )

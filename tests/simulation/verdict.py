@@ -1,7 +1,7 @@
 """The end of a run: what is in the log and the files is compared with what was sent and answered.
 
-Offsets, transactions and ingest times are worked out here anew, from the entries and the files, as far as that is possible without a fold
-of its own. Each invariant has a name.
+Offsets, transactions and ingest times are worked out here anew, from the entries and the files, as far as
+that is possible without a fold of its own. Each invariant has a name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def judge(ground: Ground, book: Book, files: Files, sightings: Sightings) -> dic
         fold.apply(index, data)
     checkpoints = judge_checkpoints(ground, fold)
     if len(fold.transactions):
-        raise Violation("nobody is stuck", f"transactions are open in the end: {[one.transactional_id for one in fold.transactions]}")
+        raise Violation(
+            "nobody is stuck",
+            f"transactions are open in the end: {[one.transactional_id for one in fold.transactions]}",
+        )
     found = {tp: _records(ground, fold, files, tp) for tp in ground.partitions()}
     ticks = _ticks(ground)
     for tp, records in found.items():
@@ -50,7 +53,10 @@ def judge(ground: Ground, book: Book, files: Files, sightings: Sightings) -> dic
         _judge_transaction(transaction, places)
     for (tp, offset), value in sightings.values.items():
         if places.get(value) != (tp, offset):
-            raise Violation("what was read stays", f"{value!r} was read at {tp} {offset} and is now at {places.get(value)}")
+            raise Violation(
+                "what was read stays",
+                f"{value!r} was read at {tp} {offset} and is now at {places.get(value)}",
+            )
     gaps = sum(end - start for tp in found for start, end in fold.gaps(tp, 0, fold.next_offset(tp)))
     return {
         "records": len(places),
@@ -69,9 +75,14 @@ def _records(ground: Ground, fold: IntakeFold, files: Files, tp: TopicPartition)
         try:
             rows = files.rows(segment)
         except NotFound as error:
-            raise Violation("a named file exists", f"{tp} {segment.base}: {segment.file.key} is gone") from error
+            raise Violation(
+                "a named file exists", f"{tp} {segment.base}: {segment.file.key} is gone"
+            ) from error
         if len(rows) != segment.rows:
-            raise Violation("a file holds what its entry says", f"{segment.file.key} has {len(rows)} of {segment.rows} rows")
+            raise Violation(
+                "a file holds what its entry says",
+                f"{segment.file.key} has {len(rows)} of {segment.rows} rows",
+            )
         ingest_us = segment.floor_us
         for place, (value, accept_us) in enumerate(rows):
             ingest_us = max(ingest_us, accept_us)
@@ -83,7 +94,10 @@ def _judge_offsets(fold: IntakeFold, tp: TopicPartition, records: list[Found]) -
     gaps = {offset for start, end in fold.gaps(tp, 0, fold.next_offset(tp)) for offset in range(start, end)}
     offsets = [record.offset for record in records]
     if sorted([*offsets, *gaps]) != list(range(fold.next_offset(tp))) or offsets != sorted(offsets):
-        raise Violation("offsets are dense but for gaps", f"{tp} has {offsets}, gaps {sorted(gaps)}, and ends at {fold.next_offset(tp)}")
+        raise Violation(
+            "offsets are dense but for gaps",
+            f"{tp} has {offsets}, gaps {sorted(gaps)}, and ends at {fold.next_offset(tp)}",
+        )
 
 
 def _ticks(ground: Ground) -> list[int]:
@@ -96,12 +110,16 @@ def _ticks(ground: Ground) -> list[int]:
 
 
 def _judge_times(ticks: list[int], tp: TopicPartition, records: list[Found]) -> None:
-    """Ingest times never go back, are never before a tick that stands earlier, and never before the record was accepted."""
+    """Ingest times never go back, are never before a tick that stands earlier, and never before the record
+    was accepted."""
     newest_us = 0
     for record in records:
         newest_us = max(newest_us, record.accept_us, ticks[record.log_index])
         if record.ingest_us < newest_us:
-            raise Violation("ingest times never go back", f"{tp} {record.offset} is of {record.ingest_us}, after {newest_us}")
+            raise Violation(
+                "ingest times never go back",
+                f"{tp} {record.offset} is of {record.ingest_us}, after {newest_us}",
+            )
         newest_us = record.ingest_us
 
 
@@ -110,7 +128,10 @@ def _judge_order(book: Book, tp: TopicPartition, records: list[Found]) -> None:
     for record in records:
         sent = _sent(book, tp, record)
         if sent.place <= newest.get(sent.stream, -1):
-            raise Violation("a sender's records keep their order", f"{sent.value!r} comes after place {newest[sent.stream]} of its stream")
+            raise Violation(
+                "a sender's records keep their order",
+                f"{sent.value!r} comes after place {newest[sent.stream]} of its stream",
+            )
         newest[sent.stream] = sent.place
 
 
@@ -121,25 +142,39 @@ def _sent(book: Book, tp: TopicPartition, record: Found) -> Sent:
     return sent
 
 
-def _judge_presence(book: Book, found: dict[TopicPartition, list[Found]]) -> dict[bytes, tuple[TopicPartition, int]]:
-    """Where each record is. Acknowledged ones are where they were acknowledged, failed ones nowhere, no one is there twice."""
+def _judge_presence(
+    book: Book, found: dict[TopicPartition, list[Found]]
+) -> dict[bytes, tuple[TopicPartition, int]]:
+    """Where each record is. Acknowledged ones are where they were acknowledged, failed ones nowhere, no one
+    is there twice."""
     places: dict[bytes, tuple[TopicPartition, int]] = {}
     for tp, records in found.items():
         for record in records:
             if record.value in places:
-                raise Violation("nothing is there twice", f"{record.value!r} is at {places[record.value]} and at {tp} {record.offset}")
+                raise Violation(
+                    "nothing is there twice",
+                    f"{record.value!r} is at {places[record.value]} and at {tp} {record.offset}",
+                )
             places[record.value] = (tp, record.offset)
     taken = set(places.values())
     for sent in book.sent.values():
         place = places.get(sent.value)
         if sent.offset is not None and place is None and (sent.tp, sent.offset) in taken:
-            raise Violation("an offset is given once", f"{sent.value!r} was acknowledged at {sent.offset}, where another record is")
+            raise Violation(
+                "an offset is given once",
+                f"{sent.value!r} was acknowledged at {sent.offset}, where another record is",
+            )
         if sent.transaction is not None and sent.transaction.fate != "committed":
             continue
         if sent.offset is not None and place != (sent.tp, sent.offset):
-            raise Violation("what is acknowledged is there", f"{sent.value!r} was acknowledged at {sent.offset} and is at {place}")
+            raise Violation(
+                "what is acknowledged is there",
+                f"{sent.value!r} was acknowledged at {sent.offset} and is at {place}",
+            )
         if sent.is_there and place is None:
-            raise Violation("what is acknowledged is there", f"{sent.value!r} was said to be there and is nowhere")
+            raise Violation(
+                "what is acknowledged is there", f"{sent.value!r} was said to be there and is nowhere"
+            )
         if place is not None and sent.offset is None and not sent.is_there and sent.open_attempts == 0:
             raise Violation("what failed is absent", f"{sent.value!r} is at {place}, every attempt failed")
     return places
@@ -153,9 +188,19 @@ def _judge_transaction(transaction: Transaction, places: dict[bytes, tuple[Topic
             raise Violation("a committed transaction is complete", f"{transaction.name} lacks {missing}")
     elif transaction.fate == "unknown":
         if seen and len(seen) != len(transaction.records):
-            raise Violation("a transaction is all or nothing", f"{transaction.name} has {len(seen)} of {len(transaction.records)} records")
-        moved = [sent for sent in seen if sent.offset is not None and places[sent.value] != (sent.tp, sent.offset)]
+            raise Violation(
+                "a transaction is all or nothing",
+                f"{transaction.name} has {len(seen)} of {len(transaction.records)} records",
+            )
+        moved = [
+            sent for sent in seen if sent.offset is not None and places[sent.value] != (sent.tp, sent.offset)
+        ]
         if moved:
-            raise Violation("what is acknowledged is there", f"{moved[0].value!r} was acknowledged at {moved[0].offset}")
+            raise Violation(
+                "what is acknowledged is there", f"{moved[0].value!r} was acknowledged at {moved[0].offset}"
+            )
     elif seen:
-        raise Violation("what is not committed is never seen", f"{transaction.name} is {transaction.fate} and {seen[0].value!r} is there")
+        raise Violation(
+            "what is not committed is never seen",
+            f"{transaction.name} is {transaction.fate} and {seen[0].value!r} is there",
+        )

@@ -1,7 +1,9 @@
-"""The soak: `python -m tests.soak --minutes M [--seed N] [--folder F]`, and `--judge FOLDER` judges one again.
+"""The soak: `python -m tests.soak --minutes M [--seed N] [--folder F]`, and `--judge FOLDER` judges one
+again.
 
-Prints one JSON document on standard output and a table for people on standard error. Exit codes: 0 valid, 1 invalid, 2 unknown, 3 bad
-usage. Whatever ends a run, nothing that it started is left running; a run that is not valid keeps its folder.
+Prints one JSON document on standard output and a table for people on standard error. Exit codes: 0 valid, 1
+invalid, 2 unknown, 3 bad usage. Whatever ends a run, nothing that it started is left running; a run that is
+not valid keeps its folder.
 """
 
 from __future__ import annotations
@@ -36,13 +38,28 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m tests.soak", description="Run a daemon under load, hurt it, read back, judge.")
-    parser.add_argument("--minutes", type=float, default=60.0, help="of load (default: 60); settling and reading come on top")
+    parser = _Parser(
+        prog="python -m tests.soak", description="Run a daemon under load, hurt it, read back, judge."
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="of load (default: 60); settling and reading come on top"
+    )
     parser.add_argument("--seed", type=int, help="of records and acts (default: drawn, and printed)")
-    parser.add_argument("--folder", type=Path, help="where everything is kept (default: a new folder, kept unless the run is valid)")
-    parser.add_argument("--pause", type=float, default=Load.pause_s, help="seconds between two bursts of a sender; 0: as fast as it goes")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where everything is kept (default: a new folder, kept unless the run is valid)",
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=Load.pause_s,
+        help="seconds between two bursts of a sender; 0: as fast as it goes",
+    )
     parser.add_argument("--burst-max", type=int, default=Load.burst_max, help="records of a burst")
-    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="run nothing; judge a soak that is there")
+    parser.add_argument(
+        "--judge", type=Path, metavar="FOLDER", help="run nothing; judge a soak that is there"
+    )
     return parser
 
 

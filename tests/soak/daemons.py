@@ -1,6 +1,7 @@
 """The daemons of a soak: started, looked at, hurt, stopped; each by its own process id.
 
-Owns what a daemon's processes are called: itself, its JVM, its Python workers. Finds them from the outside, by the process table.
+Owns what a daemon's processes are called: itself, its JVM, its Python workers. Finds them from the outside,
+by the process table.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tests.harness.scene import kill_tree
 from tests.soak.stage import GRACE_S, SoakScene
 
 READY_S = 90.0
-"""How long until a daemon that was started answers `/readyz` with 200, on a machine that does other things too."""
+"""How long until a daemon that was started answers `/readyz` with 200, on a machine that does other things
+too."""
 ORPHANS_S = 20.0
 """How long what a killed daemon started may live on."""
 POLL_S = 0.1
@@ -75,7 +77,9 @@ def _part(process: psutil.Process) -> Part:
 
 def _runs(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE  # With its start time: ids are used again.
+        return (
+            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        )  # With its start time: ids are used again.
     return False
 
 
@@ -156,7 +160,8 @@ def waited(holds: Callable[[], object], patience_s: float) -> bool:
 
 
 def get(port: int, path: str, timeout_s: float) -> tuple[int | None, bytes]:
-    """Status and body of one page of the daemon, on a connection of its own; no status if there was no whole answer in time."""
+    """Status and body of one page of the daemon, on a connection of its own; no status if there was no whole
+    answer in time."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request("GET", path)

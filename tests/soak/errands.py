@@ -54,7 +54,14 @@ class Errands:
         try:
             with (self._scene.folder / ERRANDS).open("a", encoding="utf-8") as file:
                 while not self._stop.is_set():
-                    file.write(json.dumps(run_command(self._scene, self._elapsed_s, COMMANDS[turn % len(COMMANDS)], self._began)) + "\n")
+                    file.write(
+                        json.dumps(
+                            run_command(
+                                self._scene, self._elapsed_s, COMMANDS[turn % len(COMMANDS)], self._began
+                            )
+                        )
+                        + "\n"
+                    )
                     file.flush()
                     turn += 1
                     self._stop.wait(self._pause_s)

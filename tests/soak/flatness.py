@@ -1,16 +1,19 @@
 """Is a series flat, or does it grow? Pure: from samples to a finding.
 
-The rule. The judged window is the steady phase without its warm-up. It is cut into blocks, and each block stands for its median, which
-removes the teeth that collections, pools and rounds leave. A series *grows* if both hold:
+The rule. The judged window is the steady phase without its warm-up. It is cut into blocks, and each block
+stands for its median, which removes the teeth that collections, pools and rounds leave. A series *grows* if
+both hold:
 
-1. the median of the window's last quarter is above that of its second quarter by more than the series' allowance;
-2. the Theil-Sen slope over the second half (the median of the slopes between all pairs of blocks) is still more than half of what the
-   allowance means as a rate, that is over half a window.
+1. the median of the window's last quarter is above that of its second quarter by more than the series'
+   allowance;
+2. the Theil-Sen slope over the second half (the median of the slopes between all pairs of blocks) is still
+   more than half of what the allowance means as a rate, that is over half a window.
 
-A leak shows in both. Either alone is fooled by something harmless: the first by a plateau that was reached late, or by one step when
-something was first needed; the second by a wave that happens to rise at the end. Medians of blocks and of slopes bear a quarter of wild
-values. A leak of `detects_per_s` or more is found; how small that is depends on the window's length alone, so a short run can only find
-large leaks and says so. What a series does within its window cannot be told if its blocks scatter by more than half of the allowance, if
+A leak shows in both. Either alone is fooled by something harmless: the first by a plateau that was reached
+late, or by one step when something was first needed; the second by a wave that happens to rise at the end.
+Medians of blocks and of slopes bear a quarter of wild values. A leak of `detects_per_s` or more is found; how
+small that is depends on the window's length alone, so a short run can only find large leaks and says so. What
+a series does within its window cannot be told if its blocks scatter by more than half of the allowance, if
 samples are missing, or if there are too few: then the finding is not `flat` but `unmeasured`.
 
 Apart from growth each series has a ceiling, that catches what rises in one step.
@@ -33,7 +36,8 @@ MISSING_MAX = 0.2
 SCATTER_MAX = 0.5
 """In allowances: how far two neighbouring blocks may lie apart, in the median."""
 SURE = 1.5
-"""A leak so many times as large as the one at the edge of the rule is found with near certainty in any noise that the rule admits."""
+"""A leak so many times as large as the one at the edge of the rule is found with near certainty in any noise
+that the rule admits."""
 
 Sample = tuple[float, float | None]
 """Seconds since the beginning of the run, value; None if it could not be measured."""
@@ -54,7 +58,8 @@ class Rule:
     settles_s: float = 60.0
     """Warm-up at the beginning of the steady phase; at least a fifth of the phase."""
     lasts_s: float = 0.0
-    """A window shorter than this says nothing about growth by the nature of the series; then only the ceiling is judged."""
+    """A window shorter than this says nothing about growth by the nature of the series; then only the ceiling
+    is judged."""
     every_s: float = 1.0
     """At most so long between two samples."""
 
@@ -111,42 +116,69 @@ def judge_series(rule: Rule, samples: Sequence[Sample], begin_s: float, end_s: f
     block_s = max(BLOCK_S_MIN, 2 * rule.every_s, window_s / BLOCKS_MAX)
     wanted = int(window_s / block_s)
     if window_s < rule.lasts_s:
-        return finding("below its ceiling", f"growth shows from {rule.lasts_s:.0f} s on only, and there are {window_s:.0f}")
+        return finding(
+            "below its ceiling",
+            f"growth shows from {rule.lasts_s:.0f} s on only, and there are {window_s:.0f}",
+        )
     if wanted < BLOCKS_MIN:
         return finding("unmeasured", f"{window_s:.0f} s are too few to see growth in")
     if len(known) < (1 - MISSING_MAX) * len(window):
         return finding("unmeasured", f"{len(window) - len(known)} of {len(window)} samples have no value")
     blocks = _blocks(known, start_s, block_s, wanted)
     if len(blocks) < (1 - MISSING_MAX) * wanted:
-        return finding("unmeasured", f"{wanted - len(blocks)} of {wanted} blocks of {block_s:.0f} s have no sample")
+        return finding(
+            "unmeasured", f"{wanted - len(blocks)} of {wanted} blocks of {block_s:.0f} s have no sample"
+        )
     edge_per_s = rule.allowance / (window_s / 2)
-    step = _median_of(known, start_s + 0.75 * window_s, end_s) - _median_of(known, start_s + 0.25 * window_s, start_s + 0.5 * window_s)
+    step = _median_of(known, start_s + 0.75 * window_s, end_s) - _median_of(
+        known, start_s + 0.25 * window_s, start_s + 0.5 * window_s
+    )
     slope = theil_sen([block for block in blocks if block[0] >= start_s + window_s / 2])
     scatter = _scatter(blocks)
-    numbers = {"step": step, "slope_per_day": slope * 86400, "scatter": scatter, "detects_per_hour": SURE * edge_per_s * 3600}
+    numbers = {
+        "step": step,
+        "slope_per_day": slope * 86400,
+        "scatter": scatter,
+        "detects_per_hour": SURE * edge_per_s * 3600,
+    }
     if step > rule.allowance and slope > edge_per_s / 2:
         return finding(
             "grows",
-            f"by {step:.4g} {rule.unit} within {window_s / 2:.0f} s (allowed: {rule.allowance:g}), and it went on at the end",
+            f"by {step:.4g} {rule.unit} within {window_s / 2:.0f} s (allowed: {rule.allowance:g}), and "
+            "it went on at the end",
             **numbers,
         )
     if scatter > SCATTER_MAX * rule.allowance:
-        return finding("unmeasured", f"it scatters by {scatter:.4g} {rule.unit}, too much to see a growth of {rule.allowance:g}", **numbers)
+        return finding(
+            "unmeasured",
+            f"it scatters by {scatter:.4g} {rule.unit}, too much to see a growth of {rule.allowance:g}",
+            **numbers,
+        )
     return finding("flat", "", **numbers)
 
 
 def theil_sen(points: Sequence[tuple[float, float]]) -> float:
     """The median of the slopes between all pairs of points; 0 for fewer than two."""
-    slopes = [(second[1] - first[1]) / (second[0] - first[0]) for first, second in combinations(points, 2) if second[0] != first[0]]
+    slopes = [
+        (second[1] - first[1]) / (second[0] - first[0])
+        for first, second in combinations(points, 2)
+        if second[0] != first[0]
+    ]
     return median(slopes) if slopes else 0.0
 
 
-def _blocks(known: Sequence[tuple[float, float]], start_s: float, block_s: float, count: int) -> list[tuple[float, float]]:
+def _blocks(
+    known: Sequence[tuple[float, float]], start_s: float, block_s: float, count: int
+) -> list[tuple[float, float]]:
     """The middle and the median of each block that has samples."""
     members: list[list[float]] = [[] for _ in range(count)]
     for at, value in known:
         members[min(count - 1, int((at - start_s) / block_s))].append(value)
-    return [(start_s + (number + 0.5) * block_s, median(values)) for number, values in enumerate(members) if values]
+    return [
+        (start_s + (number + 0.5) * block_s, median(values))
+        for number, values in enumerate(members)
+        if values
+    ]
 
 
 def _median_of(known: Sequence[tuple[float, float]], start_s: float, end_s: float) -> float:
@@ -154,5 +186,6 @@ def _median_of(known: Sequence[tuple[float, float]], start_s: float, end_s: floa
 
 
 def _scatter(blocks: Sequence[tuple[float, float]]) -> float:
-    """The median distance of a block from the one before it, which neither a trend nor a step changes much."""
+    """The median distance of a block from the one before it, which neither a trend nor a step changes
+    much."""
     return median([abs(after[1] - before[1]) for before, after in pairwise(blocks)] or [0.0])

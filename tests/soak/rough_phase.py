@@ -1,6 +1,8 @@
-"""The rough phase: what is done to the daemons while the load goes on. Each act waits until the deployment is well again, within a bound.
+"""The rough phase: what is done to the daemons while the load goes on. Each act waits until the deployment is
+well again, within a bound.
 
-What does not get well is told as wrong; an act that could not be played is not told as played, and then the run's verdict cannot be valid.
+What does not get well is told as wrong; an act that could not be played is not told as played, and then the
+run's verdict cannot be valid.
 """
 
 from __future__ import annotations
@@ -86,21 +88,32 @@ class Rough:
         daemon = self.garrison.start()
         self.idle(8.0)
         if not daemon.alive():
-            self.wrong(f"{daemon.name}, a second daemon on one configuration, ended by itself with {daemon.process.returncode}")
+            self.wrong(
+                f"{daemon.name}, a second daemon on one configuration, ended by itself with "
+                f"{daemon.process.returncode}"
+            )
         self.played(SECOND, daemon.name)
 
     def _reload(self) -> None:
         self._turn += 1
         # Who is still starting may read the new file at once, and then nothing changes for it.
-        serving = [daemon for daemon in self.garrison.running() if b"serving as" in self._log_since(daemon, 0)]
+        serving = [
+            daemon for daemon in self.garrison.running() if b"serving as" in self._log_since(daemon, 0)
+        ]
         sizes = {daemon.name: self._log_size(daemon) for daemon in serving}
         self.scene.configure(self._turn)
         for daemon in serving:
             daemon.process.send_signal(signal.SIGHUP)
         self.played(RELOAD, ", ".join(sizes))
         for daemon in serving:
-            if not waited(lambda daemon=daemon: b"complete_delay_max" in self._log_since(daemon, sizes[daemon.name]), 20.0):  # type: ignore[misc]
-                self.wrong(f"{daemon.name}: after SIGHUP its log does not tell that archive.complete_delay_max changed")
+            if not waited(
+                lambda daemon=daemon: b"complete_delay_max" in self._log_since(daemon, sizes[daemon.name]),  # type: ignore[misc]
+                20.0,
+            ):
+                self.wrong(
+                    f"{daemon.name}: after SIGHUP its log does not tell that "
+                    "archive.complete_delay_max changed"
+                )
 
     def _kill_jvm(self) -> None:
         leader = self.leader()
@@ -155,7 +168,11 @@ class Rough:
         code = self.garrison.stop(leader)
         self.played(TERM, leader.name)
         if code != 0:
-            self.wrong(f"{leader.name} ended with {code} after SIGTERM" if code is not None else f"{leader.name} did not end after SIGTERM")
+            self.wrong(
+                f"{leader.name} ended with {code} after SIGTERM"
+                if code is not None
+                else f"{leader.name} did not end after SIGTERM"
+            )
         if not waited(lambda: not leader.orphans(), ORPHANS_S):
             self.wrong(f"{leader.name} ended, and left {len(leader.orphans())} processes that live on")
         self._replace(leader)

@@ -1,8 +1,9 @@
 """The verdict of a soak and the report on it, from what its folder holds.
 
-`invalid`: the judge of the outside harness found a broken promise, `audit` says invalid, a series grows or is too high, or the product did
-what it should not (`wrong`). `unknown`: something of that could not be measured or told. `valid`: everything was looked at, and was well.
-A thing that is wrong stays wrong whatever else could not be measured.
+`invalid`: the judge of the outside harness found a broken promise, `audit` says invalid, a series grows or is
+too high, or the product did what it should not (`wrong`). `unknown`: something of that could not be measured
+or told. `valid`: everything was looked at, and was well. A thing that is wrong stays wrong whatever else
+could not be measured.
 """
 
 from __future__ import annotations
@@ -75,9 +76,15 @@ def _history(report: Report, history: History) -> None:
     told = judgement.to_json()
     report.document["history"] = told
     if judgement.verdict == "invalid":
-        report.invalid += [f"{name}: {found['rule']}: broken {found['times']} times" for name, found in told["violated"].items()]
+        report.invalid += [
+            f"{name}: {found['rule']}: broken {found['times']} times"
+            for name, found in told["violated"].items()
+        ]
     if judgement.verdict == "unknown":
-        report.unknown += [*judgement.reasons, *(f"{name} looks broken, in a history that is not whole" for name in told["violated"])]
+        report.unknown += [
+            *judgement.reasons,
+            *(f"{name} looks broken, in a history that is not whole" for name in told["violated"]),
+        ]
 
 
 def _checks(report: Report, events: list[dict[str, Any]]) -> None:
@@ -85,15 +92,21 @@ def _checks(report: Report, events: list[dict[str, Any]]) -> None:
     wrong = [event["what"] for event in events if event["event"] == "wrong"]
     report.invalid += wrong[:WRONG_SHOWN_MAX]
     audits = [event for event in events if event["event"] == "checked" and event["command"][0] == "audit"]
-    report.document["audits"] = [{"verdict": event["verdict"], "code": event["code"], "seconds": event["seconds"]} for event in audits]
+    report.document["audits"] = [
+        {"verdict": event["verdict"], "code": event["code"], "seconds": event["seconds"]} for event in audits
+    ]
     if len(audits) < 2:
         report.unknown.append("the audits beside the daemon and after it were not both made")
     for event in audits:
         if event["verdict"] == "invalid":
             report.invalid.append(f"audit says invalid: {event['said']}")
         elif event["verdict"] != "valid":
-            report.unknown.append(f"audit says {event['verdict']}, exit code {event['code']}: {event['said']}")
-    report.document["acts"] = [[round(event["at"], 1), event["kind"], event["what"]] for event in events if event["event"] == "fault"]
+            report.unknown.append(
+                f"audit says {event['verdict']}, exit code {event['code']}: {event['said']}"
+            )
+    report.document["acts"] = [
+        [round(event["at"], 1), event["kind"], event["what"]] for event in events if event["event"] == "fault"
+    ]
 
 
 def _series(report: Report, folder: Path, begin_s: float, end_s: float) -> None:
@@ -103,7 +116,9 @@ def _series(report: Report, folder: Path, begin_s: float, end_s: float) -> None:
         finding = judge_series(rule, [(line["at"], line.get(name)) for line in lines], begin_s, end_s)
         findings.append(finding)
         if finding.state in BAD:
-            (report.invalid if BAD[finding.state] == "invalid" else report.unknown).append(f"{rule.name} {finding.state}: {finding.why}")
+            (report.invalid if BAD[finding.state] == "invalid" else report.unknown).append(
+                f"{rule.name} {finding.state}: {finding.why}"
+            )
     report.document["series"] = [finding.to_json() for finding in findings]
 
 
@@ -119,10 +134,14 @@ def _pages(report: Report, folder: Path, begin_s: float, end_s: float) -> None:
         bad[line["page"]] += line["status"] != 200
         for stage, value in line.get("lag", {}).items():
             lag[stage].append(value)
-    report.document["pages"] = {page: {"asked": len(took), "bad": bad[page], **_spread(took)} for page, took in seconds.items()}
+    report.document["pages"] = {
+        page: {"asked": len(took), "bad": bad[page], **_spread(took)} for page, took in seconds.items()
+    }
     report.document["lag_seconds"] = {stage: _spread(values) for stage, values in lag.items()}
     report.invalid += [
-        f"{page} answered {count} times with something other than 200 in the steady phase" for page, count in bad.items() if count
+        f"{page} answered {count} times with something other than 200 in the steady phase"
+        for page, count in bad.items()
+        if count
     ]
     if not seconds:
         report.unknown.append("no page was asked for in the steady phase")
@@ -139,14 +158,19 @@ def _commands(report: Report, folder: Path, begin_s: float, end_s: float) -> Non
         known["codes"][str(line["code"])] = known["codes"].get(str(line["code"]), 0) + 1
         known["seconds"].append(line["seconds"])
         if begin_s <= line["at"] and line["at"] + line["seconds"] <= end_s and line["code"] != 0:
-            report.invalid.append(f"in the steady phase `archiver {name}` ended with {line['code']}: {line['said'][-200:]}")
-    report.document["commands"] = {name: {**known, "seconds": round(median(known["seconds"]), 2)} for name, known in told.items()}
+            report.invalid.append(
+                f"in the steady phase `archiver {name}` ended with {line['code']}: {line['said'][-200:]}"
+            )
+    report.document["commands"] = {
+        name: {**known, "seconds": round(median(known["seconds"]), 2)} for name, known in told.items()
+    }
     if not told:
         report.unknown.append("no command was run beside the daemon")
 
 
 def _ways(folder: Path, begin_s: float, end_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What came in through each way in the steady phase, and how long it took from handing over to the last answer of a burst."""
+    """What came in through each way in the steady phase, and how long it took from handing over to the last
+    answer of a burst."""
     records: dict[str, int] = defaultdict(int)
     took: dict[str, list[float]] = defaultdict(list)
     for name in ledger_names(folder):
@@ -162,7 +186,14 @@ def _ways(folder: Path, begin_s: float, end_s: float) -> Iterator[tuple[str, dic
                 records[way] += sum(record[1] == "ok" for record in event["records"])
                 took[way].append(event["at"] - sent.pop(event["sender"]))
     for way in sorted(records):
-        yield way, {"records": records[way], "per_second": round(records[way] / (end_s - begin_s), 1), **_spread(took[way])}
+        yield (
+            way,
+            {
+                "records": records[way],
+                "per_second": round(records[way] / (end_s - begin_s), 1),
+                **_spread(took[way]),
+            },
+        )
 
 
 def _spread(values: list[float]) -> dict[str, float]:
@@ -185,16 +216,30 @@ def as_text(report: Report) -> str:
     """For people."""
     document = report.document
     lines = [f"verdict: {report.verdict}"]
-    lines += [f"  invalid: {reason}" for reason in report.invalid] + [f"  unknown: {reason}" for reason in report.unknown]
+    lines += [f"  invalid: {reason}" for reason in report.invalid] + [
+        f"  unknown: {reason}" for reason in report.unknown
+    ]
     counts = document["history"]["counts"]
     lines.append(
-        f"records {counts['records']}, read back {counts['consumed']}, rows in tables {counts['table_rows']}, files {counts['files']}"
+        f"records {counts['records']}, read back {counts['consumed']}, rows in tables "
+        f"{counts['table_rows']}, files {counts['files']}"
     )
-    lines.append(f"{'series':22}{'min':>9}{'median':>9}{'max':>9}{'step':>9}{'per day':>11}  {'finds per h':>11}  state")
+    lines.append(
+        f"{'series':22}{'min':>9}{'median':>9}{'max':>9}{'step':>9}{'per day':>11}  "
+        f"{'finds per h':>11}  state"
+    )
     for found in document.get("series", ()):
-        numbers = [found[name] for name in ("minimum", "median", "maximum", "step", "slope_per_day", "detects_per_hour")]
-        low, middle, high, step, slope, finds = ("-" if number is None else f"{number:.4g}" for number in numbers)
-        lines.append(f"{found['name']:22}{low:>9}{middle:>9}{high:>9}{step:>9}{slope:>11}  {finds:>11}  {found['state']}")
+        numbers = [
+            found[name]
+            for name in ("minimum", "median", "maximum", "step", "slope_per_day", "detects_per_hour")
+        ]
+        low, middle, high, step, slope, finds = (
+            "-" if number is None else f"{number:.4g}" for number in numbers
+        )
+        lines.append(
+            f"{found['name']:22}{low:>9}{middle:>9}{high:>9}{step:>9}{slope:>11}  {finds:>11}  "
+            f"{found['state']}"
+        )
     for title in ("ways", "lag_seconds", "pages", "commands"):
         for name, numbers in document.get(title, {}).items():
             lines.append(f"{title}: {name}: " + ", ".join(f"{key} {value}" for key, value in numbers.items()))

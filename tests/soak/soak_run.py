@@ -1,7 +1,8 @@
 """One soak from beginning to end: daemon, load, a steady phase, a rough phase, settling, reading back.
 
-Builds on the outside harness: its workers, ledgers and reading. Owns every process of the run and ends each by its own id, however the run
-ends. Whether all was well is not its business but the report's, which needs nothing but the folder.
+Builds on the outside harness: its workers, ledgers and reading. Owns every process of the run and ends each
+by its own id, however the run ends. Whether all was well is not its business but the report's, which needs
+nothing but the folder.
 """
 
 from __future__ import annotations
@@ -55,9 +56,17 @@ class Unwell(Exception):
 class Soak(Supervisor):
     """One run."""
 
-    def __init__(self, scene: SoakScene, seed: int, seconds: float, load: Load, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, scene: SoakScene, seed: int, seconds: float, load: Load, tell: Callable[[str], None]
+    ) -> None:
         options = RunOptions(
-            seed=seed, seconds=seconds, workers=1, rounds=1, senders=SENDERS, pause_s=load.pause_s, burst_max=load.burst_max
+            seed=seed,
+            seconds=seconds,
+            workers=1,
+            rounds=1,
+            senders=SENDERS,
+            pause_s=load.pause_s,
+            burst_max=load.burst_max,
         )
         super().__init__(scene, LimitedDisk(), options, tell)
         self._plan = FaultPlan((), (), ACTS)
@@ -84,7 +93,10 @@ class Soak(Supervisor):
         daemon = self._garrison.start()
         if not self._garrison.wait_ready():
             raise Unwell(f"{daemon.name} did not become ready; see logs/{daemon.name}.log")
-        self.tell(f"{self._elapsed_s():6.1f} s  {daemon.name} is ready, process {daemon.pid}, port {self._stage.port}")
+        self.tell(
+            f"{self._elapsed_s():6.1f} s  {daemon.name} is ready, process {daemon.pid}, port "
+            f"{self._stage.port}"
+        )
         super()._begin()
         self._start_visitor()
 
@@ -96,7 +108,10 @@ class Soak(Supervisor):
             "origin_s": self._origin_s,
             "address": ["127.0.0.1", self._stage.port],
             "topics": partitions(),
-            "inboxes": {kind: {"topic": topic, "folder": str(self._stage.inbox(kind))} for kind, (topic, _) in INBOXES.items()},
+            "inboxes": {
+                kind: {"topic": topic, "folder": str(self._stage.inbox(kind))}
+                for kind, (topic, _) in INBOXES.items()
+            },
             "senders": VISITORS,
             "pause_s": self._load.pause_s,
             "burst_max": self._load.burst_max,
@@ -118,14 +133,23 @@ class Soak(Supervisor):
         before = log.stat().st_size
         self._phase("steady")
         self._idle(self.options.seconds - rough_s)
-        errors = [line for line in log.read_bytes()[before:].splitlines() if b'"level": "error"' in line or line.startswith(b"Traceback")]
+        errors = [
+            line
+            for line in log.read_bytes()[before:].splitlines()
+            if b'"level": "error"' in line or line.startswith(b"Traceback")
+        ]
         if errors:
-            self._wrong(f"{steady.name} logged {len(errors)} errors while nothing was hurt: {errors[0][:300].decode(errors='replace')}")
+            self._wrong(
+                f"{steady.name} logged {len(errors)} errors while nothing was hurt: "
+                f"{errors[0][:300].decode(errors='replace')}"
+            )
         if not steady.alive():
             self._wrong(f"{steady.name} ended by itself with exit code {steady.process.returncode}")
         self._phase("rough")
         rng = random.Random(f"{self.options.seed}/rough")
-        Rough(self._stage, self._garrison, rng, self._elapsed_s, self._played, self._wrong, self._idle).play(rough_s)
+        Rough(self._stage, self._garrison, rng, self._elapsed_s, self._played, self._wrong, self._idle).play(
+            rough_s
+        )
         self._phase("settling")
 
     def _idle(self, seconds: float) -> None:
@@ -154,7 +178,8 @@ class Soak(Supervisor):
         self._note_command("audit", "--output", "json")
 
     def _wait_for_files(self) -> None:
-        """Until the number of records stands still: nobody sends any more, but a source may still have files to take in."""
+        """Until the number of records stands still: nobody sends any more, but a source may still have files
+        to take in."""
         seen: list[object] = []
         deadline = self._elapsed_s() + FILES_TAKEN_S
         while self._elapsed_s() < deadline and (len(seen) < STILL or len(set(seen[-STILL:])) > 1):
@@ -174,7 +199,9 @@ class Soak(Supervisor):
             self._visitor.wait(ENDED_S)
         except subprocess.TimeoutExpired:
             kill_tree(self._visitor)
-        self._ledger.write("process", ledger=f"worker-{VISITOR}-0", code=self._visitor.returncode, killed=False)
+        self._ledger.write(
+            "process", ledger=f"worker-{VISITOR}-0", code=self._visitor.returncode, killed=False
+        )
 
     def _note_command(self, *command: str) -> None:
         told = run_command(self._stage, self._elapsed_s, command)
@@ -183,7 +210,10 @@ class Soak(Supervisor):
         except ValueError:
             document = None
         self._ledger.write("checked", **told, verdict=document and document.get("verdict"))
-        self.tell(f"{self._elapsed_s():6.1f} s  {command[0]}: {document and document.get('verdict')}, exit code {told['code']}")
+        self.tell(
+            f"{self._elapsed_s():6.1f} s  {command[0]}: {document and document.get('verdict')}, exit "
+            f"code {told['code']}"
+        )
 
     def _phase(self, name: str) -> None:
         self._ledger.write("phase", name=name)

@@ -1,7 +1,8 @@
-"""The stage of a soak: the configuration of a small, busy deployment with a daemon, and the folders that files are dropped into.
+"""The stage of a soak: the configuration of a small, busy deployment with a daemon, and the folders that
+files are dropped into.
 
-Everything that has an interval has a short one, so that an hour holds what a month does elsewhere. Never uses the product's code, only its
-configuration file and its command.
+Everything that has an interval has a short one, so that an hour holds what a month does elsewhere. Never uses
+the product's code, only its configuration file and its command.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import yaml
 from tests.harness.scene import TOPICS, Scene
 
 HEAP_MEGABYTES = 512
-"""Heap of the daemon's JVM. It is touched whole at the start, so that the memory of the process can only grow by what is outside of it."""
+"""Heap of the daemon's JVM. It is touched whole at the start, so that the memory of the process can only grow
+by what is outside of it."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """As the product's own."""
 INBOXES = {"files-jsonl": ("beta", "jsonl"), "files-parquet": ("alpha", "parquet")}
@@ -61,10 +63,17 @@ class SoakScene(Scene):
             "spark": {
                 "master": "local[2]",
                 "driver_memory": f"{HEAP_MEGABYTES}m",
-                "conf": {"spark.driver.extraJavaOptions": f"-Xms{HEAP_MEGABYTES}m -XX:+AlwaysPreTouch {_JAVA_OPTIONS}"},
+                "conf": {
+                    "spark.driver.extraJavaOptions": f"-Xms{HEAP_MEGABYTES}m -XX:+AlwaysPreTouch {_JAVA_OPTIONS}"
+                },
             },
             "http": {"listen": f"127.0.0.1:{self.port}"},
-            "daemon": {"watch_interval": "1s", "audit_interval": "20s", "shutdown_grace": f"{GRACE_S:g}s", "retry_max": "1s"},
+            "daemon": {
+                "watch_interval": "1s",
+                "audit_interval": "20s",
+                "shutdown_grace": f"{GRACE_S:g}s",
+                "retry_max": "1s",
+            },
             "archive": {
                 "max_bytes": "512KiB",
                 "tick": "2s",
@@ -77,7 +86,14 @@ class SoakScene(Scene):
             },
             "cleanup": {"interval": f"{CLEANUP_S:g}s", "grace": f"{CLEANUP_S:g}s"},
             "sources": [
-                {"files": {"glob": str(self.inbox(kind) / f"*.{form}"), "topic": topic, "format": form, "settle": "0s"}}
+                {
+                    "files": {
+                        "glob": str(self.inbox(kind) / f"*.{form}"),
+                        "topic": topic,
+                        "format": form,
+                        "settle": "0s",
+                    }
+                }
                 for kind, (topic, form) in INBOXES.items()
             ],
         }

@@ -1,4 +1,5 @@
-"""What is looked at all the time: processes, folders, the daemon's pages. One JSON line per look, in files that are judged later.
+"""What is looked at all the time: processes, folders, the daemon's pages. One JSON line per look, in files
+that are judged later.
 
 Owns the threads that look. A value that cannot be had is written as null, never as an old one or as zero.
 """
@@ -28,7 +29,9 @@ HEAP_S = 10.0
 SCRAPE_TIMEOUT_S = 10.0
 PAGES = ("/metrics", "/", "/readyz", "/healthz")
 _MEGA = 1e6
-_LAG = re.compile(rb"^(?P<name>\w*lag\w*seconds)(?:\{(?P<labels>[^}]*)\})? (?P<value>[-+.0-9eE]+)", re.MULTILINE)
+_LAG = re.compile(
+    rb"^(?P<name>\w*lag\w*seconds)(?:\{(?P<labels>[^}]*)\})? (?P<value>[-+.0-9eE]+)", re.MULTILINE
+)
 _LIVE = re.compile(rb"^Total\s+\d+\s+(\d+)", re.MULTILINE)
 
 
@@ -40,7 +43,11 @@ class Watching:
         self._garrison = garrison
         self._elapsed_s = elapsed_s
         self._stop = threading.Event()
-        looks = ((SAMPLES, SAMPLE_S, self._samples), (HEAPS, HEAP_S, self._heaps), (SCRAPES, SCRAPE_S, self._scrapes))
+        looks = (
+            (SAMPLES, SAMPLE_S, self._samples),
+            (HEAPS, HEAP_S, self._heaps),
+            (SCRAPES, SCRAPE_S, self._scrapes),
+        )
         self._threads = [threading.Thread(target=self._keep, args=look, name=look[0]) for look in looks]
         self.broken: list[BaseException] = []
 
@@ -70,8 +77,13 @@ class Watching:
             self.broken.append(error)
 
     def _samples(self) -> list[dict[str, Any]]:
-        around = {"metadata_mb": _size(self._scene.metadata), "intake_files": _files(self._scene.data / "intake")}
-        return [{"daemon": daemon.name, **_processes(daemon), **around} for daemon in self._garrison.running()]
+        around = {
+            "metadata_mb": _size(self._scene.metadata),
+            "intake_files": _files(self._scene.data / "intake"),
+        }
+        return [
+            {"daemon": daemon.name, **_processes(daemon), **around} for daemon in self._garrison.running()
+        ]
 
     def _heaps(self) -> list[dict[str, Any]]:
         return [{"daemon": daemon.name, "heap_mb": _live_heap(daemon)} for daemon in self._garrison.running()]
@@ -81,7 +93,12 @@ class Watching:
         for page in PAGES:
             began = time.monotonic()
             status, body = get(self._scene.port, page, SCRAPE_TIMEOUT_S)
-            line: dict[str, Any] = {"page": page, "status": status, "seconds": round(time.monotonic() - began, 4), "bytes": len(body)}
+            line: dict[str, Any] = {
+                "page": page,
+                "status": status,
+                "seconds": round(time.monotonic() - began, 4),
+                "bytes": len(body),
+            }
             if page == "/metrics":
                 line["lag"] = lags(body)
             elif status != 200:
@@ -106,7 +123,11 @@ def _processes(daemon: Daemon) -> dict[str, Any]:
     with contextlib.suppress(psutil.Error):
         own = psutil.Process(daemon.pid)
         with own.oneshot():
-            line |= {"rss_mb": own.memory_info().rss / _MEGA, "fds": own.num_fds(), "threads": own.num_threads()}
+            line |= {
+                "rss_mb": own.memory_info().rss / _MEGA,
+                "fds": own.num_fds(),
+                "threads": own.num_threads(),
+            }
         below = daemon.descendants()
         line |= {"children": len(below), "workers": sum(part == "worker" for part, _ in below)}
         workers = []
@@ -114,7 +135,11 @@ def _processes(daemon: Daemon) -> dict[str, Any]:
             with contextlib.suppress(psutil.Error), process.oneshot():
                 memory = process.memory_info().rss / _MEGA
                 if part == "jvm":
-                    line |= {"jvm_rss_mb": memory, "jvm_fds": process.num_fds(), "jvm_threads": process.num_threads()}
+                    line |= {
+                        "jvm_rss_mb": memory,
+                        "jvm_fds": process.num_fds(),
+                        "jvm_threads": process.num_threads(),
+                    }
                 elif part == "worker":
                     workers.append(memory)
         line["worker_rss_mb"] = max(workers, default=None)
@@ -122,12 +147,15 @@ def _processes(daemon: Daemon) -> dict[str, Any]:
 
 
 def _live_heap(daemon: Daemon) -> float | None:
-    """Megabytes of the JVM's heap that are in use after a collection; None without a JVM, or without a JDK's `jcmd`."""
+    """Megabytes of the JVM's heap that are in use after a collection; None without a JVM, or without a JDK's
+    `jcmd`."""
     jvm = daemon.jvm()
     if jvm is None or shutil.which("jcmd") is None:
         return None
     try:
-        done = subprocess.run(["jcmd", str(jvm.pid), "GC.class_histogram"], capture_output=True, timeout=30, check=False)
+        done = subprocess.run(
+            ["jcmd", str(jvm.pid), "GC.class_histogram"], capture_output=True, timeout=30, check=False
+        )
     except subprocess.TimeoutExpired:
         return None
     live = _LIVE.search(done.stdout)

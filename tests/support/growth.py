@@ -10,8 +10,8 @@ MEGABYTE = 1 << 20
 START = 1 << 10
 _SPAN = 8
 GROWTH_MAX = 24.0
-"""For `_SPAN` times the length. Linear work takes 8 times as long, quadratic work 64 times: both are a factor of three away, because
-caches, page faults and other processes disturb each measurement.
+"""For `_SPAN` times the length. Linear work takes 8 times as long, quadratic work 64 times: both are a factor
+of three away, because caches, page faults and other processes disturb each measurement.
 """
 _MEASURABLE_S = 0.004
 """Shorter times say nothing: the clock and the caches are most of them."""
@@ -19,8 +19,9 @@ _TRIES = 6
 
 
 def assert_linear(work: Callable[[str], object], text_of: Callable[[int], str], top: int = MEGABYTE) -> None:
-    """`work` on texts of ever twice the length, up to `top` characters. Fails at the first that takes too long, so that quadratic work
-    fails after milliseconds and not after hours. The time is that of this thread on the processor.
+    """`work` on texts of ever twice the length, up to `top` characters. Fails at the first that takes too
+    long, so that quadratic work fails after milliseconds and not after hours. The time is that of this thread
+    on the processor.
     """
     times: dict[int, float] = {}
     length = START
@@ -31,11 +32,14 @@ def assert_linear(work: Callable[[str], object], text_of: Callable[[int], str], 
             for _ in range(_TRIES):
                 if times[length] <= GROWTH_MAX * times[shorter]:
                     break
-                # What disturbs a measurement lengthens it: the shortest of several tries counts for each length.
+                # What disturbs a measurement lengthens it: the shortest of several tries counts for each
+                # length.
                 for one in (shorter, length):
                     times[one] = min(times[one], _time(work, text_of(one)))
             growth = times[length] / max(times[shorter], 1e-9)
-            assert growth <= GROWTH_MAX, f"{length} characters take {growth:.1f} times what an eighth of them takes"
+            assert growth <= GROWTH_MAX, (
+                f"{length} characters take {growth:.1f} times what an eighth of them takes"
+            )
         length *= 2
 
 

@@ -1,8 +1,9 @@
 """Runs the examples of a page of documentation as they stand there.
 
-The blocks of a page are one session, in their order. A block with `title=NAME` behind its language becomes that file. `sh` blocks run in
-bash, `python` blocks in the interpreter that runs the tests. A `text` block says what the block before it prints: `…` stands for anything,
-also for lines. A block with `no-run` behind its language is only read.
+The blocks of a page are one session, in their order. A block with `title=NAME` behind its language becomes
+that file. `sh` blocks run in bash, `python` blocks in the interpreter that runs the tests. A `text` block
+says what the block before it prints: `…` stands for anything, also for lines. A block with `no-run` behind
+its language is only read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Block:
 
     @property
     def title(self) -> str | None:
-        return next((option.removeprefix("title=") for option in self.options if option.startswith("title=")), None)
+        return next(
+            (option.removeprefix("title=") for option in self.options if option.startswith("title=")), None
+        )
 
 
 def blocks(page: Path) -> list[Block]:
@@ -57,7 +60,10 @@ def script(page: Path, replaced: Mapping[str, str]) -> tuple[str, list[tuple[int
         if "no-run" in block.options:
             continue
         if block.title is not None:
-            lines.append(f"mkdir -p \"$(dirname '{block.title}')\"\ncat > '{block.title}' <<'END-OF-FILE'\n{text}END-OF-FILE")
+            lines.append(
+                f"mkdir -p \"$(dirname '{block.title}')\"\ncat > '{block.title}' "
+                f"<<'END-OF-FILE'\n{text}END-OF-FILE"
+            )
         elif block.language in RUN:
             number += 1
             lines.append(f"echo {block.line} > at")
@@ -69,12 +75,19 @@ def script(page: Path, replaced: Mapping[str, str]) -> tuple[str, list[tuple[int
 
 
 def run_page(page: Path, folder: Path, replaced: Mapping[str, str], timeout_s: float) -> None:
-    """Run a page in `folder`; raises `AssertionError` that names the line of the block which failed or printed something else."""
+    """Run a page in `folder`; raises `AssertionError` that names the line of the block which failed or
+    printed something else."""
     text, expected = script(page, replaced)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ARCHIVER_")}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"
     process = subprocess.Popen(
-        ["bash", "-c", text], cwd=folder, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ["bash", "-c", text],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         _, errors = process.communicate(timeout=timeout_s)
@@ -83,13 +96,20 @@ def run_page(page: Path, folder: Path, replaced: Mapping[str, str], timeout_s: f
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     at = (folder / "at").read_text().strip() if (folder / "at").exists() else "?"
-    assert process.returncode == 0, f"{page.name}, block of line {at}: exit code {process.returncode}\n{errors[-4000:]}"
+    assert process.returncode == 0, (
+        f"{page.name}, block of line {at}: exit code {process.returncode}\n{errors[-4000:]}"
+    )
     for number, wanted in expected:
         printed = (folder / f"out.{number}").read_text(encoding="utf-8")
-        assert matches(printed, wanted), f"{page.name}: printed\n{printed}\ninstead of\n{wanted}\n{errors[-2000:]}"
+        assert matches(printed, wanted), (
+            f"{page.name}: printed\n{printed}\ninstead of\n{wanted}\n{errors[-2000:]}"
+        )
 
 
 def matches(printed: str, wanted: str) -> bool:
     """Is this what the page promises? White space counts once, `…` is anything."""
     parts = [r"\s+".join(re.escape(word) for word in part.split()) for part in wanted.strip().split("…")]
-    return re.fullmatch(r"[\s\S]*?".join(rf"\s*{part}\s*" if part else "" for part in parts), printed.strip()) is not None
+    return (
+        re.fullmatch(r"[\s\S]*?".join(rf"\s*{part}\s*" if part else "" for part in parts), printed.strip())
+        is not None
+    )

@@ -1,4 +1,5 @@
-"""Finds every regular expression in the product by walking its source: where it stands, and by which methods it is used."""
+"""Finds every regular expression in the product by walking its source: where it stands, and by which methods
+it is used."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("archiver", "intake", "reconcile")
-_FUNCTIONS = frozenset({"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"})
+_FUNCTIONS = frozenset(
+    {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+)
 _FROM_START = {"match", "fullmatch"}
 
 
@@ -34,7 +37,12 @@ def patterns() -> tuple[Pattern, ...]:
 
 
 def _sources() -> list[Path]:
-    return [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")) if not path.stem.endswith("_pb2")]
+    return [
+        path
+        for name in PACKAGES
+        for path in sorted((ROOT / name).rglob("*.py"))
+        if not path.stem.endswith("_pb2")
+    ]
 
 
 def _in_module(path: Path) -> Iterator[Pattern]:
@@ -44,7 +52,11 @@ def _in_module(path: Path) -> Iterator[Pattern]:
     for call, names in _calls(tree):
         name = names[-1] if names else ""
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        methods = used.get(name, {"search"}) if method == "compile" else {method if method in _FROM_START else "search"}
+        methods = (
+            used.get(name, {"search"})
+            if method == "compile"
+            else {method if method in _FROM_START else "search"}
+        )
         yield Pattern(f"{module}.{name}".rstrip("."), _compiled(call), frozenset(methods))
 
 
@@ -56,7 +68,12 @@ def _calls(tree: ast.AST, names: tuple[str, ...] = ()) -> Iterator[tuple[ast.Cal
         elif isinstance(node, ast.Assign | ast.AnnAssign) and not names:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             inside = (target.id,) if isinstance(target, ast.Name) else names
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FUNCTIONS and _is_re(node.func.value):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _FUNCTIONS
+            and _is_re(node.func.value)
+        ):
             yield node, inside
         yield from _calls(node, inside)
 
@@ -69,7 +86,11 @@ def _methods(tree: ast.AST) -> dict[str, set[str]]:
     """By the name of a pattern, how it is used in its module."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _FUNCTIONS - {"compile"}:
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr in _FUNCTIONS - {"compile"}
+        ):
             found.setdefault(node.value.id, set()).add(node.attr if node.attr in _FROM_START else "search")
     return found
 
@@ -80,6 +101,11 @@ def _compiled(call: ast.Call) -> re.Pattern[str] | None:
     except ValueError:
         return None
     flags = 0
-    for name in (node.attr for part in (*call.args[1:], *call.keywords) for node in ast.walk(part) if isinstance(node, ast.Attribute)):
+    for name in (
+        node.attr
+        for part in (*call.args[1:], *call.keywords)
+        for node in ast.walk(part)
+        if isinstance(node, ast.Attribute)
+    ):
         flags |= getattr(re, name, 0)
     return re.compile(text if isinstance(text, str) else text.decode("latin-1"), flags)

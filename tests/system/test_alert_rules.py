@@ -1,6 +1,8 @@
-"""The alert rules over hours that were made up: each fires in its bad hours and names what is wrong, and none does in good ones.
+"""The alert rules over hours that were made up: each fires in its bad hours and names what is wrong, and none
+does in good ones.
 
-Prometheus' own tool plays them. That the metrics have these names and labels is the affair of tests/unit/test_metrics_docs.py.
+Prometheus' own tool plays them. That the metrics have these names and labels is the affair of
+tests/unit/test_metrics_docs.py.
 """
 
 from __future__ import annotations
@@ -123,16 +125,37 @@ BAD = [
         {series("archiver_lag_seconds", stage="committed", **ORDERS): f"0+60x{MINUTES}"},
         {"instance": WHERE["instance"], "topic": "orders"},
     ),
-    Bad("ArchiverLagUntold", {series("archiver_untold_partitions", topic="orders"): always(2)}, {**WHERE, "topic": "orders"}, "2"),
-    Bad("ArchiverNoGoodCommit", {series("archiver_commit_age_seconds", topic="orders"): always(4000)}, {**WHERE, "topic": "orders"}),
-    Bad("ArchiverTopicStuck", {series("archiver_topic_stuck", topic="orders"): always(1)}, {**WHERE, "topic": "orders"}),
+    Bad(
+        "ArchiverLagUntold",
+        {series("archiver_untold_partitions", topic="orders"): always(2)},
+        {**WHERE, "topic": "orders"},
+        "2",
+    ),
+    Bad(
+        "ArchiverNoGoodCommit",
+        {series("archiver_commit_age_seconds", topic="orders"): always(4000)},
+        {**WHERE, "topic": "orders"},
+    ),
+    Bad(
+        "ArchiverTopicStuck",
+        {series("archiver_topic_stuck", topic="orders"): always(1)},
+        {**WHERE, "topic": "orders"},
+    ),
     Bad(
         "ArchiverCommitsUnknown",
         {series("archiver_commits_total", topic="orders", end="unknown"): GROWS},
         {**WHERE, "topic": "orders", "end": "unknown"},
     ),
-    Bad("ArchiverAuditInvalid", {series("archiver_audit_verdict", verdict="invalid"): always(1)}, {**WHERE, "verdict": "invalid"}),
-    Bad("ArchiverAuditUnknown", {series("archiver_audit_verdict", verdict="unknown"): always(1)}, {**WHERE, "verdict": "unknown"}),
+    Bad(
+        "ArchiverAuditInvalid",
+        {series("archiver_audit_verdict", verdict="invalid"): always(1)},
+        {**WHERE, "verdict": "invalid"},
+    ),
+    Bad(
+        "ArchiverAuditUnknown",
+        {series("archiver_audit_verdict", verdict="unknown"): always(1)},
+        {**WHERE, "verdict": "unknown"},
+    ),
     Bad("ArchiverAuditOld", {series("archiver_audit_age_seconds"): f"0+60x{MINUTES}"}, WHERE),
     Bad(
         "ArchiverDeepAuditInvalid",
@@ -152,8 +175,16 @@ BAD = [
     Bad("ArchiverQueueFull", {series("archiver_intake_queue_bytes"): always(63e6)}, WHERE),
     Bad("ArchiverClockAhead", {series("archiver_intake_clock_refusals_total"): GROWS}, WHERE),
     Bad("ArchiverLogAhead", {series("archiver_intake_log_ahead_seconds"): always(290_000_000)}, WHERE),
-    Bad("ArchiverIntakePinned", {series("archiver_intake_pinned_age_seconds", **ORDERS): always(200_000)}, {**WHERE, **ORDERS}),
-    Bad("ArchiverSourceFailed", {series("archiver_source_up", source="inbox/*"): always(0)}, {**WHERE, "source": "inbox/*"}),
+    Bad(
+        "ArchiverIntakePinned",
+        {series("archiver_intake_pinned_age_seconds", **ORDERS): always(200_000)},
+        {**WHERE, **ORDERS},
+    ),
+    Bad(
+        "ArchiverSourceFailed",
+        {series("archiver_source_up", source="inbox/*"): always(0)},
+        {**WHERE, "source": "inbox/*"},
+    ),
     Bad(
         "ArchiverSourceFailed",
         {series("archiver_source_files", source="inbox/*", state="failed"): always(1)},
@@ -170,11 +201,20 @@ def rules() -> dict[str, dict[str, Any]]:
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([deploy_parts.required("promtool"), *arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    return subprocess.run(
+        [deploy_parts.required("promtool"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
 
 
-def played(folder: Path, hours: dict[str, str], looks: list[tuple[int, str, list[dict[str, Any]]]]) -> subprocess.CompletedProcess[str]:
-    """What Prometheus' tool says of the rules in these hours; each look is a minute, an alert, and what is expected to fire."""
+def played(
+    folder: Path, hours: dict[str, str], looks: list[tuple[int, str, list[dict[str, Any]]]]
+) -> subprocess.CompletedProcess[str]:
+    """What Prometheus' tool says of the rules in these hours; each look is a minute, an alert, and what is
+    expected to fire."""
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
@@ -183,7 +223,8 @@ def played(folder: Path, hours: dict[str, str], looks: list[tuple[int, str, list
                 "interval": "1m",
                 "input_series": [{"series": name, "values": values} for name, values in hours.items()],
                 "alert_rule_test": [
-                    {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": expected} for minute, alert, expected in looks
+                    {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": expected}
+                    for minute, alert, expected in looks
                 ],
             }
         ],
@@ -198,11 +239,16 @@ def expected(bad: Bad) -> dict[str, Any]:
     rule = rules()[bad.alert]
 
     def filled(text: str) -> str:
-        return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: bad.labels[found[1]], text).replace("{{ $value }}", bad.value)
+        return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: bad.labels[found[1]], text).replace(
+            "{{ $value }}", bad.value
+        )
 
     # A label of the rule goes before one of the series.
     labels = {**bad.labels, **rule["labels"]}
-    return {"exp_labels": labels, "exp_annotations": {name: filled(text) for name, text in rule["annotations"].items()}}
+    return {
+        "exp_labels": labels,
+        "exp_annotations": {name: filled(text) for name, text in rule["annotations"].items()},
+    }
 
 
 def test_prometheus_takes_the_rules() -> None:
@@ -245,4 +291,6 @@ def test_every_alert_names_a_section_of_the_runbook() -> None:
     for name, rule in rules().items():
         page, _, anchor = rule["annotations"]["runbook"].partition("#")
         headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(), re.MULTILINE)
-        assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, name
+        assert anchor in {
+            re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+        }, name

@@ -32,7 +32,11 @@ def places(sent: Sent) -> set[Place]:
 def check_there(service: Service, sent: Sent) -> set[Place]:
     """What was acknowledged is there once and as it was sent; all places that there are."""
     check_present(service, [record for record, _ in sent], [item for _, item in sent])
-    return {(topic, record["partition"], record["offset"]) for topic in TOPICS for record in service.consume(topic)}
+    return {
+        (topic, record["partition"], record["offset"])
+        for topic in TOPICS
+        for record in service.consume(topic)
+    }
 
 
 def check_table(service: Service, topic: str) -> None:
@@ -114,7 +118,9 @@ def stopped_at_once(daemon: Served) -> list[int]:
     stopped: list[int] = []
     while True:
         daemon.command.look()
-        running = [pid for pid, _ in alive({process for process, _ in descendants(daemon.pid)}) if pid not in stopped]
+        running = [
+            pid for pid, _ in alive({process for process, _ in descendants(daemon.pid)}) if pid not in stopped
+        ]
         if daemon.pid not in stopped:
             running.insert(0, daemon.pid)
         if not running:
@@ -156,7 +162,9 @@ def test_a_snapshot_of_a_running_service_is_a_backup(tmp_path: Path) -> None:
 
 def back_to(service: Service, moment_ns: int, later: Path) -> int:
     """Take away the objects that were created after a moment, as versions of a bucket allow; how many."""
-    found = [path for path in service.data.rglob("*") if path.is_file() and path.stat().st_mtime_ns > moment_ns]
+    found = [
+        path for path in service.data.rglob("*") if path.is_file() and path.stat().st_mtime_ns > moment_ns
+    ]
     for path in found:
         (later / path.relative_to(service.data)).parent.mkdir(parents=True, exist_ok=True)
         path.rename(later / path.relative_to(service.data))
@@ -182,7 +190,9 @@ def test_older_logs_are_refused_until_the_objects_are_of_their_moment(tmp_path: 
 
     refused = service.cli("produce", stdin=jsonl(sample_records(6, 48)))
     assert refused.code == 1, (refused.out, refused.err)
-    told = re.search(r"was written when the intake log had ([0-9]+) entries, but it ends at ([0-9]+)", refused.err)
+    told = re.search(
+        r"was written when the intake log had ([0-9]+) entries, but it ends at ([0-9]+)", refused.err
+    )
     assert told is not None, refused.err
     assert "put the newest one in place. Nothing is sequenced or archived until then" in refused.err
     assert [service.cli(command).code for command in ("status", "audit")] == [0, 0], "what only reads goes on"

@@ -1,4 +1,5 @@
-"""Bad input through the command, as a user meets it: the message, the exit code, and what is still there afterwards."""
+"""Bad input through the command, as a user meets it: the message, the exit code, and what is still there
+afterwards."""
 
 from __future__ import annotations
 
@@ -78,12 +79,20 @@ def test_failpoints_need_both(tmp_path: Path) -> None:
     armed = Deployment(tmp_path / "asked", failpoints_asked=True)
     only_setting = {name: value for name, value in armed.environ().items() if name != "ARCHIVER_FAILPOINTS"}
     done = subprocess.run(
-        [sys.executable, "-m", "archiver", "status"], env=only_setting, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "archiver", "status"],
+        env=only_setting,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 3
     assert "ARCHIVER_FAILPOINTS is not set" in done.stderr
     plain = Deployment(tmp_path / "plain")
-    refused(plain.run("status", environ={"ARCHIVER_FAILPOINTS": "writer.upload.before=kill"}), "testing.failpoints is not true")
+    refused(
+        plain.run("status", environ={"ARCHIVER_FAILPOINTS": "writer.upload.before=kill"}),
+        "testing.failpoints is not true",
+    )
     refused(armed.run("status", armed="no.such.point=kill"), "no.such.point")
     assert armed.run("status", armed="").code == 0
 
@@ -145,7 +154,9 @@ def test_unknown_topic_and_partition(filled: tuple[Deployment, list[Any]]) -> No
         "produce",
         "--output",
         "json",
-        stdin=jsonl([{"topic": "ordres", "value": "eA=="}, {"topic": "orders", "partition": 9, "value": "eA=="}]),
+        stdin=jsonl(
+            [{"topic": "ordres", "value": "eA=="}, {"topic": "orders", "partition": 9, "value": "eA=="}]
+        ),
     )
     assert done.code == 3
     first, second = done.lines()
@@ -155,7 +166,9 @@ def test_unknown_topic_and_partition(filled: tuple[Deployment, list[Any]]) -> No
 
 
 def test_a_record_over_the_limit(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path / "d", overrides={"intake": {"record_bytes_max": "1KiB", "delay_max": "10ms"}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"intake": {"record_bytes_max": "1KiB", "delay_max": "10ms"}}
+    )
     records = [
         {"topic": "clicks", "value": text(b"a")},
         {"topic": "clicks", "value": text(b"b" * 1025)},
@@ -182,7 +195,10 @@ def test_a_record_over_the_limit(tmp_path: Path) -> None:
         ('{"topic": "clicks", "value": "not base64!"}', ("line 2", "value", "base64")),
         ('{"topic": "clicks", "value": "eA==", "offset": 3}', ("line 2", "offset")),
         ('{"topic": "clicks", "value": "eA==", "colour": 3}', ("line 2", "colour")),
-        ('{"topic": "clicks", "value": "eA==", "timestamp": "yesterday"}', ("line 2", "timestamp", "yesterday")),
+        (
+            '{"topic": "clicks", "value": "eA==", "timestamp": "yesterday"}',
+            ("line 2", "timestamp", "yesterday"),
+        ),
         ("{nonsense", ("line 2", "JSON")),
     ],
 )
@@ -190,7 +206,9 @@ def test_a_line_that_is_no_record(line: str, words: tuple[str, ...], deployment:
     good = jsonl([{"topic": "clicks", "value": text(b"before")}])
     done = deployment.cli("produce", "--output", "json", stdin=good + line + "\n" + good)
     refused(done, *words)
-    assert [item["offset"] for item in done.lines()] == [0], "what came before the line is sent and acknowledged, nothing behind it"
+    assert [item["offset"] for item in done.lines()] == [0], (
+        "what came before the line is sent and acknowledged, nothing behind it"
+    )
     assert [record["value"] for record in deployment.consume("clicks")] == [text(b"before")]
 
 
@@ -240,7 +258,11 @@ def test_a_data_folder_of_another_cluster(filled: tuple[Deployment, list[Any]]) 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("harm", ["truncated", "altered", "gone"])
-def test_an_intake_file_that_was_harmed(harm: str, filled: tuple[Deployment, list[Any]], spark_session: SparkSession) -> None:  # noqa: F811
+def test_an_intake_file_that_was_harmed(
+    harm: str,
+    filled: tuple[Deployment, list[Any]],
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
     deployment, acknowledged = filled
     more = sample_records(60, first=60)
     again = deployment.produce(more)
@@ -251,7 +273,11 @@ def test_an_intake_file_that_was_harmed(harm: str, filled: tuple[Deployment, lis
         first.unlink()
     else:
         middle = len(good) // 3
-        first.write_bytes(good[:-9] if harm == "truncated" else good[:middle] + bytes([good[middle] ^ 0x55]) + good[middle + 1 :])
+        first.write_bytes(
+            good[:-9]
+            if harm == "truncated"
+            else good[:middle] + bytes([good[middle] ^ 0x55]) + good[middle + 1 :]
+        )
     done = deployment.cli("archive", "--all", "--output", "json")
     assert done.code == 1, (done.out, done.err)
     halted = [item for item in done.json()["topics"] if item["state"] == "halted"]
@@ -259,16 +285,27 @@ def test_an_intake_file_that_was_harmed(harm: str, filled: tuple[Deployment, lis
     assert all(first.name in item["why"] for item in halted), halted
     audit = deployment.cli("audit", "--output", "json")
     partitions = audit.json()["partitions"]
-    assert any(item["watermark"] < item["stable"] for item in partitions), "what could not be read is not archived"
+    assert any(item["watermark"] < item["stable"] for item in partitions), (
+        "what could not be read is not archived"
+    )
     if harm == "altered":
         assert audit.code == 0, audit.out  # its size is right, and the fast audit reads no intake
     else:
         assert audit.code == 1, audit.out
         wrong = [item for item in partitions if item["verdict"] == "invalid"]
-        assert {item["topic"] for item in wrong} >= {item["topic"] for item in halted}, "and topics that are never archived"
+        assert {item["topic"] for item in wrong} >= {item["topic"] for item in halted}, (
+            "and topics that are never archived"
+        )
         assert all(first.name in item["why"] for item in wrong), wrong
-        assert all(item["watermark"] <= low < high <= item["stable"] for item in wrong for low, high in item["missing"])
-        assert sum(high - low for item in wrong for low, high in item["missing"]) == pq.read_metadata(io.BytesIO(good)).num_rows
+        assert all(
+            item["watermark"] <= low < high <= item["stable"]
+            for item in wrong
+            for low, high in item["missing"]
+        )
+        assert (
+            sum(high - low for item in wrong for low, high in item["missing"])
+            == pq.read_metadata(io.BytesIO(good)).num_rows
+        )
     refused(deployment.cli("consume", "--topic", "clicks"), first.name, code=1)
     first.write_bytes(good)
     assert deployment.cli("archive", "--all").code == 0
@@ -284,7 +321,9 @@ def test_a_full_disk_while_producing(filled: tuple[Deployment, list[Any]]) -> No
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
-    noise = jsonl([{"topic": "kept", "value": text(random.Random(number).randbytes(30_000))} for number in range(20)])
+    noise = jsonl(
+        [{"topic": "kept", "value": text(random.Random(number).randbytes(30_000))} for number in range(20)]
+    )
     done = subprocess.run(
         [sys.executable, "-m", "archiver", "produce", "--output", "json"],
         input=noise,
@@ -304,7 +343,13 @@ def test_a_full_disk_while_producing(filled: tuple[Deployment, list[Any]]) -> No
     kept = {line["offset"] for line in lines if line["offset"] is not None}
     check_present(deployment, SENT, acknowledged)
     more: list[dict[str, Any]] = [
-        {"topic": "kept", "timestamp": "2026-01-01T00:00:00.000000Z", "key": None, "value": text(b"after"), "headers": []}
+        {
+            "topic": "kept",
+            "timestamp": "2026-01-01T00:00:00.000000Z",
+            "key": None,
+            "value": text(b"after"),
+            "headers": [],
+        }
     ]
     again = deployment.produce(more)
     assert again[0]["offset"] not in kept
@@ -320,7 +365,9 @@ def test_java_missing(filled: tuple[Deployment, list[Any]], tmp_path: Path) -> N
     assert "17" in done.err
     assert "apt-get install openjdk-17-jre-headless" in done.err
     check_present(deployment, SENT, acknowledged)
-    done = deployment.run("demo", "--dir", str(tmp_path / "demo"), environ={"PATH": str(empty), "JAVA_HOME": ""})
+    done = deployment.run(
+        "demo", "--dir", str(tmp_path / "demo"), environ={"PATH": str(empty), "JAVA_HOME": ""}
+    )
     assert done.code == 1
     assert "openjdk" in done.err
     assert not (tmp_path / "demo").exists()

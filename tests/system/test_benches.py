@@ -19,8 +19,20 @@ LEDGER_ENTRIES_OF_A_ROUND = 6
 
 def measured(bench: str, tmp_path: Path, *more: str) -> dict[str, Any]:
     output = tmp_path / "results" / "bench.json"
-    command = [sys.executable, "-W", "error", "-m", f"bench.{bench}", "--quick", "--output", str(output), *more]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        f"bench.{bench}",
+        "--quick",
+        "--output",
+        str(output),
+        *more,
+    ]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     assert json.loads(done.stdout) == document
@@ -75,9 +87,18 @@ def test_backlog(tmp_path: Path) -> None:
     few, many = measured("backlog", tmp_path)["cases"]
     assert (few["files"], many["files"]) == (3, 12)
     for case in (few, many):
-        for what in ("folded_bytes", "described_bytes", "commit_cpu_s", "library_cpu_s", "ours_cpu_s", "ours_by_library"):
+        for what in (
+            "folded_bytes",
+            "described_bytes",
+            "commit_cpu_s",
+            "library_cpu_s",
+            "ours_cpu_s",
+            "ours_by_library",
+        ):
             check_spread(case[what])
-        assert case["described_bytes"]["min"] > case["folded_bytes"]["max"] > 0, "a description is kept once it was decoded"
+        assert case["described_bytes"]["min"] > case["folded_bytes"]["max"] > 0, (
+            "a description is kept once it was decoded"
+        )
 
 
 def test_late_store(tmp_path: Path) -> None:
@@ -88,7 +109,9 @@ def test_late_store(tmp_path: Path) -> None:
         check_spread(late[what])
     opened_s, created_s = (topic[what] * late["late_ms"] / 1000 for what in ("intake_files", "archives"))
     assert late["waiting_s"]["min"] > opened_s + created_s, "everything was waited for"
-    assert late["ahead_s"]["min"] > created_s / document["uploads_max"], "no more than are allowed were under way"
+    assert late["ahead_s"]["min"] > created_s / document["uploads_max"], (
+        "no more than are allowed were under way"
+    )
 
 
 def test_edge(tmp_path: Path) -> None:
@@ -117,7 +140,9 @@ def test_intake(tmp_path: Path) -> None:
     files = document["file_bytes"]
     assert (files["segments"], files["records_per_segment"]) == (400, 10)
     for payload in ("random", "half_repeating"):
-        assert files[payload]["ratio"] == pytest.approx(files[payload]["stored_bytes"] / files[payload]["raw_bytes"], abs=1e-4)
+        assert files[payload]["ratio"] == pytest.approx(
+            files[payload]["stored_bytes"] / files[payload]["raw_bytes"], abs=1e-4
+        )
     # Bytes do not depend on the machine.
     assert files["random"]["raw_bytes"] == 660_000
     assert 1 < files["random"]["ratio"] < files["wanted_below"] == 1.1
@@ -126,7 +151,9 @@ def test_intake(tmp_path: Path) -> None:
         assert case["sends"] == 20
         for what in ("p50_ms", "p99_ms", "bare_p50_ms", "bare_p99_ms"):
             check_spread(case[what])
-        assert case["p50_ms"]["min"] >= case["delay_max_ms"], "acknowledged before the time to wait for company was over"
+        assert case["p50_ms"]["min"] >= case["delay_max_ms"], (
+            "acknowledged before the time to wait for company was over"
+        )
         shares = [case[f"share_{part}"]["median"] for part in ("before_upload", "upload", "append", "rest")]
         assert all(share > 0 for share in shares)
         assert sum(shares) == pytest.approx(1, abs=0.01)
@@ -140,7 +167,8 @@ def test_growth(tmp_path: Path) -> None:
         for start, window in table["windows"].items():
             commits = int(start) + document["window_commits"]
             then = window["then"]
-            # Two entries come before the first round: the epoch and the schema; with the rounds, the texts of their five events.
+            # Two entries come before the first round: the epoch and the schema; with the rounds, the texts of
+            # their five events.
             assert then["ledger_entries"] == 2 + 5 + 5 * commits
             assert then["archives"] == then["manifest_entries"] == commits * table["partitions"]
             assert then["snapshots"] == then["snapshot_log"] == commits
@@ -149,18 +177,29 @@ def test_growth(tmp_path: Path) -> None:
             assert then["manifests"] == commits % 25 + commits // 25
             for cost in (window["window"], window["young"], window["between"]):
                 assert cost["commits"] > 0
-                # The metadata file is read for the look, the swap and the proof, and written once; so are manifest and manifest list.
+                # The metadata file is read for the look, the swap and the proof, and written once; so are
+                # manifest and manifest list.
                 assert cost["requests"] >= 6
                 assert cost["bytes_read"] > cost["bytes_written"] > 4096
             # No checkpoint is due yet, so a new process reads everything.
             assert window["restart"]["entries"] == window["restart"]["entries_read"] == then["ledger_entries"]
             assert window["audit"]["entries"] == then["archives"], "a verdict of every entry"
             assert window["audit"]["peak_mib"] >= window["audit"]["imported_mib"] > 0
-        for name in ("archives", "commit_cpu_by_young", "plan_cpu_by_young", "checkpoint_bytes", "restart_cpu_s", "audit_entries_per_s"):
+        for name in (
+            "archives",
+            "commit_cpu_by_young",
+            "plan_cpu_by_young",
+            "checkpoint_bytes",
+            "restart_cpu_s",
+            "audit_entries_per_s",
+        ):
             assert list(table["curves"][name]["points"]) == ["5", "27"]
         assert table["curves"]["archives"]["last_by_first"] == pytest.approx(30 / 8, abs=1e-3)
         times = {"p50", "cpu_p50", "ledger_cpu_p50", "look_cpu_p50", "plan_cpu_p50"}
-        assert set(table["growth"]) == {"bytes", "requests", "reached", "audit_entries_per_cpu_s", "audit_reached"} | times
+        assert (
+            set(table["growth"])
+            == {"bytes", "requests", "reached", "audit_entries_per_cpu_s", "audit_reached"} | times
+        )
     points = document["intake"]["points"]
     assert list(points) == ["1000", "1100"]
     for entries, point in points.items():
@@ -182,7 +221,9 @@ def test_capacity(tmp_path: Path) -> None:
         assert case["entries_per_round"] == 5
         assert sum(case["bytes_by_body"].values()) == pytest.approx(case["bytes_per_round"], abs=5)
         told = ledger["bytes_each_round"] + case["archives"] * ledger["bytes_each_further_archive"]
-        assert told == pytest.approx(case["bytes_per_round"], rel=0.02), "it grows with the archives, by the same each"
+        assert told == pytest.approx(case["bytes_per_round"], rel=0.02), (
+            "it grows with the archives, by the same each"
+        )
 
 
 @pytest.mark.spark
@@ -191,9 +232,14 @@ def test_deep_audit(tmp_path: Path) -> None:
     document = measured("deep_audit", tmp_path)
     for what in ("refine_rows_per_s", "fast_audit_s", "deep_with_intake_rows_per_s", "deep_rows_per_s"):
         check_spread(document[what])
-    # A ratio is one of two rates of the same run, so its range cannot leave what their ranges allow; rates are told in whole rows.
+    # A ratio is one of two rates of the same run, so its range cannot leave what their ranges allow; rates
+    # are told in whole rows.
     for kind in ("deep", "deep_with_intake"):
-        ratio, rates, refine = document[f"{kind}_to_refine"], document[f"{kind}_rows_per_s"], document["refine_rows_per_s"]
+        ratio, rates, refine = (
+            document[f"{kind}_to_refine"],
+            document[f"{kind}_rows_per_s"],
+            document["refine_rows_per_s"],
+        )
         check_spread(ratio)
         assert (rates["min"] - 0.5) / (refine["max"] + 0.5) - 0.01 <= ratio["min"]
         assert ratio["max"] <= (rates["max"] + 0.5) / (refine["min"] - 0.5) + 0.01
@@ -202,7 +248,9 @@ def test_deep_audit(tmp_path: Path) -> None:
     assert set(steps) == {"all", "read", "rebuild", "encode", "digest", "look"}
     for step in steps.values():
         check_spread(step)
-    assert steps["encode"]["max"] < steps["rebuild"]["max"] < steps["all"]["max"], "ptars is a part of rebuilding, and that of all"
+    assert steps["encode"]["max"] < steps["rebuild"]["max"] < steps["all"]["max"], (
+        "ptars is a part of rebuilding, and that of all"
+    )
 
 
 @pytest.mark.slow
@@ -224,7 +272,9 @@ def test_control_topic(tmp_path: Path) -> None:
     for case in document["cases"]:
         of_a_round = 2 * case["tables_of_a_round"] + 3
         rounds, rest = divmod(case["events"], of_a_round)
-        assert (rest, case["waves"]) == (0, 5 * rounds), "each wave has one event of every table, or that of the whole round"
+        assert (rest, case["waves"]) == (0, 5 * rounds), (
+            "each wave has one event of every table, or that of the whole round"
+        )
         assert case["bytes_of_an_event"] > 1000, "an event says its schema"
         for who in ("publisher", "bare"):
             for what in ("core", "wall"):
@@ -237,10 +287,18 @@ def test_control_topic(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_requests(tmp_path: Path) -> None:
-    """The counts that docs/operations/s3.md states: they do not depend on the machine, but for LIST, which does on the time of the day."""
+    """The counts that docs/operations/s3.md states: they do not depend on the machine, but for LIST, which
+    does on the time of the day."""
     document = measured("requests", tmp_path)
     steps = document["steps"]
-    assert list(steps["intake_file"].items())[:6] == [("PUT", 1), ("POST", 0), ("GET", 0), ("HEAD", 0), ("LIST", 0), ("DELETE", 0)]
+    assert list(steps["intake_file"].items())[:6] == [
+        ("PUT", 1),
+        ("POST", 0),
+        ("GET", 0),
+        ("HEAD", 0),
+        ("LIST", 0),
+        ("DELETE", 0),
+    ]
     assert [steps["start"][kind] for kind in ("PUT", "POST", "HEAD", "DELETE")] == [1, 0, 0, 0]
     assert steps["start"]["LIST"] <= LISTS_OF_A_START_MAX
     # An archive; manifest, manifest list and metadata file in three requests each.
@@ -252,7 +310,9 @@ def test_requests(tmp_path: Path) -> None:
     assert steps["idle_minute"]["POST"] == steps["idle_minute"]["DELETE"] == 0, "no table is changed"
     for name in ("bulk_in", "bulk_archived"):
         step = document["bulk"][name]
-        assert step["requests"] == sum(step[kind] for kind in ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE"))
+        assert step["requests"] == sum(
+            step[kind] for kind in ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE")
+        )
     # Random bytes stay as many, in the intake file and in the archive.
     assert 1 < document["bulk"]["bulk_in"]["in_by_raw"] < 1.2
     assert 1 < document["bulk"]["bulk_archived"]["in_by_raw"] < 1.2
@@ -293,11 +353,15 @@ def test_etcd_log(tmp_path: Path) -> None:
             check_spread(case[what])
     taken = document["bytes"]
     for half in ("first_half", "second_half"):
-        # An entry is kept whole, in pages that are rarely full; until its history is compacted every tail is kept as well.
+        # An entry is kept whole, in pages that are rarely full; until its history is compacted every tail is
+        # kept as well.
         assert taken["entry_bytes"] < taken["bytes_kept_per_entry"][half] < 3 * taken["entry_bytes"]
         assert taken["bytes_kept_per_entry"][half] < taken["bytes_per_append"][half]
     entries = document["deployment"]
-    assert entries["intake_entries_per_round"]["count"] in (1, 2)  # a tick too, where the last one is ten seconds old
+    assert entries["intake_entries_per_round"]["count"] in (
+        1,
+        2,
+    )  # a tick too, where the last one is ten seconds old
     assert entries["control_entries_per_round"]["count"] == LEDGER_ENTRIES_OF_A_ROUND
 
 
@@ -308,9 +372,15 @@ def test_freshness(tmp_path: Path) -> None:
     document = measured("freshness", tmp_path)
     eager = document["profiles"]["eager"]
     assert eager["records"] == eager["batches"] * document["rate"] // document["batches_per_s"] > 0
-    # A partition is taken when it has been open for 4 s, so the oldest batch of a snapshot has waited nearly as long.
+    # A partition is taken when it has been open for 4 s, so the oldest batch of a snapshot has waited nearly
+    # as long.
     assert max(eager["oldest_s"]) > 3.5
-    assert eager["visible_s"]["p50"] <= eager["visible_s"]["p99"] <= eager["visible_s"]["max"] == max(eager["oldest_s"])
+    assert (
+        eager["visible_s"]["p50"]
+        <= eager["visible_s"]["p99"]
+        <= eager["visible_s"]["max"]
+        == max(eager["oldest_s"])
+    )
     assert 0.25 <= eager["poll_s"]["p50"] <= eager["poll_s"]["max"]
     for cores in (eager["cores"], *(document["idle"][which]["cores"] for which in ("many", "one"))):
         assert cores["all"] == pytest.approx(cores["daemon"] + cores["jvm"] + cores["workers"], abs=0.001)
@@ -326,7 +396,12 @@ def test_partitions(tmp_path: Path) -> None:
     document = measured("partitions", tmp_path)
     many, requests, one_topic = document["many"], document["requests"], document["one_topic"]
     assert many["commits"]["twice_in_a_round"] == 0
-    assert 1 <= many["commits"]["of_a_table"]["min"] <= many["commits"]["of_a_table"]["max"] <= many["commits"]["rounds"]
+    assert (
+        1
+        <= many["commits"]["of_a_table"]["min"]
+        <= many["commits"]["of_a_table"]["max"]
+        <= many["commits"]["rounds"]
+    )
     assert many["commits"]["count"] >= many["topics"], "each table has one at least"
     for step in ("plan", "refine", "commit"):
         assert max(one[step] for one in many["round_steps_s"]) > 0, (
@@ -335,12 +410,19 @@ def test_partitions(tmp_path: Path) -> None:
     assert max(age for _, age in many["oldest_s"]) < 60
     for part in ("daemon", "jvm", "workers"):
         assert many["memory"][part]["max_mb"] >= many["memory"][part]["last_mb"] >= 0
-    assert requests["requests"] == sum(requests[kind] for kind in ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE"))
+    assert requests["requests"] == sum(
+        requests[kind] for kind in ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE")
+    )
     assert requests["raw_bytes"] > 100 * requests["records"]
     assert requests["PUT"] > requests["topics"], "an archive and table metadata of each"
     assert one_topic["partitions"] == document["one_topic_large"]["partitions"] == [8, 100]
     assert document["one_topic_large"]["records"] == 10 * one_topic["records"]
-    for what in ("slower_by_cpu", "slower_by_the_clock", "records_per_core_second_8", "records_per_core_second_100"):
+    for what in (
+        "slower_by_cpu",
+        "slower_by_the_clock",
+        "records_per_core_second_8",
+        "records_per_core_second_100",
+    ):
         check_spread(one_topic[what])
     check_spread(one_topic["libraries_slower_by_cpu"])
 
@@ -357,7 +439,9 @@ def test_memory(tmp_path: Path) -> None:
         assert set(peaks) == {"driver", "jvm", "parent of workers", "worker"}, "each kind of process was seen"
         # Python with Arrow takes so much before it has done anything; shared pages count once in the sum.
         assert 50 < peaks["worker"] < sum(peaks.values())
-        assert max(peaks.values()) < backlog["together_mib"] < sum(peaks.values()) * document["machine"]["cores"]
+        assert (
+            max(peaks.values()) < backlog["together_mib"] < sum(peaks.values()) * document["machine"]["cores"]
+        )
         assert backlog["archives"] == 1
 
 

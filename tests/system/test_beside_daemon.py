@@ -1,4 +1,5 @@
-"""Commands beside a running `archiver serve`: they go through it while it holds the lease, and work by themselves when it has gone."""
+"""Commands beside a running `archiver serve`: they go through it while it holds the lease, and work by
+themselves when it has gone."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def reserved_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def ask(port: int, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+def ask(
+    port: int, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
     """One request; status 0 if nobody listens."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         try:
@@ -48,28 +51,44 @@ def leads(deployment: Deployment, me: str) -> bool:
 @pytest.mark.slow
 def test_commands_beside_a_daemon(tmp_path: Path) -> None:
     with reserved_port() as port:
-        deployment = Deployment(tmp_path / "d", overrides={"http": {"listen": f"127.0.0.1:{port}"}, "archive": LAZY})
+        deployment = Deployment(
+            tmp_path / "d", overrides={"http": {"listen": f"127.0.0.1:{port}"}, "archive": LAZY}
+        )
         with Command(deployment, "serve", scratch=tmp_path / "scratch") as daemon:
             until("the daemon is ready", lambda: ask(port, "GET", "/readyz")[0] == 200)
             me = f"{socket.gethostname()}:{daemon.pid}"
             until("the daemon leads", lambda: leads(deployment, me))
             records = [record for record in sample_records(60) if record["topic"] == "files"]
-            status, body = ask(port, "POST", "/v1/topics/files/records", jsonl(records), {"Content-Type": "application/x-ndjson"})
+            status, body = ask(
+                port,
+                "POST",
+                "/v1/topics/files/records",
+                jsonl(records),
+                {"Content-Type": "application/x-ndjson"},
+            )
             assert (status, len(body.splitlines())) == (200, len(records)), body
-            for record, line, got in zip(records, body.splitlines(), deployment.consume("files"), strict=True):
+            for record, line, got in zip(
+                records, body.splitlines(), deployment.consume("files"), strict=True
+            ):
                 place = json.loads(line)
                 assert (got["partition"], got["offset"]) == (place["partition"], place["offset"])
-                assert all(got[name] == record[name] for name in ("topic", "timestamp", "key", "value", "headers"))
+                assert all(
+                    got[name] == record[name] for name in ("topic", "timestamp", "key", "value", "headers")
+                )
             archived = deployment.cli("archive", "--topic", "files", "--all", "--output", "json")
             assert archived.code == 0, archived.err
-            assert [(topic["topic"], topic["state"], topic["rows"]) for topic in archived.json()["topics"]] == [
-                ("files", "archived", len(records))
-            ]
+            assert [
+                (topic["topic"], topic["state"], topic["rows"]) for topic in archived.json()["topics"]
+            ] == [("files", "archived", len(records))]
             assert "daemon" not in archived.err
             cleaned = deployment.cli("clean")
             assert (cleaned.code, "condemned and still there: 0" in cleaned.out) == (0, True), cleaned.err
             replayed = deployment.cli("dlq", "replay", "--output", "json")
-            assert (replayed.code, replayed.json()["dry_run"], "daemon" in replayed.err) == (0, False, False), replayed.err
+            assert (replayed.code, replayed.json()["dry_run"], "daemon" in replayed.err) == (
+                0,
+                False,
+                False,
+            ), replayed.err
             assert [topic["topic"] for topic in replayed.json()["topics"]] == ["clicks", "files", "orders"]
             token = deployment.root / "metadata.db.admin-token"
             assert token.stat().st_mode & 0o777 == 0o600
@@ -83,5 +102,7 @@ def test_commands_beside_a_daemon(tmp_path: Path) -> None:
             assert daemon.wait() == 0, daemon.err
             assert not any(secret in line for line in daemon.err + daemon.out)
         alone = deployment.cli("archive", "--output", "json")
-        assert (alone.code, [topic["state"] for topic in alone.json()["topics"]]) == (0, ["idle"] * 3), alone.err
+        assert (alone.code, [topic["state"] for topic in alone.json()["topics"]]) == (0, ["idle"] * 3), (
+            alone.err
+        )
         assert len(deployment.consume("files")) == len(records)

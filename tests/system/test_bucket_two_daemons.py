@@ -1,4 +1,5 @@
-"""What a team installs, judged from outside: objects in a bucket, logs in etcd, tables in a REST catalog, two daemons and four writers."""
+"""What a team installs, judged from outside: objects in a bucket, logs in etcd, tables in a REST catalog, two
+daemons and four writers."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def _spoil(run: BucketRun) -> None:
     whole: bytes = client.get_object(Bucket=bucket.name, Key=key)["Body"].read()
     rows = pq.read_table(io.BytesIO(whole), partitioning=None)
     for changed, verdict, why in (
-        (pa.concat_tables([rows.slice(0, 1), rows.slice(0, 1), rows.slice(2)]), "invalid", "twice in the table"),
+        (
+            pa.concat_tables([rows.slice(0, 1), rows.slice(0, 1), rows.slice(2)]),
+            "invalid",
+            "twice in the table",
+        ),
         (rows.slice(1), "unknown", "its manifest says"),
         (None, "unknown", "NoSuchKey"),
         (whole, "valid", ""),
@@ -56,7 +61,9 @@ def _spoil(run: BucketRun) -> None:
         if changed is None:
             client.delete_object(Bucket=bucket.name, Key=key)
         else:
-            client.put_object(Bucket=bucket.name, Key=key, Body=changed if isinstance(changed, bytes) else _parquet(changed))
+            client.put_object(
+                Bucket=bucket.name, Key=key, Body=changed if isinstance(changed, bytes) else _parquet(changed)
+            )
         run.read_tables_again()
         told = judge(load(run.scene.folder)).to_json()
         assert told["verdict"] == verdict, told

@@ -1,5 +1,5 @@
-"""No secret leaves: a canary stands in every place of the configuration where a secret can, everything that it is for fails as loudly as it
-can, and neither outputs, logs, answers nor files have any of them.
+"""No secret leaves: a canary stands in every place of the configuration where a secret can, everything that
+it is for fails as loudly as it can, and neither outputs, logs, answers nor files have any of them.
 
 The last tests show that the search would find one: the same commands, with the redaction taken away, do leak.
 """
@@ -44,15 +44,29 @@ CANARIES: Mapping[str, str] = {
 
 def written(canary: str) -> set[str]:
     """The ways in which it may stand somewhere."""
-    quoted = {quote(canary), quote(canary, safe=""), quote_plus(canary), json.dumps(canary)[1:-1], repr(canary)[1:-1], html.escape(canary)}
+    quoted = {
+        quote(canary),
+        quote(canary, safe=""),
+        quote_plus(canary),
+        json.dumps(canary)[1:-1],
+        repr(canary)[1:-1],
+        html.escape(canary),
+    }
     # All of base64 that does not depend on what stands before or behind it.
-    coded = {base64.b64encode(bytes(before) + canary.encode()).decode()[4 if before else 0 : -4] for before in range(3)}
+    coded = {
+        base64.b64encode(bytes(before) + canary.encode()).decode()[4 if before else 0 : -4]
+        for before in range(3)
+    }
     return {canary, *quoted, *coded, canary.partition("-")[0].partition("+")[0]}
 
 
 def leaks(texts: Iterable[tuple[str, str]]) -> list[str]:
     """Where which canary stands."""
-    return [f"{where}: {name}: …{text[max(0, at - 60) : at + 60]}…" for where, text in texts for name, at in _found(text)]
+    return [
+        f"{where}: {name}: …{text[max(0, at - 60) : at + 60]}…"
+        for where, text in texts
+        for name, at in _found(text)
+    ]
 
 
 def _found(text: str) -> Iterator[tuple[str, int]]:
@@ -82,11 +96,16 @@ class Aviary(Deployment):
         found = [path for path in self.root.rglob("*") if path.is_file() and path not in planted]
         return [(str(path), path.read_bytes().decode("latin-1")) for path in found]
 
-    def says(self, *arguments: str, codes: Collection[int] = (0,), stdin: str = "", apart: bool = False) -> list[tuple[str, str]]:
+    def says(
+        self, *arguments: str, codes: Collection[int] = (0,), stdin: str = "", apart: bool = False
+    ) -> list[tuple[str, str]]:
         """What a command says on both outputs; `apart`: in a process of its own."""
         done = self.run(*arguments, stdin=stdin) if apart else self.cli(*arguments, stdin=stdin)
         assert done.code in codes, done
-        return [(f"{' '.join(arguments)} {name}", text) for name, text in (("output", done.out), ("errors", done.err))]
+        return [
+            (f"{' '.join(arguments)} {name}", text)
+            for name, text in (("output", done.out), ("errors", done.err))
+        ]
 
 
 def document(deployment: Deployment, loud: LoudCatalog) -> dict[str, object]:
@@ -94,10 +113,21 @@ def document(deployment: Deployment, loud: LoudCatalog) -> dict[str, object]:
     password = quote(CANARIES["user of a url"], safe="")
     here = f"127.0.0.1:{loud.port}"
     catalogs: list[dict[str, object]] = [
-        {"name": "token", "type": "rest", "uri": f"http://{here}/a", "token": {"env": "CANARY_VARIABLE"}, "note": "seen"},
+        {
+            "name": "token",
+            "type": "rest",
+            "uri": f"http://{here}/a",
+            "token": {"env": "CANARY_VARIABLE"},
+            "note": "seen",
+        },
         {"name": "file", "type": "rest", "uri": f"http://{here}/b", "header.x-api-key": {"file": "secret"}},
         {"name": "client", "type": "rest", "uri": f"http://{here}/c", "credential": {"file": "client"}},
-        {"name": "user", "type": "rest", "uri": f"http://me:{password}@{here}/d", "s3.secret-access-key": CANARIES["written out"]},
+        {
+            "name": "user",
+            "type": "rest",
+            "uri": f"http://me:{password}@{here}/d",
+            "s3.secret-access-key": CANARIES["written out"],
+        },
         {"name": "gone", "type": "rest", "uri": f"http://u:{CANARIES['silent catalog']}@127.0.0.1:1/e"},
         {
             "name": "dialect",
@@ -108,9 +138,17 @@ def document(deployment: Deployment, loud: LoudCatalog) -> dict[str, object]:
     ]
     names = [str(one["name"]) for one in catalogs]
     topics = [
-        {"name": f"t-{name}", "partitions": 1, "archive": {"kind": "iceberg", "catalog": name, "table": f"shop.{name}"}} for name in names
+        {
+            "name": f"t-{name}",
+            "partitions": 1,
+            "archive": {"kind": "iceberg", "catalog": name, "table": f"shop.{name}"},
+        }
+        for name in names
     ]
-    conf = {"spark.hadoop.fs.s3a.secret.key": {"env": "CANARY_SPARK"}, "spark.ssl.keyPassword": CANARIES["spark, written out"]}
+    conf = {
+        "spark.hadoop.fs.s3a.secret.key": {"env": "CANARY_SPARK"},
+        "spark.ssl.keyPassword": CANARIES["spark, written out"],
+    }
     base = quick(deployment.document() | {"catalogs": catalogs, "topics": topics})
     remote = f"sc://127.0.0.1:1/;token={CANARIES['parameter of a url']}"
     base["http"]["admin_token"] = {"env": "CANARY_ADMINISTRATION"}
@@ -133,9 +171,17 @@ def aviary(tmp_path: Path, loud: LoudCatalog, monkeypatch: pytest.MonkeyPatch) -
     made.write(document(made, loud))
     settings = load_settings(made.config, ENVIRONMENT)
     known = "\n".join(redaction.secrets_of(settings))
-    missing = [name for name, canary in CANARIES.items() if canary not in known and quote(canary, safe="") not in known]
+    missing = [
+        name
+        for name, canary in CANARIES.items()
+        if canary not in known and quote(canary, safe="") not in known
+    ]
     assert not missing, f"these places are not known to hold a secret: {missing}"
-    lines = [json.dumps({**record, "topic": topic.name, "partition": 0}) for topic in settings.topics for record in sample_records(2)]
+    lines = [
+        json.dumps({**record, "topic": topic.name, "partition": 0})
+        for topic in settings.topics
+        for record in sample_records(2)
+    ]
     assert not leaks(made.says("produce", stdin="\n".join(lines)))
     return made
 
@@ -157,16 +203,24 @@ def test_commands(aviary: Aviary, loud: LoudCatalog) -> None:
         assert re.search(f"catalog {name}[ :]", text), f"catalog {name} did not fail aloud"
     heard = "".join(loud.heard)
     for name in ("variable", "file", "client secret"):
-        assert any(form in heard for form in written(CANARIES[name]) if len(form) > 8), f"the catalog never saw the canary {name!r}"
+        assert any(form in heard for form in written(CANARIES[name]) if len(form) > 8), (
+            f"the catalog never saw the canary {name!r}"
+        )
 
 
 def test_a_wrong_configuration(aviary: Aviary) -> None:
-    """What is wrong is told; the secrets beside it, also those of what comes with a later version, are not."""
+    """What is wrong is told; the secrets beside it, also those of what comes with a later version, are
+    not."""
     wrong = json.loads(json.dumps(document(aviary, LoudCatalog.__new__(_Silent))))
-    wrong["data"] = {"uri": f"s3://u:{CANARIES['user of a url']}@bucket", "secret_access_key": {"env": "CANARY_VARIABLE"}}
+    wrong["data"] = {
+        "uri": f"s3://u:{CANARIES['user of a url']}@bucket",
+        "secret_access_key": {"env": "CANARY_VARIABLE"},
+    }
     wrong["metadata"] = {"etcd": {"password": CANARIES["written out"]}}
     wrong["sources"] = [{"kafka": {"sasl.password": CANARIES["file"]}}]
-    wrong["schema_registry"] = {"confluent": {"url": "http://r", "auth": {"username": "u", "password": {"env": "CANARY_SPARK"}}}}
+    wrong["schema_registry"] = {
+        "confluent": {"url": "http://r", "auth": {"username": "u", "password": {"env": "CANARY_SPARK"}}}
+    }
     aviary.write(wrong)
     said = [*aviary.says("config", "check", codes=[3]), *aviary.says("archive", codes=[3], apart=True)]
     assert not leaks([*said, *aviary.files()])
@@ -205,7 +259,11 @@ def test_a_daemon(aviary: Aviary, tmp_path: Path) -> None:
     why = {check["name"]: check["why"] for check in ready["checks"]}
     assert "***" in "".join(why.values()), why
     assert "***" in dict(said)["its log"]
-    down = {dict(labels)["dependency"] for (name, labels), up in numbers.items() if name == "archiver_dependency_up" and not up}
+    down = {
+        dict(labels)["dependency"]
+        for (name, labels), up in numbers.items()
+        if name == "archiver_dependency_up" and not up
+    }
     assert down == {check["name"] for check in ready["checks"] if not check["ok"]}
     assert numbers[series("archiver_lag_records", topic="t-token", partition=0, stage="committed")] == 2
     assert numbers[series("archiver_http_requests_total", route="/metrics", status=200)] >= 4

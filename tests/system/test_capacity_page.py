@@ -47,7 +47,10 @@ def test_every_row_with_a_result_is_compared() -> None:
 
 def test_what_is_reckoned_follows_from_the_figures() -> None:
     capacity = json.loads((ROOT / "bench/results/capacity.json").read_text(encoding="utf-8"))
-    each_round, each_archive = capacity["ledger"]["bytes_each_round"], capacity["ledger"]["bytes_each_further_archive"]
+    each_round, each_archive = (
+        capacity["ledger"]["bytes_each_round"],
+        capacity["ledger"]["bytes_each_further_archive"],
+    )
     segment = capacity["intake"]["1000x10"]["entry_bytes_per_segment"]
     reckoned = {
         "archives": (10e6 * 86_400 * 0.245, 1e9, "GB"),

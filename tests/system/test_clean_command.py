@@ -66,7 +66,13 @@ def test_text(deployment: Deployment) -> None:
     assert "would be condemned: 3" in dry.out
     done = deployment.cli("clean")
     assert done.code == 0
-    for line in ("deleted: 0", "condemned: 3", "condemned and still there: 3", "kept in intake: 1 needed", "nothing of kept is deleted"):
+    for line in (
+        "deleted: 0",
+        "condemned: 3",
+        "condemned and still there: 3",
+        "kept in intake: 1 needed",
+        "nothing of kept is deleted",
+    ):
         assert line in done.out, done.out
     assert done.out.count("  intake/") == 3
     assert "is needed by kept partition 0" in done.out
@@ -81,7 +87,10 @@ def test_what_is_too_young_is_told_with_the_grace(deployment: Deployment) -> Non
     with _at(deployment, 0) as driver:
         driver.send("files", [b"3"], 0)
         driver.archive()
-    assert "kept in intake: 1 needed, 1 younger than cleanup.grace = 1h" in deployment.cli("clean", "--dry-run").out
+    assert (
+        "kept in intake: 1 needed, 1 younger than cleanup.grace = 1h"
+        in deployment.cli("clean", "--dry-run").out
+    )
 
 
 def test_a_held_lease_is_exit_code_2_and_names_its_holder(deployment: Deployment) -> None:
@@ -112,14 +121,18 @@ def test_status_names_the_pin(deployment: Deployment, monkeypatch: pytest.Monkey
     assert (pinned["topic"], pinned["partition"]) == ("kept", 0)
     kept = f"intake files are kept from {pinned['written_at'][:10]} {pinned['written_at'][11:19]} UTC on"
     told = deployment.cli("status").out
-    assert f"{kept}, for kept partition 0 (nothing of it is deleted: the topic has archive kind none)\n" in told
+    assert (
+        f"{kept}, for kept partition 0 (nothing of it is deleted: the topic has archive kind none)\n" in told
+    )
     document = deployment.document()
     kind_none = document["topics"].pop()
     deployment.write(document)
     assert "the topic is not in the configuration" in deployment.cli("status").out
     deployment.write({**document, "topics": [*document["topics"], kind_none]})
     monkeypatch.setattr("archiver.cli.status.OLD_PIN_S", pinned["age_seconds"] + 3600)
-    assert f"{kept}\n" in deployment.cli("status").out, "that an intake file is needed for a while is no matter"
+    assert f"{kept}\n" in deployment.cli("status").out, (
+        "that an intake file is needed for a while is no matter"
+    )
 
 
 def test_nothing_is_pinned_in_an_empty_deployment(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Every command on a small deployment, but for `produce` and `consume`: its documents key by key, and its exit codes."""
+"""Every command on a small deployment, but for `produce` and `consume`: its documents key by key, and its
+exit codes."""
 
 from __future__ import annotations
 
@@ -107,7 +108,10 @@ def test_audit_document(archived: Deployment) -> None:  # noqa: F811
     assert list(document) == AUDIT
     assert document["verdict"] == "valid"
     assert sorted(document["snapshot_ids"]) == ["clicks", "files", "kept", "orders"]
-    assert document["snapshot_ids"]["orders"] == archived.cli("tables", "--output", "json").json()["tables"][0]["snapshot_id"]
+    assert (
+        document["snapshot_ids"]["orders"]
+        == archived.cli("tables", "--output", "json").json()["tables"][0]["snapshot_id"]
+    )
     assert [(item["topic"], item["partition"]) for item in document["partitions"]] == [
         ("clicks", 0),
         ("clicks", 1),
@@ -121,9 +125,14 @@ def test_audit_document(archived: Deployment) -> None:  # noqa: F811
         assert list(item) == AUDIT_PARTITION
         assert item["verdict"] == "valid"
         assert item["rows"] == item["watermark"] - item["start"] <= item["next"]
-        assert [item[name] for name in ("gaps", "missing", "doubled", "removed", "altered", "pending")] == [[]] * 6
+        assert [item[name] for name in ("gaps", "missing", "doubled", "removed", "altered", "pending")] == [
+            []
+        ] * 6
     scoped = archived.cli("audit", "--topic", "orders:1-2", "--output", "json").json()
-    assert [(item["topic"], item["partition"]) for item in scoped["partitions"]] == [("orders", 1), ("orders", 2)]
+    assert [(item["topic"], item["partition"]) for item in scoped["partitions"]] == [
+        ("orders", 1),
+        ("orders", 2),
+    ]
     done = archived.cli("audit")
     assert done.code == 0
     assert "valid" in done.out
@@ -142,7 +151,11 @@ def test_audit_of_an_empty_deployment(deployment: Deployment) -> None:
 def test_audit_without_its_catalog_cannot_tell(trouble: str, archived: Deployment) -> None:  # noqa: F811
     document = archived.document()
     path = archived.root / "catalog.db"
-    changed = {"uri": f"sqlite:///{path}?timeout=0.1"} if trouble == "locked" else {"type": "rest", "uri": "http://127.0.0.1:9"}
+    changed = (
+        {"uri": f"sqlite:///{path}?timeout=0.1"}
+        if trouble == "locked"
+        else {"type": "rest", "uri": "http://127.0.0.1:9"}
+    )
     document["catalogs"][0] |= changed
     archived.write(document)
     lock = sqlite3.connect(path, isolation_level=None)
@@ -163,7 +176,11 @@ def test_audit_without_its_catalog_cannot_tell(trouble: str, archived: Deploymen
 
 @pytest.mark.spark
 @pytest.mark.parametrize("harm", ["deleted", "registered twice"])
-def test_audit_finds_what_was_done_to_a_table(harm: str, deployment: Deployment, spark_session: SparkSession) -> None:  # noqa: F811
+def test_audit_finds_what_was_done_to_a_table(
+    harm: str,
+    deployment: Deployment,
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
     deployment.produce(SENT)
     assert deployment.cli("archive", "--all").code == 0
     catalog = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db?timeout=60")
@@ -214,7 +231,9 @@ def test_topics(archived: Deployment) -> None:  # noqa: F811
         assert list(item) == fields
         assert item["backlog_rows"] == item["stable"] - item["written"]
         assert (item["backlog_bytes"] > 0) == (item["backlog_rows"] > 0)
-    assert sum(item["backlog_rows"] for item in document["partitions"]) == sum(record["topic"] == "orders" for record in MORE)
+    assert sum(item["backlog_rows"] for item in document["partitions"]) == sum(
+        record["topic"] == "orders" for record in MORE
+    )
     assert document["settings"]["archive"]["table"] == "shop.orders"
     assert "orders" in archived.cli("topics", "list").out
     assert document["topic_id"] in archived.cli("topics", "describe", "orders").out
@@ -229,7 +248,9 @@ def test_topics_create(deployment: Deployment) -> None:
     again = deployment.cli("topics", "create", "orders")
     assert (again.code, "exists already" in again.out) == (0, True)
     assert deployment.cli("topics", "create", "nowhere").code == 3
-    assert [item["topic"] for item in deployment.cli("topics", "list", "--output", "json").json()["topics"]] == ["orders"]
+    assert [
+        item["topic"] for item in deployment.cli("topics", "list", "--output", "json").json()["topics"]
+    ] == ["orders"]
     document = deployment.document()
     document["topics"][0]["partitions"] = 4
     deployment.write(document)
@@ -286,13 +307,33 @@ def test_tables_that_are_not_there(deployment: Deployment) -> None:
 @pytest.mark.spark
 def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: F811
     document = archived.cli("status", "--output", "json").json()
-    fields = ["cluster", "cluster_id", "data", "leader", "epoch", "intake_log", "control_log", "topics", "pinned", "metrics", "attention"]
+    fields = [
+        "cluster",
+        "cluster_id",
+        "data",
+        "leader",
+        "epoch",
+        "intake_log",
+        "control_log",
+        "topics",
+        "pinned",
+        "metrics",
+        "attention",
+    ]
     assert list(document) == [*fields, "daemon"]
     pinned = document["pinned"]
     ((name, age_s),) = document["metrics"].items()
-    assert name == f'archiver_intake_pinned_age_seconds{{topic="{pinned["topic"]}",partition="{pinned["partition"]}"}}'
+    assert (
+        name
+        == f'archiver_intake_pinned_age_seconds{{topic="{pinned["topic"]}",partition="{pinned["partition"]}"}}'
+    )
     assert age_s > 0
-    assert (document["cluster"], document["epoch"], document["leader"], document["attention"]) == ("test", 1, None, [])
+    assert (document["cluster"], document["epoch"], document["leader"], document["attention"]) == (
+        "test",
+        1,
+        None,
+        [],
+    )
     for item in document["topics"]:
         fields = ["topic", "records", "archived", "backlog_rows", "backlog_bytes", "pending_archives", "held"]
         assert list(item) == [*fields, "kind", "last_commit", "valid_through", "stuck", "partitions"]
@@ -309,8 +350,26 @@ def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: 
 @pytest.mark.spark
 def test_ledger(archived: Deployment) -> None:  # noqa: F811
     document = archived.cli("ledger", "show", "--output", "json").json()
-    assert list(document) == ["epoch", "owner", "entries", "void_entries", "refused_files", "topics", "rounds"]
-    fields = ["topic", "topic_id", "table_uuid", "schema_version", "snapshot_id", "watermarks", "valid_through_us", "files", "rows"]
+    assert list(document) == [
+        "epoch",
+        "owner",
+        "entries",
+        "void_entries",
+        "refused_files",
+        "topics",
+        "rounds",
+    ]
+    fields = [
+        "topic",
+        "topic_id",
+        "table_uuid",
+        "schema_version",
+        "snapshot_id",
+        "watermarks",
+        "valid_through_us",
+        "files",
+        "rows",
+    ]
     for item in document["topics"]:
         assert list(item) == [*fields, "stored_bytes", "pending", "killed"]
         assert item["rows"] == sum(record["topic"] == item["topic"] for record in SENT)
@@ -337,19 +396,37 @@ def test_ledger_events(archived: Deployment, tmp_path: Path) -> None:  # noqa: F
         data = data[4 + length :]
     decoded = [codec.decode(event) for event in events]
     names = [type(event.payload).__name__ for event in decoded]
-    assert names == ["StartCommit", "DataWritten", "DataWritten", "DataComplete", "CommitToTable", "CommitToTable", "CommitComplete"]
+    assert names == [
+        "StartCommit",
+        "DataWritten",
+        "DataWritten",
+        "DataComplete",
+        "CommitToTable",
+        "CommitToTable",
+        "CommitComplete",
+    ]
     assert len({event.payload.commit_id for event in decoded}) == 1
     assert [json_form.to_json(codec.read(event)) for event in events] == [line["event"] for line in lines]
-    assert archived.cli("ledger", "events", "--raw", str(path)).code == 3, "an existing file is not overwritten"
+    assert archived.cli("ledger", "events", "--raw", str(path)).code == 3, (
+        "an existing file is not overwritten"
+    )
     assert archived.cli("ledger", "events", "--raw", str(tmp_path / "no" / "folder")).code == 3
 
 
 def test_config(deployment: Deployment) -> None:
     document = deployment.cli("config", "check", "--output", "json").json()
-    assert document == {"config": str(deployment.config), "cluster": "test", "topics": ["orders", "clicks", "files", "kept"]}
+    assert document == {
+        "config": str(deployment.config),
+        "cluster": "test",
+        "topics": ["orders", "clicks", "files", "kept"],
+    }
     assert "is valid: cluster test, 4 topics" in deployment.cli("config", "check").out
     shown = json.loads(deployment.cli("config", "show").out)
-    assert (shown["cluster"], shown["archive"]["idle_max"], shown["intake"]["delay_max"]) == ("test", 30.0, 0.02)
+    assert (shown["cluster"], shown["archive"]["idle_max"], shown["intake"]["delay_max"]) == (
+        "test",
+        30.0,
+        0.02,
+    )
     schema = json.loads(deployment.cli("config", "schema").out)
     assert {"cluster", "data", "metadata", "topics"} <= set(schema["properties"])
     assert not deployment.data.exists(), "looking at the configuration creates nothing"
@@ -357,7 +434,9 @@ def test_config(deployment: Deployment) -> None:
 
 def test_secrets_are_not_shown(deployment: Deployment) -> None:
     document = deployment.document()
-    document["catalogs"].append({"name": "lake", "type": "rest", "uri": "https://me:hunter2@lake.example", "token": "hunter2"})
+    document["catalogs"].append(
+        {"name": "lake", "type": "rest", "uri": "https://me:hunter2@lake.example", "token": "hunter2"}
+    )
     deployment.write(document)
     for command in (["config", "show"], ["config", "check"], ["tables", "--output", "json"], ["status"]):
         done = deployment.cli(*command)
@@ -374,7 +453,9 @@ def test_without_a_command_the_help_is_shown(command: list[str], deployment: Dep
     assert (helped.code, "Usage: archiver" in helped.out) == (0, True)
 
 
-def test_the_configuration_is_found(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_configuration_is_found(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the option, the variable, or its name in the current folder; the option wins."""
     other = Deployment(deployment.root / "other", overrides={"cluster": "second"})
     monkeypatch.chdir(deployment.root)

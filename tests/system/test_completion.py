@@ -1,4 +1,5 @@
-"""What the shell offers on Tab: by the protocol that the installed script speaks, with real processes and, where it is there, real bash."""
+"""What the shell offers on Tab: by the protocol that the installed script speaks, with real processes and,
+where it is there, real bash."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_topics_tables_and_formats_come_from_the_configuration(deployment: Deplo
 
 def test_the_file_that_the_command_line_names(deployment: Deployment, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text("topics: [{name: elsewhere, partitions: 3}, {name: }, 7]\nnonsense: true\n", encoding="utf-8")
+    other.write_text(
+        "topics: [{name: elsewhere, partitions: 3}, {name: }, 7]\nnonsense: true\n", encoding="utf-8"
+    )
     assert offered(deployment, "consume", "-c", str(other), "--topic", "") == ["elsewhere"]
     assert offered(deployment, "consume", "--topic", "e", config=str(other)) == ["elsewhere"]
 
@@ -68,7 +71,8 @@ def test_other_shells(deployment: Deployment, shell: str) -> None:
 
 
 def test_nothing_but_names_reaches_the_prompt(deployment: Deployment, tmp_path: Path) -> None:
-    """Whatever the configuration is: broken, gone, a folder, a pipe that nobody writes to, nested without end."""
+    """Whatever the configuration is: broken, gone, a folder, a pipe that nobody writes to, nested without
+    end."""
     broken, pipe, deep = tmp_path / "broken.yaml", tmp_path / "pipe", tmp_path / "deep.yaml"
     broken.write_text("topics: [", encoding="utf-8")
     deep.write_text("[" * 5000, encoding="utf-8")
@@ -80,12 +84,24 @@ def test_nothing_but_names_reaches_the_prompt(deployment: Deployment, tmp_path: 
 def test_nothing_heavy_is_loaded_and_nothing_is_opened(deployment: Deployment) -> None:
     program = (
         "import atexit, sys\n"
-        f"atexit.register(lambda: open('loaded', 'w').write(' '.join(name for name in {HEAVY} if name in sys.modules)))\n"
+        f"atexit.register(lambda: open('loaded', 'w').write(' '.join(name for name in {HEAVY} if name "
+        "in sys.modules)))\n"
         "from archiver.cli.app import main\nsys.argv = ['archiver']\nmain()\n"
     )
-    environ = {**deployment.environ(), "_ARCHIVER_COMPLETE": "complete_bash", "COMP_WORDS": "archiver consume --topic ", "COMP_CWORD": "3"}
+    environ = {
+        **deployment.environ(),
+        "_ARCHIVER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "archiver consume --topic ",
+        "COMP_CWORD": "3",
+    }
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environ, cwd=deployment.root, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ,
+        cwd=deployment.root,
+        check=False,
     )
     assert done.stdout.split() == ["orders", "clicks", "files", "kept"]
     assert (deployment.root / "loaded").read_text() == ""
@@ -94,11 +110,15 @@ def test_nothing_heavy_is_loaded_and_nothing_is_opened(deployment: Deployment) -
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_it_is_installed_into_the_home_of_whoever_asks(deployment: Deployment, tmp_path: Path, shell: str) -> None:
+def test_it_is_installed_into_the_home_of_whoever_asks(
+    deployment: Deployment, tmp_path: Path, shell: str
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
     environ = {**deployment.environ(), "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
-    environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"  # else the shell that runs the tests is taken
+    environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = (
+        "1"  # else the shell that runs the tests is taken
+    )
     shown = subprocess.run(
         [sys.executable, "-m", "archiver", "--show-completion", shell],
         capture_output=True,
@@ -135,13 +155,18 @@ def test_bash_completes_with_the_installed_script(deployment: Deployment, tmp_pa
         capture_output=True,
         text=True,
         timeout=60,
-        env={**deployment.environ(), "PATH": f"{folder}:{os.environ['PATH']}", "_ARCHIVER_COMPLETE": "source_bash"},
+        env={
+            **deployment.environ(),
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "_ARCHIVER_COMPLETE": "source_bash",
+        },
         cwd=ROOT,
         check=True,
     ).stdout
     asking = (
         f"{script}\nfunction_of=$(complete -p archiver | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"
-        'COMP_WORDS=(archiver consume --topic o); COMP_CWORD=3; "$function_of" archiver\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+        'COMP_WORDS=(archiver consume --topic o); COMP_CWORD=3; "$function_of" archiver\nprintf '
+        '"%s\\n" "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(
         ["bash", "--norc", "-c", asking],

@@ -1,4 +1,5 @@
-"""The compose files: does Compose's own reader take them, and do the parts of the whole stack know each other? No container is started."""
+"""The compose files: does Compose's own reader take them, and do the parts of the whole stack know each
+other? No container is started."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from tests.support.deploy.installation import ROOT
 DEPLOY = ROOT / "deploy"
 STACK = DEPLOY / "stack"
 FILES = (DEPLOY / "compose.yaml", STACK / "compose.yaml")
-VALUES = {"S3_ACCESS_KEY_ID": "key-of-test", "S3_SECRET_ACCESS_KEY": "secret-of-test", "GRAFANA_PASSWORD": "word-of-test"}
+VALUES = {
+    "S3_ACCESS_KEY_ID": "key-of-test",
+    "S3_SECRET_ACCESS_KEY": "secret-of-test",
+    "GRAFANA_PASSWORD": "word-of-test",
+}
 OURS = "stream-archiver:0.1.0"
 TIMEOUT_S = 60
 
@@ -27,7 +32,9 @@ TIMEOUT_S = 60
 def compose(path: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [deploy_parts.required("compose"), path]
     clean = {"PATH": os.environ["PATH"], **environ}
-    return subprocess.run(command, env=clean, cwd=path.parent, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    return subprocess.run(
+        command, env=clean, cwd=path.parent, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
 
 
 def services(path: Path) -> dict[str, dict[str, Any]]:
@@ -51,7 +58,10 @@ def test_compose_takes_the_file(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_compose_would_say_what_is_wrong(path: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "compose.yaml"
-    for was, becomes in (("read_only: true", "read_onlyy: true"), ("stop_grace_period: 90s", "stop_grace_period: [90s]")):
+    for was, becomes in (
+        ("read_only: true", "read_onlyy: true"),
+        ("stop_grace_period: 90s", "stop_grace_period: [90s]"),
+    ):
         text = path.read_text()
         assert was in text
         wrong.write_text(text.replace(was, becomes))
@@ -83,7 +93,18 @@ def test_images_are_pinned_ports_are_loopbacks_and_files_are_there(path: Path) -
 
 def test_our_container_is_the_same_in_both() -> None:
     one, other = (services(path)["archiver"] for path in FILES)
-    for key in ("image", "build", "user", "read_only", "tmpfs", "cap_drop", "security_opt", "pids_limit", "init", "stop_grace_period"):
+    for key in (
+        "image",
+        "build",
+        "user",
+        "read_only",
+        "tmpfs",
+        "cap_drop",
+        "security_opt",
+        "pids_limit",
+        "init",
+        "stop_grace_period",
+    ):
         assert one[key] == other[key], key
     assert one["image"] == OURS
 
@@ -101,7 +122,11 @@ def test_the_archiver_knows_the_other_services(stack: dict[str, dict[str, Any]])
     bucket = settings.data.uri.removeprefix("s3://").partition("/")[0]
     assert f"s3/{bucket}" in stack["bucket"]["command"][0]
     assert stack["catalog"]["environment"]["CATALOG_WAREHOUSE"] == settings.data.uri
-    mounted = {volume["target"]: Path(volume["source"]) for volume in stack["archiver"]["volumes"] if volume["type"] == "bind"}
+    mounted = {
+        volume["target"]: Path(volume["source"])
+        for volume in stack["archiver"]["volumes"]
+        if volume["type"] == "bind"
+    }
     assert mounted == {"/etc/stream-archiver": STACK / "archiver"}
     state = [volume["target"] for volume in stack["archiver"]["volumes"] if volume["type"] == "volume"]
     assert state == [str(settings.metadata.etcd.state)]
@@ -117,14 +142,25 @@ def test_trino_reads_what_the_archiver_writes(stack: dict[str, dict[str, Any]]) 
     assert taken == set(stack["trino"]["environment"])
 
 
-def test_prometheus_takes_its_file_and_scrapes_the_archiver(stack: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_prometheus_takes_its_file_and_scrapes_the_archiver(
+    stack: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     path = STACK / "prometheus" / "prometheus.yaml"
-    mounted = {volume["target"]: Path(volume["source"]) for volume in stack["prometheus"]["volumes"] if volume["type"] == "bind"}
+    mounted = {
+        volume["target"]: Path(volume["source"])
+        for volume in stack["prometheus"]["volumes"]
+        if volume["type"] == "bind"
+    }
     text = path.read_text()
     for target, source in mounted.items():
         text = text.replace(f"{target}/", f"{source}/")
     (tmp_path / "prometheus.yaml").write_text(text)
-    command: list[str | Path] = [deploy_parts.required("promtool"), "check", "config", tmp_path / "prometheus.yaml"]
+    command: list[str | Path] = [
+        deploy_parts.required("promtool"),
+        "check",
+        "config",
+        tmp_path / "prometheus.yaml",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rules found" in done.stdout, "the alert rules are among them"
@@ -144,5 +180,7 @@ def test_grafana_has_its_source_and_its_dashboard(stack: dict[str, dict[str, Any
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
     assert "prometheus" in stack
-    (provider,) = yaml.safe_load((provisioning / "dashboards" / "stream-archiver.yaml").read_text())["providers"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "stream-archiver.yaml").read_text())[
+        "providers"
+    ]
     assert [path.name for path in mounted[provider["options"]["path"]].iterdir()] == ["stream-archiver.json"]

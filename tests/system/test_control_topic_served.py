@@ -1,4 +1,5 @@
-"""Real daemons, a real broker, and the trigger of docs/operations/control-topic.md: what the topic says has happened, and is the ledger."""
+"""Real daemons, a real broker, and the trigger of docs/operations/control-topic.md: what the topic says has
+happened, and is the ledger."""
 
 from __future__ import annotations
 
@@ -32,18 +33,29 @@ TOPIC, PARTITIONS, TABLE = "archiver-control", 3, "shop.orders"
 def configured(deployment: Deployment, brokers: str) -> None:
     document = quick(deployment.document())
     document["events"] = {
-        "kafka": {"brokers": brokers, "topic": TOPIC, "interval": "200ms", "request_timeout": "3s", "delivery_timeout": "3s"}
+        "kafka": {
+            "brokers": brokers,
+            "topic": TOPIC,
+            "interval": "200ms",
+            "request_timeout": "3s",
+            "delivery_timeout": "3s",
+        }
     }
     deployment.write(document)
 
 
 def number(daemon: Served, metric: str) -> float | None:
-    lines = [line for line in daemon.get("/metrics").body.decode().splitlines() if line.startswith(f"{metric} ")]
+    lines = [
+        line for line in daemon.get("/metrics").body.decode().splitlines() if line.startswith(f"{metric} ")
+    ]
     return float(lines[0].split()[1]) if lines else None
 
 
 def is_level(daemon: Served) -> bool:
-    return number(daemon, "archiver_control_topic_lag_entries") == 0 and number(daemon, "archiver_control_topic_up") == 1
+    return (
+        number(daemon, "archiver_control_topic_lag_entries") == 0
+        and number(daemon, "archiver_control_topic_up") == 1
+    )
 
 
 def as_the_ledger(folder: Path, deployment: Deployment, brokers: str, seen: list[Seen] | None = None) -> bool:
@@ -65,7 +77,11 @@ class Sender:
     def send(self, daemon: Served, count: int) -> None:
         records = sample_records(count, sum(self.sent.values()))
         for topic in dict.fromkeys(record["topic"] for record in records):
-            mine = [{name: value for name, value in record.items() if name != "topic"} for record in records if record["topic"] == topic]
+            mine = [
+                {name: value for name, value in record.items() if name != "topic"}
+                for record in records
+                if record["topic"] == topic
+            ]
             assert daemon.post(f"/v1/topics/{topic}/records", jsonl(mine).encode()).status == 200
             self.sent[topic] = self.sent.get(topic, 0) + len(mine)
 
@@ -74,7 +90,8 @@ class Sender:
             partitions = daemon.admin("audit")["done"]["document"]["partitions"]
             SystemClock().sleep(1)
             return all(
-                sum(one["rows"] for one in partitions if one["topic"] == topic) == self.sent[topic] for topic in ("orders", "clicks")
+                sum(one["rows"] for one in partitions if one["topic"] == topic) == self.sent[topic]
+                for topic in ("orders", "clicks")
             )
 
         until("everything is archived", holds, PATIENCE_S)
@@ -84,11 +101,18 @@ class Sender:
 def trigger(folder: Path, brokers: str) -> Iterator[Path]:
     """The program of the page, with a command that writes its arguments down; the file."""
     folder.mkdir()
-    (program,) = [block for block in blocks(ROOT / "docs/operations/control-topic.md") if block.title == "on_complete.py"]
+    (program,) = [
+        block
+        for block in blocks(ROOT / "docs/operations/control-topic.md")
+        if block.title == "on_complete.py"
+    ]
     (folder / "on_complete.py").write_text(program.text)
     command = ["sh", "-c", 'echo "$0" "$1" >> spans']
     process = subprocess.Popen(
-        [sys.executable, "on_complete.py", brokers, TOPIC, TABLE, "1", *command], cwd=folder, stderr=subprocess.PIPE, text=True
+        [sys.executable, "on_complete.py", brokers, TOPIC, TABLE, "1", *command],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         yield folder / "spans"
@@ -105,7 +129,8 @@ def spans(file: Path) -> list[tuple[int, int]]:
 
 
 def until_it_acts_again(file: Path, sender: Sender, daemon: Served) -> None:
-    """It acts for whole seconds: not for a commit of the second in which it last did, and only a later one brings the rest."""
+    """It acts for whole seconds: not for a commit of the second in which it last did, and only a later one
+    brings the rest."""
     before = len(spans(file))
 
     def acts() -> bool:
@@ -123,7 +148,11 @@ def whole_seconds(text: str) -> int:
 
 
 def commits(seen: list[Seen]) -> list[Seen]:
-    return [one for one in seen if one.headers["archiver.type"] == "COMMIT_TO_TABLE" and one.headers["archiver.table"] == TABLE]
+    return [
+        one
+        for one in seen
+        if one.headers["archiver.type"] == "COMMIT_TO_TABLE" and one.headers["archiver.table"] == TABLE
+    ]
 
 
 def rows_before(table: Any, snapshot_id: int, time_us: int) -> int:
@@ -133,14 +162,18 @@ def rows_before(table: Any, snapshot_id: int, time_us: int) -> int:
 
 
 def check_commits(deployment: Deployment, seen: list[Seen]) -> None:
-    """Each snapshot that the topic names is there, and had every record before the time that the topic says."""
+    """Each snapshot that the topic names is there, and had every record before the time that the topic
+    says."""
     table = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db").load_table(TABLE)
     newest = table.current_snapshot()
     assert newest is not None
     told = [one for one in commits(seen) if "archiver.valid-through" in one.headers]
     assert told
     for one in told[-6:]:
-        snapshot_id, time_us = int(one.headers["archiver.snapshot-id"]), parse_time(one.headers["archiver.valid-through"])
+        snapshot_id, time_us = (
+            int(one.headers["archiver.snapshot-id"]),
+            parse_time(one.headers["archiver.valid-through"]),
+        )
         assert table.snapshot_by_id(snapshot_id) is not None
         assert rows_before(table, snapshot_id, time_us) == rows_before(table, newest.snapshot_id, time_us)
     assert pc.count(table.scan().to_arrow()["kafka"]).as_py() > 0
@@ -171,10 +204,13 @@ def test_triggers_follow_what_happened(tmp_path: Path) -> None:
             sender.until_archived(first)  # without the broker
             assert number(first, "archiver_control_topic_up") == 0
             assert (number(first, "archiver_control_topic_lag_entries") or 0) > 5
-            status = first.request("GET", "/v1/admin/status", headers={"Authorization": f"Bearer {first.token}"}).json()
-            assert any(f"control topic {TOPIC}" in line and "entries of the control log wait" in line for line in status["attention"]), (
-                status
-            )
+            status = first.request(
+                "GET", "/v1/admin/status", headers={"Authorization": f"Bearer {first.token}"}
+            ).json()
+            assert any(
+                f"control topic {TOPIC}" in line and "entries of the control log wait" in line
+                for line in status["attention"]
+            ), status
             assert first.ready()
             server.start()
             until("the topic has everything", lambda: is_level(first), PATIENCE_S)
@@ -186,7 +222,9 @@ def test_triggers_follow_what_happened(tmp_path: Path) -> None:
                 again(cluster, seen_in(server.brokers, TOPIC, PARTITIONS))
                 with Served(deployment, scratch=tmp_path / "two") as second:
                     second.until_ready()
-                    assert number(second, "archiver_control_topic_lag_entries") is None  # the first one publishes
+                    assert (
+                        number(second, "archiver_control_topic_lag_entries") is None
+                    )  # the first one publishes
                     sender.send(first, 12)
                     first.kill()
                     sender.send(second, 12)
@@ -195,15 +233,24 @@ def test_triggers_follow_what_happened(tmp_path: Path) -> None:
                     until_it_acts_again(file, sender, second)
                     sender.until_archived(second)
                     # Not by the metric: it may be of before the end of the last round.
-                    until("all is published", lambda: as_the_ledger(tmp_path, deployment, server.brokers), PATIENCE_S)
+                    until(
+                        "all is published",
+                        lambda: as_the_ledger(tmp_path, deployment, server.brokers),
+                        PATIENCE_S,
+                    )
                     assert second.stop() == 0
             found = spans(file)
             assert all(end - start == 1 for start, end in found)
-            assert [start for start, _ in found[1:]] == [end for _, end in found[:-1]]  # each once, without a hole
+            assert [start for start, _ in found[1:]] == [
+                end for _, end in found[:-1]
+            ]  # each once, without a hole
         seen = seen_in(server.brokers, TOPIC, PARTITIONS)
     assert len(seen) > len(deduplicated(seen))
     assert as_the_ledger(tmp_path, deployment, server.brokers, seen)
     for key in {one.key for one in seen}:
-        indexes = [int(one.headers["archiver.index"]) for one in deduplicated([one for one in seen if one.key == key])]
+        indexes = [
+            int(one.headers["archiver.index"])
+            for one in deduplicated([one for one in seen if one.key == key])
+        ]
         assert indexes == sorted(indexes)
     assert judge(CURRENT).read_stream(raw_stream(tmp_path, seen)).errors == []

@@ -1,4 +1,5 @@
-"""What the section Cost of docs/performance.md says in words: does it follow from the settings and from what was published?"""
+"""What the section Cost of docs/performance.md says in words: does it follow from the settings and from what
+was published?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Grafana's dashboard: does it ask only for what the daemon shows, in words that Prometheus understands? No Grafana runs here."""
+"""Grafana's dashboard: does it ask only for what the daemon shows, in words that Prometheus understands? No
+Grafana runs here."""
 
 from __future__ import annotations
 
@@ -60,11 +61,17 @@ def problems(expression: str, legend: str) -> list[str]:
                 found.append(f"{selector['name']} has no label {label}")
             elif values is not None and value not in values:
                 found.append(f"{label} is never {value}")
-    grouped = [{label.strip() for label in group["labels"].split(",")} for group in GROUPED.finditer(expression)]
+    grouped = [
+        {label.strip() for label in group["labels"].split(",")} for group in GROUPED.finditer(expression)
+    ]
     for labels in grouped:
         found += [f"no label {label} to group by" for label in labels - own]
     left = grouped[0] if grouped and " on " not in f" {expression} " else own
-    found += [f"the legend shows {label}, which is gone" for label in re.findall(r"{{(\w+)}}", legend) if label not in left]
+    found += [
+        f"the legend shows {label}, which is gone"
+        for label in re.findall(r"{{(\w+)}}", legend)
+        if label not in left
+    ]
     for name in re.findall(r"\b(?:rate|increase)\((\w+)", expression):
         metric = METRICS.get(family(name))
         if metric is not None and metric.kind == "gauge":
@@ -96,7 +103,9 @@ def test_what_there_is_not_is_found(expression: str, legend: str) -> None:
 
 def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
     def said(expressions: list[str]) -> subprocess.CompletedProcess[str]:
-        rules = [{"record": f"drawn:{number}", "expr": expression} for number, expression in enumerate(expressions)]
+        rules = [
+            {"record": f"drawn:{number}", "expr": expression} for number, expression in enumerate(expressions)
+        ]
         path = tmp_path / "rules.yaml"
         path.write_text(yaml.safe_dump({"groups": [{"name": "drawn", "rules": rules}]}))
         command: list[str | Path] = [deploy_parts.required("promtool"), "check", "rules", path]

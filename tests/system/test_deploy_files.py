@@ -1,4 +1,5 @@
-"""The files of `deploy`: do the tools that can judge them agree, and do they agree with each other and with the settings?"""
+"""The files of `deploy`: do the tools that can judge them agree, and do they agree with each other and with
+the settings?"""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from pydantic import BaseModel, SecretStr
 
 from archiver.config.daemon import HttpTlsSettings
 from archiver.config.metadata import EtcdSettings, EtcdTlsSettings
-from archiver.config.settings import OtlpSettings, Settings, TestingSettings, TopicArchiveSettings, load_settings
+from archiver.config.settings import (
+    OtlpSettings,
+    Settings,
+    TestingSettings,
+    TopicArchiveSettings,
+    load_settings,
+)
 from archiver.config.types import parse_duration
 from archiver.runtime.errors import ConfigInvalid
 from tests.support.deploy.dockerfile import BUILD_STAGE, copied_sources, of, read_dockerfile
@@ -30,11 +37,15 @@ MINIMAL = DEPLOY / "config/minimal.example.yaml"
 CONTAINER = DEPLOY / "config/container/archiver.yaml"
 CREDENTIALS = "/run/credentials/stream-archiver.service/"
 STATE = "/var/lib/stream-archiver/"
-needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze"
+)
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        ["systemd-analyze", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.fixture
@@ -58,7 +69,11 @@ def test_the_unit_is_hardened() -> None:
 @needs_systemd
 def test_the_rating_can_fail(tmp_path: Path) -> None:
     weak = tmp_path / "stream-archiver.service"
-    weak.write_text(re.sub(r"^(Protect|Restrict|SystemCall|Capability|Private).*\n", "", UNIT.read_text(), flags=re.MULTILINE))
+    weak.write_text(
+        re.sub(
+            r"^(Protect|Restrict|SystemCall|Capability|Private).*\n", "", UNIT.read_text(), flags=re.MULTILINE
+        )
+    )
     assert analyze("security", "--offline=true", "--threshold=30", str(weak)).returncode != 0
 
 
@@ -79,10 +94,21 @@ def test_every_word_of_the_unit_is_known(tmp_path: Path) -> None:
 def test_every_exception_from_hardening_is_explained(unit: Unit) -> None:
     """A directive that leaves something open stands below a comment."""
     lines = UNIT.read_text().splitlines()
-    for name in ("MemoryDenyWriteExecute", "PrivateNetwork", "RestrictAddressFamilies", "ProcSubset", "IPAddressDeny", "SystemCallFilter"):
+    for name in (
+        "MemoryDenyWriteExecute",
+        "PrivateNetwork",
+        "RestrictAddressFamilies",
+        "ProcSubset",
+        "IPAddressDeny",
+        "SystemCallFilter",
+    ):
         (first, *_) = [number for number, line in enumerate(lines) if line.startswith(f"{name}=")]
         assert lines[first - 1].startswith("#"), f"say why {lines[first]}"
-    closed = [line.partition("=")[0] for line in lines if re.fullmatch(r"(?:Protect|Private)\w+=(?:yes|strict)", line)]
+    closed = [
+        line.partition("=")[0]
+        for line in lines
+        if re.fullmatch(r"(?:Protect|Private)\w+=(?:yes|strict)", line)
+    ]
     assert {"ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "PrivateUsers"} <= set(closed)
 
 
@@ -123,7 +149,11 @@ def test_the_unit_lets_the_example_talk_as_far_as_it_must(unit: Unit) -> None:
 
 
 def test_the_user_is_one(unit: Unit) -> None:
-    (line,) = [line for line in (DEPLOY / "systemd/stream-archiver.sysusers.conf").read_text().splitlines() if not line.startswith("#")]
+    (line,) = [
+        line
+        for line in (DEPLOY / "systemd/stream-archiver.sysusers.conf").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     assert line.split()[:2] == ["u", unit.one("User")]
     assert unit.one("User") == unit.one("Group")
 
@@ -135,7 +165,9 @@ def test_the_user_is_one(unit: Unit) -> None:
 def test_a_configuration_is_valid(path: Path) -> None:
     settings = load_settings(path, {})
     assert settings.topics
-    assert load_settings(path, {"ARCHIVER_ADMIN_TOKEN": "x" * 16}) == settings, "it needs nothing of the environment"
+    assert load_settings(path, {"ARCHIVER_ADMIN_TOKEN": "x" * 16}) == settings, (
+        "it needs nothing of the environment"
+    )
 
 
 def test_the_example_names_every_key() -> None:
@@ -143,7 +175,11 @@ def test_the_example_names_every_key() -> None:
     named = set(re.findall(r"(?:^|[{\s,#`])([a-z_]+):", text, re.MULTILINE))
     kinds = [field.annotation for field in Settings.model_fields.values()]
     groups: list[type[BaseModel]] = [Settings]
-    groups += [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TestingSettings]
+    groups += [
+        kind
+        for kind in kinds
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TestingSettings
+    ]
     groups += [HttpTlsSettings, OtlpSettings, EtcdSettings, EtcdTlsSettings]
     assert len(groups) > 10
     wanted = {name for group in groups for name in group.model_fields}
@@ -154,7 +190,20 @@ def test_the_example_names_every_key() -> None:
 def test_the_example_shows_the_defaults() -> None:
     """Whoever copies it changes nothing by that."""
     example, plain = load_settings(EXAMPLE, {}), load_settings(MINIMAL, {})
-    same = ("roles", "schema_registry", "spark", "http", "metrics", "telemetry", "daemon", "log", "intake", "archive", "cleanup", "sources")
+    same = (
+        "roles",
+        "schema_registry",
+        "spark",
+        "http",
+        "metrics",
+        "telemetry",
+        "daemon",
+        "log",
+        "intake",
+        "archive",
+        "cleanup",
+        "sources",
+    )
     for name in same:
         assert getattr(example, name) == getattr(plain, name), name
     assert example.data == plain.data
@@ -169,7 +218,15 @@ def test_the_example_shows_the_defaults() -> None:
 def test_the_descriptor_set_is_made_of_the_proto(tmp_path: Path) -> None:
     folder = DEPLOY / "config"
     made = tmp_path / "orders.binpb"
-    code = protoc.main(["protoc", f"-I{folder}", "--include_imports", f"--descriptor_set_out={made}", str(folder / "orders.proto")])
+    code = protoc.main(
+        [
+            "protoc",
+            f"-I{folder}",
+            "--include_imports",
+            f"--descriptor_set_out={made}",
+            str(folder / "orders.proto"),
+        ]
+    )
     assert code == 0
     assert made.read_bytes() == (folder / "orders.binpb").read_bytes()
 
@@ -192,7 +249,11 @@ def test_a_credential_is_found_where_the_unit_has_it_put(unit: Unit, tmp_path: P
 
 def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     """The bucket and etcd in place of the folder and the database, of which there is one each."""
-    text = EXAMPLE.read_text().replace("sources: []\n", "sources:\n").replace('  uri: "file:///var/lib/stream-archiver/data"\n', "")
+    text = (
+        EXAMPLE.read_text()
+        .replace("sources: []\n", "sources:\n")
+        .replace('  uri: "file:///var/lib/stream-archiver/data"\n', "")
+    )
     text = re.sub(r"^  sqlite:\n(?:    .*\n)+", "", text, flags=re.MULTILINE)
     lines = [re.sub(r"^(\s*)# (?=\s*(?:- )?[a-z_]+:(?: |$))", r"\1", line) for line in text.splitlines()]
     (tmp_path / "archiver.yaml").write_text("\n".join(lines).replace(CREDENTIALS, f"{tmp_path}/"))
@@ -237,7 +298,11 @@ def test_the_image_is_built_of_what_there_is() -> None:
     assert {"archiver", "intake", "reconcile", "requirements/runtime.lock"} <= set(copied)
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert copied_sources(found, "") == [], "the last stage takes from the first one only"
-    allowed = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    allowed = {
+        line[1:]
+        for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     assert allowed == set(copied)
 
 
@@ -252,7 +317,9 @@ def test_the_image_is_pinned_small_and_nobodys() -> None:
     images = {one.words()[0] for one in found if one.name == "FROM"}
     assert len(images) == 1, "an environment moves only between stages of one image"
     image = images.pop().partition("@")[0]
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", image), "an official image, and the minor version that tests run on"
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", image), (
+        "an official image, and the minor version that tests run on"
+    )
     (user,) = of(found, "USER")
     uid = user.text.partition(":")[0]
     assert uid.isdigit()
@@ -273,7 +340,9 @@ def test_the_image_runs_the_service() -> None:
     found = read_dockerfile(DEPLOY / "Dockerfile")
     assert of(found, "ENTRYPOINT")[0].words() + of(found, "CMD")[0].words() == ["entrypoint.sh", "serve"]
     copies = [one.rest() for one in of(found, "COPY", BUILD_STAGE)]
-    assert "deploy/entrypoint.sh deploy/healthcheck.py /opt/stream-archiver/bin/" in copies, "where PATH leads"
+    assert "deploy/entrypoint.sh deploy/healthcheck.py /opt/stream-archiver/bin/" in copies, (
+        "where PATH leads"
+    )
     assert "ARCHIVER_CONFIG=/etc/stream-archiver/archiver.yaml" in of(found, "ENV")[0].words()
     (health,) = of(found, "HEALTHCHECK")
     assert set(health.flags()) == {"interval", "timeout", "start-period", "retries"}
@@ -324,26 +393,39 @@ def test_the_container_writes_only_where_it_may(service: dict[str, Any]) -> None
 RUN_ELSEWHERE = {
     "install.md": {SYSTEMD: 5, "Secrets": 1},
     "upgrade.md": {"A service under systemd": 2},
-    "backup.md": {"Backup": 1, "Restore": 2, "The logs are older than the objects": 1, "The catalog alone": 1},
+    "backup.md": {
+        "Backup": 1,
+        "Restore": 2,
+        "The logs are older than the objects": 1,
+        "The catalog alone": 1,
+    },
 }
-"""`sh` blocks of a section that tests/system/test_installed.py and test_backup_drills.py run, as far as they can run. The rest need what is
-named below.
+"""`sh` blocks of a section that tests/system/test_installed.py and test_backup_drills.py run, as far as they
+can run. The rest need what is named below.
 """
 
 
 @pytest.mark.parametrize("name", RUN_ELSEWHERE)
 def test_every_command_of_the_page_is_run_or_cannot_be(name: str) -> None:
     page = OPERATIONS / name
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    headings = re.findall(
+        r"^#+ (.+)$",
+        re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL),
+        re.MULTILINE,
+    )
     counted = 0
     for heading in headings:
         for number, commands in enumerate(section(heading, page)):
             counted += 1
             if number < RUN_ELSEWHERE[name].get(heading, 0):
                 continue
-            left = [command for command in commands if command.removeprefix("sudo ").split()[0] not in NOT_RUN]
+            left = [
+                command for command in commands if command.removeprefix("sudo ").split()[0] not in NOT_RUN
+            ]
             assert left in ([], [f"sudo rm -r {' '.join(REMOVED)}"]), f"{heading}: run these in a test"
-    assert counted == len([block for block in blocks(page) if block.language == "sh" and "no-run" not in block.options])
+    assert counted == len(
+        [block for block in blocks(page) if block.language == "sh" and "no-run" not in block.options]
+    )
 
 
 REMOVED = (
@@ -356,5 +438,7 @@ REMOVED = (
 
 
 def test_removing_removes_what_was_put_in_place() -> None:
-    placed = {word for line in section(SYSTEMD)[FILES] for word in line.split()[-1:] if word.startswith("/etc/")}
+    placed = {
+        word for line in section(SYSTEMD)[FILES] for word in line.split()[-1:] if word.startswith("/etc/")
+    }
     assert {path for path in placed if not path.startswith("/etc/stream-archiver")} == set(REMOVED[2:])

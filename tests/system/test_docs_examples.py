@@ -55,7 +55,9 @@ _FOR_ALERTS = {"control-events-are-not-published", "senders-wait", "the-clock-ru
 
 
 def test_the_runbook_has_every_section_that_the_page_points_to() -> None:
-    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(
+        r"^## (.*)$", (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     found = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert found - _FOR_READERS - _FOR_ALERTS == set(ANCHORS.values())
 
@@ -83,7 +85,13 @@ def test_a_failing_example_names_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "wanted", "same"),
-    [("a b\n", "a  b", True), ("a b", "a", False), ("x 1 y", "x … y", True), ("x 1", "x … y", False), ("a\nb\nc", "a\n…\nc", True)],
+    [
+        ("a b\n", "a  b", True),
+        ("a b", "a", False),
+        ("x 1 y", "x … y", True),
+        ("x 1", "x … y", False),
+        ("a\nb\nc", "a\n…\nc", True),
+    ],
 )
 def test_dots_stand_for_anything(printed: str, wanted: str, same: bool) -> None:
     assert matches(printed, wanted) is same

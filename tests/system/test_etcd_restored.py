@@ -1,4 +1,5 @@
-"""etcd restored from a snapshot beside a data folder that went on: refused, told, and repaired as docs/operations/backup.md says."""
+"""etcd restored from a snapshot beside a data folder that went on: refused, told, and repaired as
+docs/operations/backup.md says."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from tests.support.pages import blocks
 
 pytestmark = pytest.mark.timeout(240)
 
-(COMMANDS,) = [block.text.splitlines() for block in blocks(OPERATIONS / "backup.md") if "etcdctl snapshot save" in block.text]
+(COMMANDS,) = [
+    block.text.splitlines()
+    for block in blocks(OPERATIONS / "backup.md")
+    if "etcdctl snapshot save" in block.text
+]
 SAVE, RESTORE = COMMANDS
 
 
@@ -33,7 +38,13 @@ def play(command: str, etcd: Etcd, folder: Path) -> None:
     for old, new in replaced.items():
         command = command.replace(old, new)
     done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env={"ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=60, check=False
+        ["sh", "-c", command],
+        cwd=folder,
+        env={"ETCDCTL_API": "3"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,5 @@
-"""Commands and a daemon whose logs are in etcd: it is away, comes, goes, comes back empty; and it wants to know who asks."""
+"""Commands and a daemon whose logs are in etcd: it is away, comes, goes, comes back empty; and it wants to
+know who asks."""
 
 from __future__ import annotations
 
@@ -31,7 +32,13 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 
 
 def deployment_on(etcd: Etcd, folder: Path, **more: object) -> Deployment:
-    settings = {"addresses": [etcd.address], "state": "state", "request_timeout": "1s", "lease_ttl": "3s", **more}
+    settings = {
+        "addresses": [etcd.address],
+        "state": "state",
+        "request_timeout": "1s",
+        "lease_ttl": "3s",
+        **more,
+    }
     made = Deployment(folder, overrides={"metadata": {"etcd": settings}})
     made.write(quick(made.document()))
     return made
@@ -78,7 +85,8 @@ def test_a_daemon_that_ends_while_etcd_hangs_ends_in_time(etcd: Etcd, tmp_path: 
 
 
 def test_a_data_folder_without_its_logs_takes_nothing(etcd: Etcd, tmp_path: Path) -> None:
-    """All of etcd's data are lost. First this machine says so, then, where it has forgotten too, the data folder."""
+    """All of etcd's data are lost. First this machine says so, then, where it has forgotten too, the data
+    folder."""
     deployment = deployment_on(etcd, tmp_path / "d")
     assert produced(deployment).code == 0
     etcd.stop()
@@ -107,15 +115,25 @@ def test_with_certificates_and_a_user_from_the_configuration(tmp_path: Path) -> 
     user = User("archiver", "swordfish")
     with Etcd(tmp_path / "etcd", certificates=certificates) as etcd:
         enable_auth(etcd, User("root", "of the root"), user, "/team/archiver")
-        tls = {"ca_file": certificates.authority, "cert_file": certificates.client, "key_file": certificates.client_key}
+        tls = {
+            "ca_file": certificates.authority,
+            "cert_file": certificates.client,
+            "key_file": certificates.client_key,
+        }
         who = {"user": user.name, "password": {"env": "ETCD_PASSWORD"}, "prefix": "/team/archiver"}
-        deployment = deployment_on(etcd, tmp_path / "d", tls={name: str(path) for name, path in tls.items()}, **who)
+        deployment = deployment_on(
+            etcd, tmp_path / "d", tls={name: str(path) for name, path in tls.items()}, **who
+        )
         environ = {"ETCD_PASSWORD": user.password}
         said = [deployment.run("config", what, environ=environ) for what in ("check", "show")]
         said.append(deployment.run("produce", "--topic", "clicks", stdin=THREE, environ=environ))
         assert [done.code for done in said] == [0, 0, 0], said
         assert "is valid: cluster test, 4 topics" in said[0].out
-        said.append(deployment.run("produce", "--topic", "clicks", stdin=THREE, environ={"ETCD_PASSWORD": "wrong-one"}))
+        said.append(
+            deployment.run(
+                "produce", "--topic", "clicks", stdin=THREE, environ={"ETCD_PASSWORD": "wrong-one"}
+            )
+        )
         assert said[-1].code == 1
         assert "refuses user archiver" in said[-1].err
         text = "".join(done.out + done.err for done in said)
@@ -124,7 +142,9 @@ def test_with_certificates_and_a_user_from_the_configuration(tmp_path: Path) -> 
 
 
 def test_what_is_unsafe_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path / "d", overrides={"metadata": {"etcd": {"addresses": ["etcd.example.com:2379"]}}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"metadata": {"etcd": {"addresses": ["etcd.example.com:2379"]}}}
+    )
     done = deployment.run("config", "check")
     assert done.code == 3
     assert "metadata.etcd.addresses[0]: etcd.example.com:2379 is another machine, and without tls" in done.err

@@ -1,4 +1,5 @@
-"""Two daemons and four writers on one etcd of three members: leaders of both kinds are killed, and the outside harness judges."""
+"""Two daemons and four writers on one etcd of three members: leaders of both kinds are killed, and the
+outside harness judges."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ SECONDS = 30.0
 
 def test_nothing_is_lost_or_doubled_when_leaders_die(tmp_path: Path) -> None:
     with EtcdThree(tmp_path / "etcd") as members:
-        scene = EtcdScene(tmp_path / "run", tmp_path / "run" / "disk", port=free_port(), addresses=tuple(members.addresses))
+        scene = EtcdScene(
+            tmp_path / "run", tmp_path / "run" / "disk", port=free_port(), addresses=tuple(members.addresses)
+        )
         run = EtcdRun(scene, members, SEED, SECONDS, print)
         run.run()
     told = judge(load(scene.folder))
@@ -34,6 +37,9 @@ def test_nothing_is_lost_or_doubled_when_leaders_die(tmp_path: Path) -> None:
     assert first != last, "another daemon leads after the first was killed"
     assert run.seen.stopped == [0, 0]
     state = sorted(path.name for path in Path(scene.state).iterdir())
-    leases = ["etcd.checkpoint.lease", "etcd.leader.lease"]  # the lock is free, the file stays for the next holder
+    leases = [
+        "etcd.checkpoint.lease",
+        "etcd.leader.lease",
+    ]  # the lock is free, the file stays for the next holder
     assert state == sorted(["etcd.admin-token", "etcd.control.tail", "etcd.intake.tail", *leases])
     assert not list(scene.disk.glob("*.db*.lease")), "nothing of SQLite's is there"

@@ -1,4 +1,5 @@
-"""`ledger decode` and `ledger encode`, as a user has them: files in, documents and bytes out, and what is wrong is named."""
+"""`ledger decode` and `ledger encode`, as a user has them: files in, documents and bytes out, and what is
+wrong is named."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def archiver(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.Co
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     environ.pop("ARCHIVER_CONFIG", None)
     command = [sys.executable, "-m", "archiver", "ledger", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, cwd=folder, env=environ, check=False)
+    return subprocess.run(
+        command, input=stdin, capture_output=True, timeout=60, cwd=folder, env=environ, check=False
+    )
 
 
 def test_events_are_printed_and_written_again(tmp_path: Path) -> None:
@@ -66,13 +69,17 @@ def test_encode_writes_a_new_file_only(tmp_path: Path, capsys: pytest.CaptureFix
     assert to.read_bytes() == SAMPLES[0].with_suffix(".bin").read_bytes()
 
 
-def test_bytes_do_not_go_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_do_not_go_to_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert run(["ledger", "encode", f"{SAMPLES[0]}.json"]) == 3
     assert "name a file with --to" in capsys.readouterr().err
 
 
-def test_a_bad_file_is_named_and_the_others_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_is_named_and_the_others_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = tmp_path / "bad.bin"
     bad.write_bytes(SAMPLES[0].with_suffix(".bin").read_bytes()[:-1])
     assert run(["ledger", "decode", str(bad), str(tmp_path / "none.bin"), f"{SAMPLES[1]}.bin"]) == 3
@@ -93,7 +100,9 @@ def test_a_bad_file_is_named_and_the_others_are_printed(tmp_path: Path, capsys: 
         ('{"event": {"payload": {"class": "Other"}}}', "the payload class 'Other' is unknown"),
     ],
 )
-def test_bad_json_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
+def test_bad_json_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     file = tmp_path / "event.json"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert run(["ledger", "encode", str(file)]) == 3

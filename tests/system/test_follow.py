@@ -1,4 +1,5 @@
-"""`consume --follow` as a process of its own beside a writer, archiving, checkpoints and the vacuum: every record once, and a good end."""
+"""`consume --follow` as a process of its own beside a writer, archiving, checkpoints and the vacuum: every
+record once, and a good end."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from tests.support.builders.driver import Driver
 from tests.support.process.processes import Command, until
 from tests.support.schema.orders import order
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
 
 GRACE_S = 3601.0
 PIPE_BYTES = 65_536
@@ -56,7 +60,9 @@ def archive_and_clean(driver: Driver, *topics: str) -> None:
 def test_it_goes_on_whatever_happens_meanwhile(deployment: Deployment, tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         driver.send("orders", [order(1, lines=1)], 0)
-        with Command(deployment, "consume", "--topic", "orders", "--follow", "--decode", scratch=tmp_path / "scratch") as command:
+        with Command(
+            deployment, "consume", "--topic", "orders", "--follow", "--decode", scratch=tmp_path / "scratch"
+        ) as command:
             until("the first record is there", lambda: len(lines(command)) == 1)
             for number in range(1, 7):
                 driver.send("orders", [order(number + 1, lines=1)], number % 3)
@@ -78,7 +84,17 @@ def test_what_it_was_about_to_read_is_archived_and_deleted(deployment: Deploymen
         for number in range(count):
             driver.send("clicks", [bytes([number]) * size for _ in range(3)], 0)
         with subprocess.Popen(
-            [sys.executable, "-m", "archiver", "consume", "--topic", "clicks", "--partition", "0", "--follow"],
+            [
+                sys.executable,
+                "-m",
+                "archiver",
+                "consume",
+                "--topic",
+                "clicks",
+                "--partition",
+                "0",
+                "--follow",
+            ],
             env=deployment.environ(),
             cwd=deployment.root,
             stdout=subprocess.PIPE,
@@ -91,7 +107,9 @@ def test_what_it_was_about_to_read_is_archived_and_deleted(deployment: Deploymen
                 before = {info.key for info in driver.application.objects.list("intake/")}
                 archive_and_clean(driver, "clicks")
                 assert len(before & {info.key for info in driver.application.objects.list("intake/")}) < 3
-                read = [json.loads(first)] + [json.loads(process.stdout.readline()) for _ in range(count * 3 - 1)]
+                read = [json.loads(first)] + [
+                    json.loads(process.stdout.readline()) for _ in range(count * 3 - 1)
+                ]
                 driver.send("clicks", [b"and on"], 0)
                 read.append(json.loads(process.stdout.readline()))
             finally:
@@ -160,7 +178,9 @@ def test_it_ends_when_nobody_reads_any_more(deployment: Deployment) -> None:
 def test_it_ends_with_its_topic(deployment: Deployment, tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         driver.send("clicks", [b"one"], 0)
-        with Command(deployment, "consume", "--topic", "clicks", "--follow", scratch=tmp_path / "scratch") as command:
+        with Command(
+            deployment, "consume", "--topic", "clicks", "--follow", scratch=tmp_path / "scratch"
+        ) as command:
             until("it reads", lambda: command.out)
             driver.application.sequencer.delete_topic(driver.topic_id("clicks"))
             assert command.wait() == 3

@@ -1,4 +1,5 @@
-"""Is the eager profile of docs/operations/freshness.md a configuration, and does what the page says of it follow?"""
+"""Is the eager profile of docs/operations/freshness.md a configuration, and does what the page says of it
+follow?"""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ PAGE = (ROOT / "docs/operations/freshness.md").read_text(encoding="utf-8")
 
 
 def loaded(tmp_path: Path, **groups: object) -> Settings:
-    document = {"cluster": "one", "data": {"uri": "data"}, "metadata": {"sqlite": {"path": "metadata.db"}}, **groups}
+    document = {
+        "cluster": "one",
+        "data": {"uri": "data"},
+        "metadata": {"sqlite": {"path": "metadata.db"}},
+        **groups,
+    }
     (tmp_path / "archiver.yaml").write_text(yaml.safe_dump(document))
     return load_settings(tmp_path / "archiver.yaml", {})
 
@@ -25,12 +31,19 @@ def test_the_eager_profile_archives_with_every_tick(tmp_path: Path) -> None:
     eager = loaded(tmp_path, archive=eager_archive()).archive
     assert eager.start_delay_max < eager.complete_delay_max < eager.tick
     assert eager.idle_max <= eager.complete_delay_max
-    assert (eager.min_bytes, eager.max_bytes) == (0, 128 * 2**20), "what the page does not name is as it is by default"
+    assert (eager.min_bytes, eager.max_bytes) == (0, 128 * 2**20), (
+        "what the page does not name is as it is by default"
+    )
 
 
 def test_the_table_has_the_defaults(tmp_path: Path) -> None:
     archive = loaded(tmp_path).archive
-    assert (archive.complete_delay_max, archive.idle_max, archive.max_bytes, archive.tick) == (300.0, 30.0, 128 * 2**20, 10.0)
+    assert (archive.complete_delay_max, archive.idle_max, archive.max_bytes, archive.tick) == (
+        300.0,
+        30.0,
+        128 * 2**20,
+        10.0,
+    )
     assert archive.start_delay_max == 10.0
     assert "| 5 minutes, 30 s, 128 MiB |" in PAGE and "| 10 s, 10 s |" in PAGE
 

@@ -1,5 +1,5 @@
-"""Does the product keep its promises under faults, as a program outside it sees them? One small run; a long one is
-`python -m tests.harness run --seed N --minutes M`.
+"""Does the product keep its promises under faults, as a program outside it sees them? One small run; a long
+one is `python -m tests.harness run --seed N --minutes M`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,18 @@ def harness(*arguments: str, code: int) -> Any:
 @pytest.mark.timeout(300)
 def test_a_run_with_every_fault(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    told = harness("run", "--seed", str(SEED), "--minutes", str(SECONDS / 60), "--workers", "2", "--folder", str(folder), code=0)
+    told = harness(
+        "run",
+        "--seed",
+        str(SEED),
+        "--minutes",
+        str(SECONDS / 60),
+        "--workers",
+        "2",
+        "--folder",
+        str(folder),
+        code=0,
+    )
     assert (told["verdict"], told["seed"], told["violations"]) == ("valid", SEED, [])
     counts = told["counts"]
     assert set(counts["faults"]) == set(FAULTS)
@@ -69,7 +80,11 @@ def _spoil(folder: Path) -> None:
 
 
 def test_a_saved_history_is_judged_by_the_program(tmp_path: Path) -> None:
-    saved = next(folder for folder in sorted((REPOSITORY / "tests" / "harness" / "histories").iterdir()) if folder.is_dir())
+    saved = next(
+        folder
+        for folder in sorted((REPOSITORY / "tests" / "harness" / "histories").iterdir())
+        if folder.is_dir()
+    )
     assert harness("judge", str(saved), code=0)["verdict"] == "valid"
     half = tmp_path / "half"
     shutil.copytree(saved, half)
@@ -100,6 +115,16 @@ def test_bad_usage(arguments: tuple[str, ...], said: str) -> None:
 
 def test_the_judge_is_apart_from_the_product() -> None:
     """Only workers load it; whoever supervises, reads tables and judges has none of its code."""
-    program = "import sys, tests.harness.__main__\nassert not {'archiver', 'intake', 'reconcile', 'pyiceberg'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    program = (
+        "import sys, tests.harness.__main__\nassert not {'archiver', 'intake', 'reconcile', 'pyiceberg'} & "
+        "set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

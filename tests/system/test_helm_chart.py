@@ -1,4 +1,5 @@
-"""The Helm chart: do Helm, Kubernetes' own description of its API, and the archiver itself take what it renders?
+"""The Helm chart: do Helm, Kubernetes' own description of its API, and the archiver itself take what it
+renders?
 
 No cluster runs here: what a control plane would do with the objects is not shown.
 """
@@ -37,7 +38,13 @@ Object = dict[str, Any]
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([deploy_parts.required("helm"), *arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    return subprocess.run(
+        [deploy_parts.required("helm"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
 
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
@@ -111,7 +118,9 @@ def test_helm_has_nothing_against_the_chart(values: Path) -> None:
         ({"storage": {"accessModes": ["ReadWriteMany"]}}, "accessModes"),
     ],
 )
-def test_values_that_the_chart_does_not_know_are_refused(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+def test_values_that_the_chart_does_not_know_are_refused(
+    tmp_path: Path, change: dict[str, Any], word: str
+) -> None:
     more = with_values(tmp_path, **change)
     for done in (helm("lint", CHART, ONE, more), helm("template", "a", "b", CHART, ONE, more)):
         assert done.returncode != 0
@@ -149,7 +158,8 @@ def test_the_judge_can_fail(was: str, becomes: str) -> None:
 
 
 def loaded(objects: list[Object], folder: Path) -> Settings:
-    """As the archiver reads it in a pod: its files, the mounted secrets, the environment that the pod gives it."""
+    """As the archiver reads it in a pod: its files, the mounted secrets, the environment that the pod gives
+    it."""
     (config,) = [one for one in of_kind(objects, "ConfigMap") if one["metadata"]["name"] == NAME]
     pod = pods(objects)[0]
     (container,) = pod["containers"]
@@ -189,13 +199,18 @@ def test_a_key_that_the_archiver_does_not_know_is_found(tmp_path: Path) -> None:
 
 def test_an_image_may_be_named_by_its_digest(tmp_path: Path) -> None:
     digest = f"sha256:{'0a' * 32}"
-    more = with_values(tmp_path, image={"repository": "registry.example.com/archiver", "tag": "1.2", "digest": digest})
+    more = with_values(
+        tmp_path, image={"repository": "registry.example.com/archiver", "tag": "1.2", "digest": digest}
+    )
     images = {container["image"] for pod in pods(rendered(CLUSTER, more)) for container in pod["containers"]}
     assert images == {f"registry.example.com/archiver:1.2@{digest}"}
 
 
 def test_numbers_of_the_values_stay_what_they_are(tmp_path: Path) -> None:
-    more = with_values(tmp_path, config={"metrics": {"partitions_max": 1_000_000}, "intake": {"queue_bytes_max": 9_007_199_254}})
+    more = with_values(
+        tmp_path,
+        config={"metrics": {"partitions_max": 1_000_000}, "intake": {"queue_bytes_max": 9_007_199_254}},
+    )
     settings = loaded(rendered(ONE, more), tmp_path)
     assert (settings.metrics.partitions_max, settings.intake.queue_bytes_max) == (1_000_000, 9_007_199_254)
 
@@ -204,7 +219,13 @@ def test_the_service_may_be_called_by_its_name(tmp_path: Path) -> None:
     objects = rendered(CLUSTER)
     (service,) = [one for one in of_kind(objects, "Service") if one["spec"].get("clusterIP") != "None"]
     name = service["metadata"]["name"]
-    wanted = {name, f"{name}.prod", f"{name}.prod.svc", f"{name}.prod.svc.cluster.local", "records.example.com"}
+    wanted = {
+        name,
+        f"{name}.prod",
+        f"{name}.prod.svc",
+        f"{name}.prod.svc.cluster.local",
+        "records.example.com",
+    }
     assert set(loaded(objects, tmp_path).http.allowed_hosts) == wanted
 
 
@@ -213,12 +234,22 @@ def test_a_port_with_a_certificate_is_asked_by_tls(tmp_path: Path) -> None:
     for given, scheme in (({}, "http"), ({"tls": files}, "https")):
         folder = tmp_path / scheme
         folder.mkdir()
-        objects = rendered(CLUSTER, with_values(folder, config={"http": given}, serviceMonitor={"enabled": True}))
-        asked = [container[probe]["httpGet"]["scheme"] for pod in pods(objects) for container in pod["containers"] for probe in PROBES]
+        objects = rendered(
+            CLUSTER, with_values(folder, config={"http": given}, serviceMonitor={"enabled": True})
+        )
+        asked = [
+            container[probe]["httpGet"]["scheme"]
+            for pod in pods(objects)
+            for container in pod["containers"]
+            for probe in PROBES
+        ]
         assert set(asked) == {scheme.upper()}
         (monitor,) = of_kind(objects, "ServiceMonitor")
         assert [one["scheme"] for one in monitor["spec"]["endpoints"]] == [scheme]
-    for wrong, word in (({"allow_http": False}, "allow_http is false"), ({"tls": {**files, "client_ca_file": "/ca"}}, "the kubelet")):
+    for wrong, word in (
+        ({"allow_http": False}, "allow_http is false"),
+        ({"tls": {**files, "client_ca_file": "/ca"}}, "the kubelet"),
+    ):
         done = helm("template", "a", "b", CHART, CLUSTER, with_values(tmp_path, config={"http": wrong}))
         assert done.returncode != 0
         assert word in done.stderr
@@ -246,18 +277,31 @@ def test_several_pods_never_share_what_is_one_pods(tmp_path: Path, kind: str) ->
     kept = {"sqlite": "metadata", "folder": "data"}.get(kind)
     config |= {name: shared[name] for name in ("metadata", "data", "catalogs") if name != kept}
     if kind == "catalog":
-        config["catalogs"] = [{"name": "local", "type": "sql", "uri": "sqlite:////var/lib/stream-archiver/catalog.db"}]
+        config["catalogs"] = [
+            {"name": "local", "type": "sql", "uri": "sqlite:////var/lib/stream-archiver/catalog.db"}
+        ]
     path = tmp_path / "values.yaml"
-    path.write_text(yaml.safe_dump({"config": config, "workloads": [{"name": "main", "roles": ["intake"], "replicas": 2}]}))
+    path.write_text(
+        yaml.safe_dump(
+            {"config": config, "workloads": [{"name": "main", "roles": ["intake"], "replicas": 2}]}
+        )
+    )
     done = helm("template", "a", "b", CHART, path)
     assert done.returncode != 0
-    assert {"sqlite": "metadata.sqlite", "folder": "data.uri", "catalog": "local is a file"}[kind] in done.stderr
-    path.write_text(yaml.safe_dump({"config": config, "workloads": [{"name": "main", "roles": ["intake"], "replicas": 1}]}))
+    assert {"sqlite": "metadata.sqlite", "folder": "data.uri", "catalog": "local is a file"}[
+        kind
+    ] in done.stderr
+    path.write_text(
+        yaml.safe_dump(
+            {"config": config, "workloads": [{"name": "main", "roles": ["intake"], "replicas": 1}]}
+        )
+    )
     assert helm("template", "a", "b", CHART, path).returncode == 0
 
 
 def test_every_pod_is_restricted(values: Path) -> None:
-    """Kubernetes' pod security standard of that name, all of it, and a root file system that nobody writes to besides."""
+    """Kubernetes' pod security standard of that name, all of it, and a root file system that nobody writes to
+    besides."""
     for pod in pods(rendered(values)):
         assert broken_rules(pod) == []
 
@@ -290,7 +334,16 @@ def broken_rules(pod: Object) -> list[str]:
     """What the profile "restricted" has against a pod."""
     around = pod["securityContext"]
     found = [f"{name} is set" for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
-    allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
     found += [f"volume {one['name']}" for one in pod["volumes"] if not set(one) - {"name"} <= allowed]
     if around.get("runAsNonRoot") is not True or not around.get("runAsUser"):
         found.append("may be root")
@@ -300,7 +353,9 @@ def broken_rules(pod: Object) -> list[str]:
         own = container["securityContext"]
         if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
             found.append("privileges")
-        if own.get("capabilities", {}).get("drop") != ["ALL"] or set(own["capabilities"].get("add", [])) - {"NET_BIND_SERVICE"}:
+        if own.get("capabilities", {}).get("drop") != ["ALL"] or set(own["capabilities"].get("add", [])) - {
+            "NET_BIND_SERVICE"
+        }:
             found.append("capabilities")
         if own.get("readOnlyRootFilesystem") is not True:
             found.append("root file system")
@@ -331,36 +386,51 @@ def test_the_pod_is_what_the_image_is_made_for(values: Path) -> None:
 def test_every_workload_has_its_roles_its_disk_and_its_budget() -> None:
     objects = rendered(CLUSTER)
     sets = of_kind(objects, "StatefulSet")
-    assert {one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["args"][-1] for one in sets} == {
+    assert {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["args"][-1] for one in sets
+    } == {
         f"{NAME}-intake": "intake",
         f"{NAME}-archive": "archive,reconcile",
     }
     for one in sets:
         labels = one["spec"]["template"]["metadata"]["labels"]
         (budget,) = [
-            found for found in of_kind(objects, "PodDisruptionBudget") if found["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            found
+            for found in of_kind(objects, "PodDisruptionBudget")
+            if found["spec"]["selector"]["matchLabels"].items() <= labels.items()
         ]
         assert budget["spec"]["selector"] == one["spec"]["selector"]
         assert budget["spec"]["maxUnavailable"] == 1, "a drain is never held up"
         (claim,) = one["spec"]["volumeClaimTemplates"]
-        assert claim["metadata"]["name"] in {mount["name"] for mount in one["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]}
+        assert claim["metadata"]["name"] in {
+            mount["name"] for mount in one["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+        }
         assert one["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
 
 
 def test_records_go_to_pods_that_take_them_and_prometheus_sees_all() -> None:
     objects = rendered(CLUSTER)
     services = {one["metadata"]["name"]: one for one in of_kind(objects, "Service")}
-    labels = {one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"] for one in of_kind(objects, "StatefulSet")}
+    labels = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"]
+        for one in of_kind(objects, "StatefulSet")
+    }
 
     def behind(service: Object) -> set[str]:
-        return {name for name, found in labels.items() if service["spec"]["selector"].items() <= found.items()}
+        return {
+            name for name, found in labels.items() if service["spec"]["selector"].items() <= found.items()
+        }
 
     assert behind(services[NAME]) == {f"{NAME}-intake"}
     assert behind(services[f"{NAME}-pods"]) == set(labels)
-    assert services[f"{NAME}-pods"]["spec"]["publishNotReadyAddresses"] is True, "the ones that are not ready are watched most"
+    assert services[f"{NAME}-pods"]["spec"]["publishNotReadyAddresses"] is True, (
+        "the ones that are not ready are watched most"
+    )
     (monitor,) = of_kind(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"]
-    assert [name for name, one in services.items() if wanted.items() <= one["metadata"]["labels"].items()] == [f"{NAME}-pods"]
+    assert [
+        name for name, one in services.items() if wanted.items() <= one["metadata"]["labels"].items()
+    ] == [f"{NAME}-pods"]
 
 
 def test_a_network_policy_without_peers_lets_nobody_in(tmp_path: Path) -> None:
@@ -389,12 +459,16 @@ def test_rules_and_dashboard_are_the_ones_of_this_folder() -> None:
     copies = {"stream-archiver.rules.yaml": deploy / "alerts", "stream-archiver.json": deploy / "grafana"}
     assert {path.name for path in (CHART / "files").iterdir()} == set(copies)
     for name, folder in copies.items():
-        assert (CHART / "files" / name).read_bytes() == (folder / name).read_bytes(), f"copy {name} into the chart"
+        assert (CHART / "files" / name).read_bytes() == (folder / name).read_bytes(), (
+            f"copy {name} into the chart"
+        )
     objects = rendered(CLUSTER)
     (rule,) = of_kind(objects, "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((deploy / "alerts" / "stream-archiver.rules.yaml").read_text())
     (board,) = [one for one in of_kind(objects, "ConfigMap") if "dashboard" in one["metadata"]["name"]]
-    assert json.loads(board["data"]["stream-archiver.json"]) == json.loads((deploy / "grafana" / "stream-archiver.json").read_text())
+    assert json.loads(board["data"]["stream-archiver.json"]) == json.loads(
+        (deploy / "grafana" / "stream-archiver.json").read_text()
+    )
 
 
 # The daemon
@@ -402,9 +476,12 @@ def test_rules_and_dashboard_are_the_ones_of_this_folder() -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Served]:
-    """One that runs with the configuration of the first example, in folders of its own and on a port of its own."""
+    """One that runs with the configuration of the first example, in folders of its own and on a port of its
+    own."""
     (config,) = of_kind(rendered(ONE), "ConfigMap")
-    document = yaml.safe_load(config["data"]["archiver.yaml"].replace("/var/lib/stream-archiver", str(tmp_path / "state")))
+    document = yaml.safe_load(
+        config["data"]["archiver.yaml"].replace("/var/lib/stream-archiver", str(tmp_path / "state"))
+    )
     (tmp_path / "state").mkdir()
     document["http"] |= {"listen": "127.0.0.1:0"}
     deployment = Deployment(tmp_path / "deployment")
@@ -418,7 +495,9 @@ def test_the_daemon_answers_every_probe_under_the_name_of_the_service(daemon: Se
     daemon.until_ready()
     objects = rendered(ONE)
     (container,) = pods(objects)[0]["containers"]
-    probes = {name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    probes = {
+        name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
     assert {probe["port"] for probe in probes.values()} == {container["ports"][0]["name"]}
     (monitor,) = of_kind(rendered(CLUSTER), "ServiceMonitor")
     for path in {probe["path"] for probe in probes.values()} | {monitor["spec"]["endpoints"][0]["path"]}:

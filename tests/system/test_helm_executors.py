@@ -1,4 +1,5 @@
-"""The Helm chart with Spark's executors as pods: the rights it gives, and the pods that Spark's own code would ask for.
+"""The Helm chart with Spark's executors as pods: the rights it gives, and the pods that Spark's own code
+would ask for.
 
 No cluster runs here: that a control plane starts them is not shown.
 """
@@ -50,7 +51,12 @@ def written(objects: list[Object]) -> dict[str, str]:
 def settings_in(objects: list[Object], folder: Path) -> SparkSettings:
     """As the archiver reads them in its pod."""
     document = yaml.safe_load(written(objects)["archiver.yaml"])
-    least = {"cluster": "c", "data": {"uri": "data"}, "metadata": {"sqlite": {"path": "m.db"}}, "spark": document["spark"]}
+    least = {
+        "cluster": "c",
+        "data": {"uri": "data"},
+        "metadata": {"sqlite": {"path": "m.db"}},
+        "spark": document["spark"],
+    }
     (folder / "archiver.yaml").write_text(yaml.safe_dump(least))
     return load_settings(folder / "archiver.yaml", POD).spark
 
@@ -75,19 +81,39 @@ def test_helm_and_kubernetes_take_the_chart_with_executors(values: Path) -> None
 
 def test_the_role_is_for_what_spark_makes_and_for_this_namespace(values: Path) -> None:
     objects = rendered(CLUSTER, values)
-    ((role,), (binding,), (account,)) = (of_kind(objects, kind) for kind in ("Role", "RoleBinding", "ServiceAccount"))
+    ((role,), (binding,), (account,)) = (
+        of_kind(objects, kind) for kind in ("Role", "RoleBinding", "ServiceAccount")
+    )
     (rule,) = role["rules"]
     assert rule["apiGroups"] == [""]
     assert set(rule["resources"]) == {"pods", "services", "configmaps", "persistentvolumeclaims"}
-    assert set(rule["verbs"]) == {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
-    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role["metadata"]["name"]}
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "prod"}]
+    assert set(rule["verbs"]) == {
+        "get",
+        "list",
+        "watch",
+        "create",
+        "update",
+        "patch",
+        "delete",
+        "deletecollection",
+    }
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": role["metadata"]["name"],
+    }
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "prod"}
+    ]
     assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == []
 
 
 def test_the_token_is_with_those_who_start_executors_alone(values: Path) -> None:
     sets = of_kind(rendered(CLUSTER, values), "StatefulSet")
-    mounted = {one["metadata"]["name"]: one["spec"]["template"]["spec"]["automountServiceAccountToken"] for one in sets}
+    mounted = {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"]["automountServiceAccountToken"]
+        for one in sets
+    }
     assert mounted == {f"{NAME}-intake": False, f"{NAME}-archive": True}
 
 
@@ -99,7 +125,10 @@ def test_the_network_policy_lets_executors_in_and_no_service_leads_to_them(value
     assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]
     named = {port["name"]: port["containerPort"] for port in pods(objects)[1]["containers"][0]["ports"]}
     spark = yaml.safe_load(written(objects)["archiver.yaml"])["spark"]["conf"]
-    assert [named[one["port"]] for one in rule["ports"]] == [spark["spark.driver.port"], spark["spark.driver.blockManager.port"]]
+    assert [named[one["port"]] for one in rule["ports"]] == [
+        spark["spark.driver.port"],
+        spark["spark.driver.blockManager.port"],
+    ]
     for service in of_kind(objects, "Service"):
         assert not service["spec"]["selector"].items() <= labels.items()
 
@@ -108,7 +137,9 @@ def test_the_archiver_takes_the_configuration_and_what_is_given_wins(values: Pat
     settings = settings_in(rendered(CLUSTER, values), tmp_path)
     properties = settings.properties()
     assert (settings.master, settings.allow_insecure) == ("k8s://https://kubernetes.default.svc", False)
-    assert (properties["spark.driver.host"], properties["spark.kubernetes.driver.pod.name"]) == tuple(POD.values())
+    assert (properties["spark.driver.host"], properties["spark.kubernetes.driver.pod.name"]) == tuple(
+        POD.values()
+    )
     assert properties["spark.authenticate"] == properties["spark.network.crypto.enabled"] == "true"
     own = {"spark.authenticate": False, "spark.executor.instances": 4}
     (tmp_path / "own").mkdir()

@@ -1,4 +1,5 @@
-"""The installed program on a machine set up as docs/operations/install.md says: its commands, the service, backup and restore."""
+"""The installed program on a machine set up as docs/operations/install.md says: its commands, the service,
+backup and restore."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def archive(machine: Installed, cwd: Path) -> None:
 
 
 def events(machine: Installed, cwd: Path) -> list[tuple[int, str]]:
-    printed = machine.command("consume", "-c", str(machine.root / CONFIG), "--topic", "events", "--text", cwd=cwd)
+    printed = machine.command(
+        "consume", "-c", str(machine.root / CONFIG), "--topic", "events", "--text", cwd=cwd
+    )
     return [(record["offset"], record["value"]) for record in map(json.loads, printed.splitlines())]
 
 
@@ -90,7 +93,9 @@ def test_records_become_a_table_and_come_back_from_a_backup(machine: Installed, 
     machine.shell(produce.replace("hello", "after the backup"), cwd=tmp_path)
     assert events(machine, tmp_path) == [(0, "hello"), (1, "after the backup")]
 
-    restore = [command for block in section("Restore", OPERATIONS / "backup.md") for command in runnable(block)]
+    restore = [
+        command for block in section("Restore", OPERATIONS / "backup.md") for command in runnable(block)
+    ]
     assert "verdict: valid" in machine.shell("\n".join(restore), cwd=tmp_path)
     assert events(machine, tmp_path) == [(0, "hello")]
     machine.shell(produce.replace("hello", "sent again"), cwd=tmp_path)
@@ -143,11 +148,16 @@ done
 def test_a_read_only_system_without_capabilities_is_enough(machine: Installed, tmp_path: Path) -> None:
     """What compose.yaml leaves of a container, made by hand: there is no engine to start one."""
     enter = ["unshare", "--user", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*enter, "true"], capture_output=True, check=False).returncode != 0:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*enter, "true"], capture_output=True, check=False).returncode != 0
+    ):
         pytest.skip("this machine lets nobody make a mount namespace")
     shutil.copy(ROOT / "deploy/config/container/archiver.yaml", machine.root / CONFIG)
     machine.move(CONFIG)
-    image = dict(word.partition("=")[::2] for word in of(read_dockerfile(ROOT / "deploy/Dockerfile"), "ENV")[0].words())
+    image = dict(
+        word.partition("=")[::2] for word in of(read_dockerfile(ROOT / "deploy/Dockerfile"), "ENV")[0].words()
+    )
     environ = {name: value for name, value in image.items() if name.startswith("PYTHON")}
     environ["PATH"] = image["PATH"].replace("/opt/", f"{machine.root}/opt/").replace("$PATH", os.defpath)
     environ["ARCHIVER_CONFIG"] = f"{machine.root}{image['ARCHIVER_CONFIG']}"
@@ -208,23 +218,40 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
 
 
 class AsAService(Served):
-    """The unit's own command, under its system call filter where there is a systemd that knows what is in it."""
+    """The unit's own command, under its system call filter where there is a systemd that knows what is in
+    it."""
 
     def __init__(self, machine: Installed, manager: Manager, scratch: Path) -> None:
         unit = Unit(UNIT)
         self.deployment = OnMachine(machine)
         command = machine.here(unit.one("ExecStart")).split()
         if shutil.which("systemd-analyze") is not None:
-            command = [sys.executable, str(ROOT / "tests/support/deploy/under_filter.py"), *unit.all("SystemCallFilter"), "--", *command]
-        told = [f"NOTIFY_SOCKET={manager.path.resolve()}", f"WATCHDOG_USEC={unit.seconds('WatchdogSec') * 1e6:.0f}"]
-        self.command = Command(self.deployment, *command[1:], scratch=scratch, program=["env", *told, command[0]])
+            command = [
+                sys.executable,
+                str(ROOT / "tests/support/deploy/under_filter.py"),
+                *unit.all("SystemCallFilter"),
+                "--",
+                *command,
+            ]
+        told = [
+            f"NOTIFY_SOCKET={manager.path.resolve()}",
+            f"WATCHDOG_USEC={unit.seconds('WatchdogSec') * 1e6:.0f}",
+        ]
+        self.command = Command(
+            self.deployment, *command[1:], scratch=scratch, program=["env", *told, command[0]]
+        )
         self.pid = self.command.pid
         self._address = None
 
 
 @pytest.mark.spark
-def test_the_service_starts_takes_records_and_stops(machine: Installed, manager: Manager, tmp_path: Path) -> None:
-    config = machine.move(CONFIG, {'"127.0.0.1:8787"': '"127.0.0.1:0"', "idle_max: 10s": "idle_max: 1s", "tick: 10s": "tick: 500ms"})
+def test_the_service_starts_takes_records_and_stops(
+    machine: Installed, manager: Manager, tmp_path: Path
+) -> None:
+    config = machine.move(
+        CONFIG,
+        {'"127.0.0.1:8787"': '"127.0.0.1:0"', "idle_max: 10s": "idle_max: 1s", "tick: 10s": "tick: 500ms"},
+    )
     with AsAService(machine, manager, tmp_path / "scratch") as daemon:
         until("the service manager is told of the start", lambda: manager.heard("READY=1"))
         daemon.until_ready()
@@ -234,20 +261,28 @@ def test_the_service_starts_takes_records_and_stops(machine: Installed, manager:
         asked = tmp_path / "asked.yaml"
         asked.write_text(config.read_text().replace('"127.0.0.1:0"', f'"127.0.0.1:{port}"'))
         health = [str(machine.bin / "python"), str(ROOT / "deploy/healthcheck.py")]
-        assert machine.program(health, tmp_path, environ={"ARCHIVER_CONFIG": str(asked)}) == "/healthz answers 200\n"
+        assert (
+            machine.program(health, tmp_path, environ={"ARCHIVER_CONFIG": str(asked)})
+            == "/healthz answers 200\n"
+        )
 
         answer = daemon.post("/v1/topics/events/records", b'{"key": "YQ==", "value": "aGVsbG8="}\n')
         assert answer.status == 200, answer
         assert answer.lines()[0]["offset"] == 0
 
         def archived() -> bool:
-            document = json.loads(machine.command("audit", "-c", str(config), "--output", "json", cwd=tmp_path))
+            document = json.loads(
+                machine.command("audit", "-c", str(config), "--output", "json", cwd=tmp_path)
+            )
             assert document["verdict"] == "valid"
             return bool(next(one["rows"] for one in document["partitions"] if one["topic"] == "events"))
 
         until("the record is in its table", archived)
         daemon.signal(signal.SIGHUP)
-        until("the service manager is told of the reload", lambda: manager.heard("STATUS=reloading the configuration"))
+        until(
+            "the service manager is told of the reload",
+            lambda: manager.heard("STATUS=reloading the configuration"),
+        )
         grace = load_settings(config, {}).daemon.shutdown_grace
         assert grace < Unit(UNIT).seconds("TimeoutStopSec")
         assert daemon.stop() == 0, daemon.log_text()

@@ -1,4 +1,5 @@
-"""A real daemon with a real broker: what was there and what comes while it runs is one row of offsets in one table, audited as a whole."""
+"""A real daemon with a real broker: what was there and what comes while it runs is one row of offsets in one
+table, audited as a whole."""
 
 from __future__ import annotations
 
@@ -26,14 +27,23 @@ SECURED = {
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN,
 }
-LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "archiver", "sasl.password": PASSWORD}
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanisms": "PLAIN",
+    "sasl.username": "archiver",
+    "sasl.password": PASSWORD,
+}
 TOPIC = "shop.clicks"
 
 
 def configured(deployment: Deployment, brokers: str) -> None:
     document = quick(deployment.document())
     document["topics"] = [
-        {"name": TOPIC, "partitions": 0, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.mirrored"}},
+        {
+            "name": TOPIC,
+            "partitions": 0,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.mirrored"},
+        },
     ]
     (deployment.root / "password").write_text(PASSWORD + "\n")
     kafka: dict[str, Any] = {"brokers": brokers, "topics": "shop[.].*", "discover_interval": "300ms"}
@@ -47,7 +57,13 @@ def here(deployment: Deployment) -> dict[int, list[Mirrored]]:
     for record in deployment.consume(TOPIC):
         headers = tuple((name, raw(value)) for name, value in record["headers"])
         found.setdefault(record["partition"], []).append(
-            Mirrored(record["offset"], raw(record["key"]), raw(record["value"]), headers, milliseconds(record["timestamp"]))
+            Mirrored(
+                record["offset"],
+                raw(record["key"]),
+                raw(record["value"]),
+                headers,
+                milliseconds(record["timestamp"]),
+            )
         )
         assert record["batch_start"] is None
     return found

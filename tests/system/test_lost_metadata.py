@@ -1,4 +1,5 @@
-"""Metadata and data that do not belong together: an older copy, none, another deployment's. Nothing is sequenced, and it is said why."""
+"""Metadata and data that do not belong together: an older copy, none, another deployment's. Nothing is
+sequenced, and it is said why."""
 
 from __future__ import annotations
 
@@ -57,8 +58,16 @@ def test_no_metadata_store_any_more(deployment: Deployment) -> None:
     kept = deployment.root / "kept.db"
     (deployment.root / "metadata.db").rename(kept)
     for command in (["produce"], ["archive", "--all"]):
-        refused(deployment.cli(*command, stdin=jsonl(sample_records(1))), 1, "the metadata store is empty", "put the newest one in place")
-    for status in (deployment.cli("status", "--exit-code"), deployment.cli("status", "--exit-code", "--output", "json")):
+        refused(
+            deployment.cli(*command, stdin=jsonl(sample_records(1))),
+            1,
+            "the metadata store is empty",
+            "put the newest one in place",
+        )
+    for status in (
+        deployment.cli("status", "--exit-code"),
+        deployment.cli("status", "--exit-code", "--output", "json"),
+    ):
         assert status.code == 1, status.out
         assert "the metadata store is empty, but the data folder holds" in status.out
         assert "put the newest one in place" in status.out
@@ -77,7 +86,13 @@ def test_the_metadata_store_of_another_deployment(deployment: Deployment, tmp_pa
     other = Deployment(tmp_path / "other")
     other.produce(SENT)
     shutil.copy(other.root / "metadata.db", deployment.root / "metadata.db")
-    for command in (["produce"], ["archive", "--all"], ["audit"], ["status"], ["consume", "--topic", "orders"]):
+    for command in (
+        ["produce"],
+        ["archive", "--all"],
+        ["audit"],
+        ["status"],
+        ["consume", "--topic", "orders"],
+    ):
         refused(deployment.cli(*command), 3, "the metadata store belongs to the data folder of cluster id")
 
 

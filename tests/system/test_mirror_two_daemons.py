@@ -1,5 +1,5 @@
-"""Mirrored topics judged from outside: two daemons, a broker and its producers, and faults by the seed; a longer run is
-`python -m tests.harness run --deployment mirror --minutes M`.
+"""Mirrored topics judged from outside: two daemons, a broker and its producers, and faults by the seed; a
+longer run is `python -m tests.harness run --deployment mirror --minutes M`.
 """
 
 from __future__ import annotations
@@ -33,5 +33,8 @@ def test_each_committed_record_lands_once_whoever_dies(tmp_path: Path) -> None:
     assert history.mirrors.keys() == MIRRORED.keys()
     for mirror in history.mirrors.values():
         partitions = {row.partition for row in mirror.upstream}
-        last = sum(1 + max(row.offset for row in mirror.upstream if row.partition == partition) for partition in partitions)
+        last = sum(
+            1 + max(row.offset for row in mirror.upstream if row.partition == partition)
+            for partition in partitions
+        )
         assert last > len(mirror.upstream), "there is no gap, so little was shown"

@@ -1,4 +1,5 @@
-"""A real daemon that sends its metrics to a collector: a real HTTP server that reads them with OpenTelemetry's own messages."""
+"""A real daemon that sends its metrics to a collector: a real HTTP server that reads them with
+OpenTelemetry's own messages."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -28,7 +32,8 @@ LOST, BACK = "metrics do not get to the collector", "metrics get to the collecto
 
 
 class Collector:
-    """What came, decoded; `mood` says how it answers: `good`, `angry` (503), `refusing` (400), `moved` (307) or `silent` (never)."""
+    """What came, decoded; `mood` says how it answers: `good`, `angry` (503), `refusing` (400), `moved` (307)
+    or `silent` (never)."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Mapping[str, str], ExportMetricsServiceRequest]] = []
@@ -111,7 +116,10 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
             daemon.until_ready()
             assert daemon.post("/v1/topics/clicks/records", b'{"value": null}\n' * 3).status == 200
             stored = "archiver_intake_records_ok_total"
-            until("three are told", lambda: stored in collector.newest and sum(samples(collector.newest[stored]).values()) == 3)
+            until(
+                "three are told",
+                lambda: stored in collector.newest and sum(samples(collector.newest[stored]).values()) == 3,
+            )
             scraped = {
                 family.name if family.type != "counter" else f"{family.name}_total": family
                 for family in text_string_to_metric_families(daemon.get("/metrics").body.decode())
@@ -125,7 +133,9 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
             assert {"service.name": "stream-archiver", "service.namespace": "test"}.items() <= whose.items()
             assert whose["service.instance.id"].endswith(f":{daemon.pid}")
             newest = collector.newest
-            assert set(newest) == {name for name, family in scraped.items() if name.startswith("archiver_") and family.samples}
+            assert set(newest) == {
+                name for name, family in scraped.items() if name.startswith("archiver_") and family.samples
+            }
             for name, metric in newest.items():
                 told = METRICS[name]
                 assert metric.description == told.text
@@ -134,10 +144,21 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
                 assert kind != "histogram", "only who archives has one"
                 if told.kind == "counter":
                     assert metric.sum.is_monotonic
-                    assert metric.sum.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-                    assert all(0 < point.start_time_unix_nano < point.time_unix_nano for point in metric.sum.data_points)
-                assert {tuple(item.key for item in point.attributes) for point in getattr(metric, kind).data_points} == {told.labels}
-                shown = {tuple(sample.labels[label] for label in told.labels) for sample in scraped[name].samples}
+                    assert (
+                        metric.sum.aggregation_temporality
+                        == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+                    )
+                    assert all(
+                        0 < point.start_time_unix_nano < point.time_unix_nano
+                        for point in metric.sum.data_points
+                    )
+                assert {
+                    tuple(item.key for item in point.attributes)
+                    for point in getattr(metric, kind).data_points
+                } == {told.labels}
+                shown = {
+                    tuple(sample.labels[label] for label in told.labels) for sample in scraped[name].samples
+                }
                 assert set(samples(metric)) == shown
             assert sum(samples(newest["archiver_log_entries"]).values()) > 0
             assert daemon.stop() == 0
@@ -176,7 +197,10 @@ def test_the_certificate_of_the_collector_is_verified(tmp_path: Path) -> None:
     with collecting(context) as collector:
         endpoint = f"https://127.0.0.1:{collector.port}"
         with served(tmp_path, {"endpoint": endpoint}) as daemon:
-            until("it is told", lambda: any("CERTIFICATE_VERIFY_FAILED" in line["message"] for line in daemon.logged(LOST)))
+            until(
+                "it is told",
+                lambda: any("CERTIFICATE_VERIFY_FAILED" in line["message"] for line in daemon.logged(LOST)),
+            )
             assert collector.requests == []
             assert daemon.stop() == 0
         with served(tmp_path, {"endpoint": endpoint, "ca_file": str(made.authority)}) as daemon:

@@ -1,4 +1,5 @@
-"""What is built and installed: is everything in it, nothing else, and does it work away from the tree it was built in?"""
+"""What is built and installed: is everything in it, nothing else, and does it work away from the tree it was
+built in?"""
 
 from __future__ import annotations
 
@@ -35,7 +36,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def tree() -> set[str]:
     """Every file of the packages that version control knows or would take."""
-    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES]
+    command = [
+        "git",
+        "-c",
+        f"safe.directory={ROOT}",
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        *PACKAGES,
+    ]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     if listed.returncode == 0:
         return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
@@ -52,7 +63,12 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(built: tuple[Path
     found = {name for name in contents(built[0]) if ".dist-info/" not in name}
     assert tree() - found == set(), "name these in [tool.setuptools.package-data] of pyproject.toml"
     assert found - tree() == set()
-    for needed in ("archiver/py.typed", "archiver/proto/intake_log.proto", "archiver/demo/flights.proto", "intake/py.typed"):
+    for needed in (
+        "archiver/py.typed",
+        "archiver/proto/intake_log.proto",
+        "archiver/demo/flights.proto",
+        "intake/py.typed",
+    ):
         assert needed in found
     assert "stream_archiver-0.1.0.dist-info/licenses/LICENSE" in contents(built[0])
 
@@ -64,7 +80,19 @@ def test_a_wheel_of_the_source_archive_is_the_same(built: tuple[Path, Path], tmp
         opened.extractall(tmp_path, filter="data")
     assert not [name for name in names if name.startswith(("tests", "bench"))]
     (folder,) = tmp_path.iterdir()
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "-w", "again", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        "again",
+        ".",
+    ]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=100)
     again = contents(next((folder / "again").glob("*.whl")))
     assert again == contents(wheel)
@@ -73,7 +101,18 @@ def test_a_wheel_of_the_source_archive_is_the_same(built: tuple[Path, Path], tmp
 def test_the_extras_exist_and_fit_what_is_locked(built: tuple[Path, Path]) -> None:
     """Nothing is installed or fetched: the environment of the tests has what both ask for."""
     asked = f"stream-archiver[demo,protos,query] @ {built[0].as_uri()}"
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--report", "-", "--quiet", asked]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-index",
+        "--report",
+        "-",
+        "--quiet",
+        asked,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     assert "does not provide the extra" not in done.stderr
@@ -84,7 +123,9 @@ def test_the_extras_exist_and_fit_what_is_locked(built: tuple[Path, Path]) -> No
 
 def pins(name: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for match in re.finditer(r"^([a-z0-9.-]+)==(\S+)", (ROOT / "requirements" / name).read_text(encoding="utf-8"), re.MULTILINE):
+    for match in re.finditer(
+        r"^([a-z0-9.-]+)==(\S+)", (ROOT / "requirements" / name).read_text(encoding="utf-8"), re.MULTILINE
+    ):
         found.setdefault(match[1], set()).add(match[2])
     return found
 
@@ -123,5 +164,9 @@ def test_it_works_from_an_unrelated_folder(program: Installed, tmp_path: Path) -
     for name in ("shop.binpb", "archiver.yaml"):
         source = {"shop.binpb": "orders.binpb", "archiver.yaml": "minimal.example.yaml"}[name]
         shutil.copy(ROOT / "deploy/config" / source, tmp_path / name)
-    assert "is valid: cluster mine, 1 topic\n" in program.command("config", "check", "-c", "archiver.yaml", cwd=tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["archiver.yaml", "shop.binpb"], "and leaves nothing there"
+    assert "is valid: cluster mine, 1 topic\n" in program.command(
+        "config", "check", "-c", "archiver.yaml", cwd=tmp_path
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archiver.yaml", "shop.binpb"], (
+        "and leaves nothing there"
+    )

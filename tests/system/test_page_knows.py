@@ -1,4 +1,5 @@
-"""Does the page know what is not well? Records that were not decoded, and the verdict of an audit at the command line."""
+"""Does the page know what is not well? Records that were not decoded, and the verdict of an audit at the
+command line."""
 
 from __future__ import annotations
 
@@ -44,11 +45,16 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         done = deployment.cli("audit", "--output", "json")
         assert (done.code, done.json()["verdict"]) == (0, "valid")
         assert {item["topic"]: item["records"] for item in done.json()["undecoded"]}["orders"] == 2
-        until("the page says what was not decoded", lambda: "topic orders has 2 undecoded keys and values" in page(daemon))
+        until(
+            "the page says what was not decoded",
+            lambda: "topic orders has 2 undecoded keys and values" in page(daemon),
+        )
         assert "archiver dlq list --topic orders" in page(daemon)
         assert "All is well" not in page(daemon)
         (note,) = deployment.cli("status", "--output", "json").json()["attention"]
-        assert note.startswith("Topic orders: the table has 2 undecoded keys and values, and keeps their bytes (audit of ")
+        assert note.startswith(
+            "Topic orders: the table has 2 undecoded keys and values, and keeps their bytes (audit of "
+        )
         assert ".." not in note
         assert 'archiver_undecoded_values{topic="orders"} 2.0' in daemon.get("/metrics").body.decode()
 
@@ -57,16 +63,22 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         done = deployment.cli("audit", "--output", "json")
         assert (done.code, done.json()["verdict"]) == (1, "invalid")
         until("the page says what the command found", lambda: "the audit says invalid" in page(daemon))
-        assert any("invalid" in line for line in deployment.cli("status", "--output", "json").json()["attention"])
+        assert any(
+            "invalid" in line for line in deployment.cli("status", "--output", "json").json()["attention"]
+        )
         assert daemon.stop() == 0
 
 
-def test_explain_gives_the_reason_of_a_topic_that_the_daemon_halted(deployment: Deployment, tmp_path: Path) -> None:
+def test_explain_gives_the_reason_of_a_topic_that_the_daemon_halted(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     with Driver(deployment) as driver:
         driver.send("orders", [order(1)], 0)
         assert driver.archive(("orders", None)).of("orders").state == "archived"
         driver.send("orders", [order(2)], 0)
-        assert driver.application.explain("orders", 0, 1, "a reason").why.endswith("the last round could not finish the topic: a reason")
+        assert driver.application.explain("orders", 0, 1, "a reason").why.endswith(
+            "the last round could not finish the topic: a reason"
+        )
     document = quick(yaml.safe_load(deployment.config.read_text(encoding="utf-8")))
     (topic,) = (one for one in document["topics"] if one["name"] == "orders")
     topic["schema_change"], topic["value"]["message"] = "refuse", "shop.Line"
@@ -75,7 +87,10 @@ def test_explain_gives_the_reason_of_a_topic_that_the_daemon_halted(deployment: 
         daemon.until_ready()
         until(
             "the reason is known",
-            lambda: "refuse does not allow" in deployment.cli("explain", "orders:0:1", "--output", "json").json()["why"],
+            lambda: (
+                "refuse does not allow"
+                in deployment.cli("explain", "orders:0:1", "--output", "json").json()["why"]
+            ),
         )
         assert "takes it" not in deployment.cli("explain", "orders:0:1").out
         assert daemon.stop() == 0

@@ -53,14 +53,18 @@ def test_acknowledgements(deployment: Deployment) -> None:
 @pytest.mark.parametrize(("action", "code", "outcome"), [("error", 1, "failed"), ("unknown", 1, "failed")])
 def test_failed_sends_exit_1(action: str, code: int, outcome: str, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", failpoints_asked=True)
-    done = deployment.cli("produce", "--output", "json", stdin=jsonl(SENT[:3]), armed=f"writer.upload.before={action}")
+    done = deployment.cli(
+        "produce", "--output", "json", stdin=jsonl(SENT[:3]), armed=f"writer.upload.before={action}"
+    )
     assert done.code == code
     assert {item["outcome"] for item in done.lines()} == {outcome}
 
 
 def test_unknown_sends_exit_2(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", failpoints_asked=True)
-    done = deployment.cli("produce", "--output", "json", stdin=jsonl(SENT[:3]), armed="writer.append.after=unknown")
+    done = deployment.cli(
+        "produce", "--output", "json", stdin=jsonl(SENT[:3]), armed="writer.append.after=unknown"
+    )
     assert done.code == 2
     assert [(item["offset"], item["outcome"]) for item in done.lines()] == [(None, "unknown")] * 3
     done = deployment.cli("produce", stdin=jsonl(SENT[:3]), armed="writer.append.after=unknown")
@@ -78,7 +82,10 @@ def test_text_and_the_topic_of_all_records(deployment: Deployment) -> None:
     first = rows_of(deployment, "clicks", "--text", "--partition", "1")[0]
     assert (first["key"], first["value"], first["headers"]) == ("clé", "où", [["naïve", "ä"], ["none", None]])
     assert rows_of(deployment, "clicks", "--partition", "1")[0]["value"] == text("où".encode())
-    assert deployment.cli("produce", "--topic", "orders", stdin=jsonl([{"topic": "clicks", "value": None}])).code == 3
+    assert (
+        deployment.cli("produce", "--topic", "orders", stdin=jsonl([{"topic": "clicks", "value": None}])).code
+        == 3
+    )
     assert deployment.cli("produce", stdin=jsonl([{"value": None}])).code == 3
 
 
@@ -104,8 +111,17 @@ def test_parquet_input(deployment: Deployment) -> None:
         ("clicks", 0, 0),
     ]
     zero, one = rows_of(deployment, "clicks")
-    assert (zero["timestamp"], zero["key"], zero["value"], zero["headers"]) == ("2023-11-14T22:13:20.000000Z", "", "", [])
-    assert (one["timestamp"], one["key"], one["headers"]) == ("1970-01-01T00:00:00.000001Z", text(b"k"), [["h", text(b"x")]])
+    assert (zero["timestamp"], zero["key"], zero["value"], zero["headers"]) == (
+        "2023-11-14T22:13:20.000000Z",
+        "",
+        "",
+        [],
+    )
+    assert (one["timestamp"], one["key"], one["headers"]) == (
+        "1970-01-01T00:00:00.000001Z",
+        text(b"k"),
+        [["h", text(b"x")]],
+    )
     (file,) = rows_of(deployment, "files")
     assert (file["key"], file["value"], file["headers"]) == (None, None, [])
     assert file["timestamp"] <= file["ingest_timestamp"], "without one it is the time of sending"
@@ -142,7 +158,9 @@ def test_what_consume_prints_produce_takes(archived: Deployment, tmp_path: Path)
     """Minus the fields that the log gives."""
     copy = Deployment(tmp_path / "copy")
     lines = [
-        {name: item[name] for name in SENT_FIELDS} for topic in ("orders", "clicks", "files", "kept") for item in archived.consume(topic)
+        {name: item[name] for name in SENT_FIELDS}
+        for topic in ("orders", "clicks", "files", "kept")
+        for item in archived.consume(topic)
     ]
     path = copy.root / "records.jsonl"
     path.write_text(jsonl(lines))
@@ -168,7 +186,9 @@ def test_an_input_as_one_transaction(deployment: Deployment) -> None:
     why = "line 6 was refused: there is no topic nowhere"
     assert f"the transaction was aborted, none of its records counts: {why}" in done.err
     *told, end = done.lines()
-    assert [item["outcome"] if item["offset"] is None else "ok" for item in told] == ["ok"] * 5 + ["failed"] + ["ok"] * 2
+    assert [item["outcome"] if item["offset"] is None else "ok" for item in told] == ["ok"] * 5 + [
+        "failed"
+    ] + ["ok"] * 2
     assert (end["transaction"], end["outcome"]) == ("x", "aborted")
     assert end["error"].startswith(why)
     done = deployment.cli("produce", "--transactional-id", "x", stdin=jsonl(wrong))
@@ -189,7 +209,13 @@ def test_an_input_as_one_transaction(deployment: Deployment) -> None:
 def test_a_transaction_with_a_record_that_failed_is_aborted(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", failpoints_asked=True)
     done = deployment.cli(
-        "produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(SENT[:3]), armed="writer.upload.before=error"
+        "produce",
+        "--transactional-id",
+        "x",
+        "--output",
+        "json",
+        stdin=jsonl(SENT[:3]),
+        armed="writer.upload.before=error",
     )
     assert done.code == 1
     assert "the transaction was aborted" in done.err
@@ -197,7 +223,9 @@ def test_a_transaction_with_a_record_that_failed_is_aborted(tmp_path: Path) -> N
     assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
 
 
-def test_a_commit_of_unknown_outcome_is_told_as_such(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_unknown_outcome_is_told_as_such(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The records are stored, but no answer to the marker ever comes back."""
 
     def commit(_: Producer) -> None:
@@ -224,9 +252,16 @@ def test_large_records_by_default(deployment: Deployment) -> None:
     lines = [{"topic": "kept", "key": None, "value": text(value)} for value in values]
     done = deployment.cli("produce", "--output", "json", stdin=jsonl(lines))
     assert done.code == 3
-    assert [(item["offset"], item.get("outcome")) for item in done.lines()] == [(0, None), (1, None), (None, "failed"), (2, None)]
+    assert [(item["offset"], item.get("outcome")) for item in done.lines()] == [
+        (0, None),
+        (1, None),
+        (None, "failed"),
+        (2, None),
+    ]
     assert "intake.record_bytes_max = 16777216" in done.lines()[2]["error"]
-    assert [item["value"] for item in deployment.consume("kept")] == [lines[number]["value"] for number in (0, 1, 3)]
+    assert [item["value"] for item in deployment.consume("kept")] == [
+        lines[number]["value"] for number in (0, 1, 3)
+    ]
 
 
 # consume
@@ -243,7 +278,9 @@ def test_offsets_that_wait_for_a_transaction_are_said(deployment: Deployment) ->
         told = "2 offsets of topic kept wait for open transactions; --uncommitted shows them\n"
         done = deployment.cli("consume", "--topic", "kept")
         assert (done.code, len(done.lines()), done.err) == (0, 1, told)
-        assert deployment.cli("consume", "--topic", "kept", "--max", "1").err == "", "it was not read that far"
+        assert deployment.cli("consume", "--topic", "kept", "--max", "1").err == "", (
+            "it was not read that far"
+        )
         done = deployment.cli("consume", "--topic", "kept", "--uncommitted")
         assert (len(done.lines()), done.err) == (3, "")
         producer.commit()
@@ -267,7 +304,10 @@ def test_consume_a_part(archived: Deployment) -> None:  # noqa: F811
     for partition in range(3):
         mine = [line for line in everything if line["partition"] == partition]
         assert rows_of(archived, "orders", "--partition", str(partition)) == mine
-        assert rows_of(archived, "orders", "--partition", str(partition), "--from", "5", "--max", "7") == mine[5:12]
+        assert (
+            rows_of(archived, "orders", "--partition", str(partition), "--from", "5", "--max", "7")
+            == mine[5:12]
+        )
         assert rows_of(archived, "orders", "--partition", str(partition), "--from", str(len(mine))) == []
     assert rows_of(archived, "orders", "--max", "3") == everything[:3]
     assert rows_of(archived, "orders", "--max", str(len(everything) + 9)) == everything
@@ -279,14 +319,26 @@ def test_consume_a_part(archived: Deployment) -> None:  # noqa: F811
 def test_consume_decoded(archived: Deployment) -> None:  # noqa: F811
     lines = rows_of(archived, "orders", "--decode")
     assert all(list(line) == [*RECORD, "decoded"] for line in lines)
-    whole = [line["decoded"]["value"] for line in lines if line["value"] is not None and "error" not in line["decoded"]["value"]]
+    whole = [
+        line["decoded"]["value"]
+        for line in lines
+        if line["value"] is not None and "error" not in line["decoded"]["value"]
+    ]
     broken = [line["decoded"] for line in lines if line["value"] == text(b"\xff\xff not a message")]
     assert broken
     assert all(item["key"] is None and list(item["value"]) == ["error"] for item in broken)
     assert all(line["decoded"]["value"] is None for line in lines if line["value"] is None)
-    assert {"id": "2", "customer": "ada", "lines": [{"sku": "sku-0", "quantity": 1}, {"sku": "sku-1", "quantity": 2}]} in whole
-    assert [line["decoded"] for line in rows_of(archived, "clicks", "--decode", "--max", "1")] == [{"key": None, "value": None}]
-    assert archived.cli("consume", "--topic", "orders", "--text").code == 3, "bytes that are no text are not shown as if they were"
+    assert {
+        "id": "2",
+        "customer": "ada",
+        "lines": [{"sku": "sku-0", "quantity": 1}, {"sku": "sku-1", "quantity": 2}],
+    } in whole
+    assert [line["decoded"] for line in rows_of(archived, "clicks", "--decode", "--max", "1")] == [
+        {"key": None, "value": None}
+    ]
+    assert archived.cli("consume", "--topic", "orders", "--text").code == 3, (
+        "bytes that are no text are not shown as if they were"
+    )
 
 
 def test_consume_waits_for_more_until_it_is_interrupted(deployment: Deployment) -> None:
@@ -324,11 +376,19 @@ def test_consume_waits_for_more_until_it_is_interrupted(deployment: Deployment) 
         (["audit", "--output", "json"], ["true"]),
     ],
 )
-def test_a_reader_that_goes_away_is_no_error(arguments: list[str], reader: list[str], archived: Deployment) -> None:  # noqa: F811
+def test_a_reader_that_goes_away_is_no_error(
+    arguments: list[str],
+    reader: list[str],
+    archived: Deployment,  # noqa: F811
+) -> None:
     """As in `archiver consume … | head`, whether the reader leaves in the middle or before the first line."""
     away = subprocess.Popen(reader, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     process = subprocess.Popen(
-        [sys.executable, "-m", "archiver", *arguments], env=archived.environ(), stdout=away.stdin, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "archiver", *arguments],
+        env=archived.environ(),
+        stdout=away.stdin,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert away.stdin is not None
     away.stdin.close()

@@ -1,4 +1,5 @@
-"""`archiver reconcile` as people and programs call it: wrong input, both outputs, exit codes, and beside a daemon."""
+"""`archiver reconcile` as people and programs call it: wrong input, both outputs, exit codes, and beside a
+daemon."""
 
 from __future__ import annotations
 
@@ -102,7 +103,9 @@ def test_beside_a_daemon_the_daemon_does_it(deployment: Deployment) -> None:
     roll_back(deployment)
     with Daemon(deployment) as daemon:
         host, port = daemon.address
-        document = deployment.document() | {"http": {"listen": f"{host}:{port}", "admin_token": {"file": "token"}}}
+        document = deployment.document() | {
+            "http": {"listen": f"{host}:{port}", "admin_token": {"file": "token"}}
+        }
         (deployment.root / "token").write_text(TOKEN)
         (deployment.root / "token").chmod(0o600)
         deployment.write(document)

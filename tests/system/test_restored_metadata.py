@@ -1,4 +1,5 @@
-"""An old copy of the metadata database is put back: nothing is sequenced, whatever it is that tells of the longer log."""
+"""An old copy of the metadata database is put back: nothing is sequenced, whatever it is that tells of the
+longer log."""
 
 from __future__ import annotations
 
@@ -85,7 +86,10 @@ def test_a_checkpoint_tells_of_it(deployment: Deployment) -> None:
     before = set((deployment.data / "intake").rglob("*.parquet"))
     for first in (60, 66):
         acknowledged += deployment.produce(sample_records(6, first=first))
-    hidden = {path: deployment.root / path.name for path in set((deployment.data / "intake").rglob("*.parquet")) - before}
+    hidden = {
+        path: deployment.root / path.name
+        for path in set((deployment.data / "intake").rglob("*.parquet")) - before
+    }
     for path, elsewhere in hidden.items():
         path.rename(elsewhere)  # so that the files cannot tell
     newest = put_back(deployment, copy)
@@ -97,7 +101,8 @@ def test_a_checkpoint_tells_of_it(deployment: Deployment) -> None:
 
 
 def test_a_copy_that_was_trimmed_meanwhile(deployment: Deployment) -> None:
-    """The checkpoints that lead to where the copy begins were replaced and deleted: nothing can be read either."""
+    """The checkpoints that lead to where the copy begins were replaced and deleted: nothing can be read
+    either."""
     cut_often(deployment)
     acknowledged = deployment.produce(sample_records(60))
     copy = copied(deployment)
@@ -129,7 +134,9 @@ def test_a_copy_that_went_on_by_itself(deployment: Deployment) -> None:
     logs = SqliteLogStore(deployment.root / "metadata.db", 30, 512 * 1024)
     log = logs.log("intake")
     for number in range(100):
-        entry = pb.IntakeEntry(format=1, id=number.to_bytes(16, "big"), tick=pb.Tick(time_us=1_767_323_045_000_000 + number))
+        entry = pb.IntakeEntry(
+            format=1, id=number.to_bytes(16, "big"), tick=pb.Tick(time_us=1_767_323_045_000_000 + number)
+        )
         log.append(log.tail(), entry.SerializeToString())
     logs.close()
     done = deployment.cli("produce", stdin=jsonl(sample_records(1)))

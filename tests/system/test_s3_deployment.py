@@ -1,4 +1,5 @@
-"""Does the whole path work with the objects in a bucket: produce, archive, consume, audit, clean, and a writer that is killed?"""
+"""Does the whole path work with the objects in a bucket: produce, archive, consume, audit, clean, and a
+writer that is killed?"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F40
 
 LINE = b'{"value": "AAAA"}\n'
 REQUESTS_OF_A_ROUND_MAX = 60
-"""Of a command that archives two partitions of one topic into its table, its own start and look at the other topics included."""
+"""Of a command that archives two partitions of one topic into its table, its own start and look at the other
+topics included."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,7 +46,9 @@ def walk(deployment: Deployment, faults: S3Faults) -> None:
     sent = sample_records(120)
     acknowledged = deployment.produce(sent)
     check_present(deployment, sent, acknowledged)
-    killed = deployment.run("produce", "--output", "json", stdin=jsonl(sample_records(30, 120)), armed="writer.append.before=kill")
+    killed = deployment.run(
+        "produce", "--output", "json", stdin=jsonl(sample_records(30, 120)), armed="writer.append.before=kill"
+    )
     assert killed.code == -9
     again = sample_records(60, 200)
     sent, acknowledged = sent + again, acknowledged + deployment.produce(again)
@@ -60,7 +64,12 @@ def walk(deployment: Deployment, faults: S3Faults) -> None:
     round_of_one_table = faults.counts()
     print("requests of a round with one table and two archives:", round_of_one_table)
     assert sum(round_of_one_table.values()) <= REQUESTS_OF_A_ROUND_MAX, round_of_one_table
-    asked = deployment.cli("query", "--output", "json", "SELECT count(*) AS n, count(DISTINCT kafka.offset) AS o FROM shop.clicks")
+    asked = deployment.cli(
+        "query",
+        "--output",
+        "json",
+        "SELECT count(*) AS n, count(DISTINCT kafka.offset) AS o FROM shop.clicks",
+    )
     assert asked.code == 0, asked.err
     assert asked.json()["rows"][0]["n"] == sum(record["topic"] == "clicks" for record in sent)
     deep = deployment.cli("audit", "--deep", "--output", "json")
@@ -91,7 +100,8 @@ def test_a_server_that_ignores_the_condition_gets_nothing(tmp_path: Path) -> Non
 
 
 def test_a_daemon_outlives_its_server(tmp_path: Path, server: S3Server) -> None:
-    """The server goes and comes back, a writer is killed: what was acknowledged is there once, and nothing was asked for by hand."""
+    """The server goes and comes back, a writer is killed: what was acknowledged is there once, and nothing
+    was asked for by hand."""
     with S3Faults(server) as faults:
         deployment = deployed(tmp_path / "d", server, faults.uri)
         document = quick(deployment.document())
@@ -107,7 +117,9 @@ def test_a_daemon_outlives_its_server(tmp_path: Path, server: S3Server) -> None:
             assert daemon.running
             faults.recover()
             daemon.until_ready()
-            until("it takes records again", lambda: daemon.post("/v1/topics/kept/records", LINE).status == 200)
+            until(
+                "it takes records again", lambda: daemon.post("/v1/topics/kept/records", LINE).status == 200
+            )
             acknowledged += 1
             daemon.kill()
         acknowledged += len(deployment.produce([{"topic": "kept", "value": "AAAA"}]))

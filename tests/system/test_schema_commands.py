@@ -36,7 +36,9 @@ def write(path: Path, *files: descriptor_pb2.FileDescriptorProto) -> str:
 
 
 def add(name: str, number: int, kind: Any = F.TYPE_STRING) -> Change:
-    return lambda file: file.message_type[1].field.add(name=name, number=number, type=kind, label=F.LABEL_OPTIONAL)
+    return lambda file: file.message_type[1].field.add(
+        name=name, number=number, type=kind, label=F.LABEL_OPTIONAL
+    )
 
 
 def typed(position: int, kind: Any) -> Change:
@@ -72,7 +74,12 @@ def test_show_has_every_field_with_its_column(deployment: Deployment) -> None:
     empty = deployment.cli("schema", "show", "orders", "--output", "json")
     assert (empty.code, empty.json()) == (0, {"topic": "orders", "version": None, "fields": []})
     assert "no schema of topic orders is recorded yet" in deployment.cli("schema", "show", "orders").out
-    archived(deployment, shop(), shop(renamed, typed(0, F.TYPE_STRING), add("note", 9)), shop(removed, typed(0, F.TYPE_STRING)))
+    archived(
+        deployment,
+        shop(),
+        shop(renamed, typed(0, F.TYPE_STRING), add("note", 9)),
+        shop(removed, typed(0, F.TYPE_STRING)),
+    )
     done = deployment.cli("schema", "show", "orders", "--output", "json")
     document = done.json()
     found = {one["column"]: one for one in document["fields"]}
@@ -133,7 +140,11 @@ def test_plan_tells_what_the_newest_schema_would_do_and_does_nothing(deployment:
     assert whats(given) == [("new_column", "id", False), ("dropped", "customer", True)]
     assert given.json()["unchanged"] == ["value.lines", "value.lines.sku", "value.lines.quantity"]
     text = deployment.cli("schema", "plan", "orders", "--descriptor-set", newer).out
-    assert "1 of 2 changes is incompatible" in text and "value.id_v2" in text and "from version 1 to version 2" in text
+    assert (
+        "1 of 2 changes is incompatible" in text
+        and "value.id_v2" in text
+        and "from version 1 to version 2" in text
+    )
     assert deployment.cli("schema", "show", "orders", "--output", "json").json()["version"] == 1
 
 
@@ -144,18 +155,34 @@ def test_plan_reads_folders_and_keys(deployment: Deployment) -> None:
     (folder / "order.proto").write_text(
         'syntax = "proto3";\npackage shop;\nmessage Order { int64 id = 1; string customer = 2; }\n', "utf-8"
     )
-    done = deployment.cli("schema", "plan", "orders", "--protos", str(deployment.root / "protos"), "--output", "json")
+    done = deployment.cli(
+        "schema", "plan", "orders", "--protos", str(deployment.root / "protos"), "--output", "json"
+    )
     assert (done.code, whats(done)) == (0, [("dropped", "lines", True)])
     (folder / "order.proto").write_text('syntax = "proto3";\nmessage {', "utf-8")
     broken = deployment.cli("schema", "plan", "orders", "--protos", str(deployment.root / "protos"))
     assert broken.code == 3 and "order.proto" in broken.err
-    keyed = deployment.cli("schema", "plan", "orders", "--side", "key", "--descriptor-set", "shop.binpb", "--output", "json")
+    keyed = deployment.cli(
+        "schema", "plan", "orders", "--side", "key", "--descriptor-set", "shop.binpb", "--output", "json"
+    )
     assert keyed.code == 3 and "--message" in keyed.err
     path = str(deployment.root / "shop.binpb")
     keyed = deployment.cli(
-        "schema", "plan", "orders", "--side", "key", "--descriptor-set", path, "--message", "shop.Line", "--output", "json"
+        "schema",
+        "plan",
+        "orders",
+        "--side",
+        "key",
+        "--descriptor-set",
+        path,
+        "--message",
+        "shop.Line",
+        "--output",
+        "json",
     )
-    assert {change["side"] for change in keyed.json()["changes"]} == {"key"} and keyed.json()["compatible"] is True
+    assert {change["side"] for change in keyed.json()["changes"]} == {"key"} and keyed.json()[
+        "compatible"
+    ] is True
 
 
 CHECKS: list[tuple[list[Change], int, str | None]] = [
@@ -187,9 +214,14 @@ def test_check_is_for_the_ci_of_who_owns_the_schema(deployment: Deployment, tmp_
         assert (alone.code, [change["what"] for change in alone.json()["changes"]]) == (code, expected)
         text = " ".join(deployment.cli("schema", "check", *arguments).out.split())
         assert ("incompatible" in text) == (code == 1)
-        assert ("version" in text, "the old schema" in text) == (False, True), "there are no versions, only two schemas"
+        assert ("version" in text, "the old schema" in text) == (False, True), (
+            "there are no versions, only two schemas"
+        )
     write(tmp_path / "newer.binpb", shop(typed(0, F.TYPE_STRING)))
-    assert "1 of 1 change is incompatible; 4 columns unchanged" in deployment.cli("schema", "check", *arguments).out
+    assert (
+        "1 of 1 change is incompatible; 4 columns unchanged"
+        in deployment.cli("schema", "check", *arguments).out
+    )
 
 
 def wide() -> descriptor_pb2.FileDescriptorProto:
@@ -221,23 +253,35 @@ BAD_SETS: dict[str, tuple[list[descriptor_pb2.FileDescriptorProto], tuple[str, .
         [order_importing("b.proto"), imports("b.proto", "shop.proto")],
         ("shop.proto imports itself through shop.proto -> b.proto -> shop.proto",),
     ),
-    "a missing dependency": ([order_importing("gone.proto")], ("shop.proto imports gone.proto, which is not in the set",)),
+    "a missing dependency": (
+        [order_importing("gone.proto")],
+        ("shop.proto imports gone.proto, which is not in the set",),
+    ),
     "two files defining one name": (
         [order_importing("line.proto"), second_line()],
         ("shop.Line is defined in", "shop.proto", "line.proto"),
     ),
-    "a 5,000-field message": ([wide()], ("shop.proto, message shop.Order, field f4001", "more than 4000 fields")),
+    "a 5,000-field message": (
+        [wide()],
+        ("shop.proto, message shop.Order, field f4001", "more than 4000 fields"),
+    ),
     "an empty descriptor set": ([], ("is not a FileDescriptorSet", "it names no files")),
 }
 
 
 @pytest.mark.parametrize("case", BAD_SETS)
-def test_what_cannot_be_a_schema_is_told_with_file_message_and_field(deployment: Deployment, case: str) -> None:
+def test_what_cannot_be_a_schema_is_told_with_file_message_and_field(
+    deployment: Deployment, case: str
+) -> None:
     files, expected = BAD_SETS[case]
     older = write(deployment.root / "older.binpb", shop())
     bad = write(deployment.root / "bad.binpb", *files)
     given = ("--descriptor-set", bad, "--message", "shop.Order")
-    for arguments in (("check", "--against", older, *given), ("check", "orders", *given), ("plan", "orders", *given)):
+    for arguments in (
+        ("check", "--against", older, *given),
+        ("check", "orders", *given),
+        ("plan", "orders", *given),
+    ):
         done = deployment.cli("schema", *arguments)
         assert (done.code, done.out) == (3, "")
         assert bad in done.err and all(words in done.err for words in expected), done.err
@@ -266,22 +310,37 @@ def test_a_field_number_that_moved_to_another_type_is_told_with_its_message(depl
         (("check", "orders", "--against", "x.binpb"), "name either a topic, or with --against"),
         (("check", "--against", "x.binpb"), "--descriptor-set FILE or --protos DIR"),
         (("check", "--against", "x.binpb", "--descriptor-set", "shop.binpb"), "--message shop.Order"),
-        (("check", "--against", "gone.binpb", "--descriptor-set", "SHOP", "--message", "shop.Order"), "gone.binpb cannot be read"),
+        (
+            ("check", "--against", "gone.binpb", "--descriptor-set", "SHOP", "--message", "shop.Order"),
+            "gone.binpb cannot be read",
+        ),
         (("plan", "orders", "--message", "shop.Order"), "--message is the message of"),
-        (("plan", "orders", "--descriptor-set", "SHOP", "--protos", "."), "--descriptor-set FILE or --protos DIR"),
-        (("plan", "orders", "--descriptor-set", "SHOP", "--message", "shop.Oder"), "has no message 'shop.Oder'; did you mean shop.Order"),
+        (
+            ("plan", "orders", "--descriptor-set", "SHOP", "--protos", "."),
+            "--descriptor-set FILE or --protos DIR",
+        ),
+        (
+            ("plan", "orders", "--descriptor-set", "SHOP", "--message", "shop.Oder"),
+            "has no message 'shop.Oder'; did you mean shop.Order",
+        ),
         (("plan", "nope"), "there is no topic nope"),
     ],
 )
-def test_a_wrong_command_line_is_told_what_to_do(deployment: Deployment, arguments: Sequence[str], words: str) -> None:
-    done = deployment.cli("schema", *(str(deployment.root / "shop.binpb") if one == "SHOP" else one for one in arguments))
+def test_a_wrong_command_line_is_told_what_to_do(
+    deployment: Deployment, arguments: Sequence[str], words: str
+) -> None:
+    done = deployment.cli(
+        "schema", *(str(deployment.root / "shop.binpb") if one == "SHOP" else one for one in arguments)
+    )
     assert (done.code, done.out) == (3, "")
     assert words in done.err, done.err
 
 
 def test_a_registry_that_is_down_is_not_told_as_a_wrong_schema(deployment: Deployment) -> None:
     document = deployment.document()
-    document["schema_registry"] = {"confluent": {"url": "http://127.0.0.1:9", "attempts_max": 1, "timeout": "1s"}}
+    document["schema_registry"] = {
+        "confluent": {"url": "http://127.0.0.1:9", "attempts_max": 1, "timeout": "1s"}
+    }
     document["topics"][0]["value"] = {"subject": "orders-value", "message": "shop.Order"}
     deployment.write(document)
     for command in ("plan", "check"):

@@ -1,5 +1,5 @@
-"""A real daemon whose real catalog is killed, stays away while records come, and is started again: what was archived meanwhile comes into
-the table in order, with nobody's help.
+"""A real daemon whose real catalog is killed, stays away while records come, and is started again: what was
+archived meanwhile comes into the table in order, with nobody's help.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.support.process.serving import Served, quick
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
-    # Three JVMs start, one after another: half a minute alone, two on a machine that has much else to do, most of it the start of Spark.
+    # Three JVMs start, one after another: half a minute alone, two on a machine that has much else to do,
+    # most of it the start of Spark.
     pytest.mark.timeout(360),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
 ]
@@ -43,9 +44,16 @@ def catalog(tmp_path: Path) -> Iterator[RestCatalog]:
 
 @pytest.fixture
 def deployment(catalog: RestCatalog, tmp_path: Path) -> Deployment:
-    topic = {"name": "clicks", "partitions": PARTITIONS, "archive": {"kind": "iceberg", "catalog": "local", "table": TABLE}}
+    topic = {
+        "name": "clicks",
+        "partitions": PARTITIONS,
+        "archive": {"kind": "iceberg", "catalog": "local", "table": TABLE},
+    }
     known = {"name": "local", "type": "rest", "uri": catalog.uri, "request_timeout": "30s"}
-    made = Deployment(tmp_path / "d", overrides={"catalogs": [known], "topics": [topic], "archive": {"pending_files_max": FILES_MAX}})
+    made = Deployment(
+        tmp_path / "d",
+        overrides={"catalogs": [known], "topics": [topic], "archive": {"pending_files_max": FILES_MAX}},
+    )
     made.write(quick(made.document()))
     return made
 
@@ -71,15 +79,19 @@ class Clicks:
             self.sent[partition, told["offset"]] = value
 
     def check_readable(self) -> None:
-        """A reader of the stream, in a process of its own as far as files go, has every record in the order of its partition."""
+        """A reader of the stream, in a process of its own as far as files go, has every record in the order
+        of its partition."""
         found: dict[int, list[tuple[int, str | None]]] = {partition: [] for partition in range(PARTITIONS)}
         for record in self._deployment.consume("clicks"):
             found[record["partition"]].append((record["offset"], record["value"]))
         for partition, records in found.items():
-            assert records == [(offset, text(value)) for (of, offset), value in sorted(self.sent.items()) if of == partition]
+            assert records == [
+                (offset, text(value)) for (of, offset), value in sorted(self.sent.items()) if of == partition
+            ]
 
     def check_table(self, catalog: RestCatalog) -> None:
-        """The table has every record, byte for byte, and once; in each of its snapshots every partition was whole as far as it went."""
+        """The table has every record, byte for byte, and once; in each of its snapshots every partition was
+        whole as far as it went."""
         client = catalog.client()
         table = client.load_table(TABLE)
         for snapshot in table.snapshots():
@@ -88,11 +100,16 @@ class Clicks:
             ends = {partition: sum(of == partition for of, _ in places) for partition in range(PARTITIONS)}
             assert places == [(partition, offset) for partition, end in ends.items() for offset in range(end)]
         client.close()
-        assert {(row["kafka"]["partition"], row["kafka"]["offset"]): row["value"]["__raw__"] for row in rows} == self.sent
+        assert {
+            (row["kafka"]["partition"], row["kafka"]["offset"]): row["value"]["__raw__"] for row in rows
+        } == self.sent
 
 
-def until_told(daemon: Served, what: str, holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    """As `until`, for what the daemon itself is asked: not so often that it has nothing else to do. A failure shows its log."""
+def until_told(
+    daemon: Served, what: str, holds: Callable[[], object], patience_s: float = PATIENCE_S
+) -> None:
+    """As `until`, for what the daemon itself is asked: not so often that it has nothing else to do. A failure
+    shows its log."""
 
     def asked() -> object:
         found = holds()
@@ -130,7 +147,8 @@ def until_more_ticks(daemon: Served) -> None:
 
 
 def archive_until(daemon: Served, clicks: Clicks, files: int) -> None:
-    """Send, a record into each partition at a time, until so many archives wait for the table; what is shown may be older than that."""
+    """Send, a record into each partition at a time, until so many archives wait for the table; what is shown
+    may be older than that."""
     for _ in range(SENDS_MAX):
         if pending(daemon) >= files:
             return
@@ -172,4 +190,6 @@ def test_what_is_archived_while_the_catalog_is_away_comes_into_the_table(
         assert {line["level"] for line in daemon.logged("tick:")} <= {"info", "warning"}, daemon.log_text()
         assert daemon.stop() == 0
     gc.collect()
-    assert not [record for record in caplog.records if record.name.startswith("py4j")], "the catalog that was killed leaves nothing to say"
+    assert not [record for record in caplog.records if record.name.startswith("py4j")], (
+        "the catalog that was killed leaves nothing to say"
+    )

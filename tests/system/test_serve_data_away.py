@@ -1,4 +1,5 @@
-"""A daemon whose data folder goes away before it has written anything: nothing is acknowledged that is not in that folder."""
+"""A daemon whose data folder goes away before it has written anything: nothing is acknowledged that is not in
+that folder."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_what_is_acknowledged_is_in_the_folder(left: str, deployment: Deployment
             answer = daemon.post("/v1/topics/kept/records", LINE)
             assert answer.status != 200, answer
         assert data.exists() == (left != "nothing")
-        assert [path.name for path in data.rglob("*")] == (["cluster.json"] if left == "another cluster's" else [])
+        assert [path.name for path in data.rglob("*")] == (
+            ["cluster.json"] if left == "another cluster's" else []
+        )
         if left != "nothing":
             data.rename(tmp_path / "other")
         away.rename(data)

@@ -1,4 +1,5 @@
-"""A real daemon that may open few files: connections that fill its port leave enough for records, archives, Spark and the log."""
+"""A real daemon that may open few files: connections that fill its port leave enough for records, archives,
+Spark and the log."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def full_port(daemon: Served) -> Iterator[list[socket.socket]]:
 def test_the_limit_of_open_files_is_raised(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     deployment.write(quick(deployment.document()))
-    with Limited(deployment, "--roles", "intake", scratch=tmp_path / "s", limits="ulimit -Sn 256 && ulimit -Hn 3000") as daemon:
+    with Limited(
+        deployment, "--roles", "intake", scratch=tmp_path / "s", limits="ulimit -Sn 256 && ulimit -Hn 3000"
+    ) as daemon:
         daemon.until_ready()
         assert gauge(daemon, "process_max_fds") == 3000
         assert daemon.logged("instead of 2000") == []

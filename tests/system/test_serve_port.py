@@ -1,4 +1,5 @@
-"""A real daemon and what is around it: its port, a service manager, files that come, a data folder that goes."""
+"""A real daemon and what is around it: its port, a service manager, files that come, a data folder that
+goes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ class Managed(Deployment):
     """A deployment whose processes are told of a service manager."""
 
     def environ(self, armed: str = "") -> dict[str, str]:
-        return super().environ(armed) | {"NOTIFY_SOCKET": str(self.root / "notify"), "WATCHDOG_USEC": "1000000"}
+        return super().environ(armed) | {
+            "NOTIFY_SOCKET": str(self.root / "notify"),
+            "WATCHDOG_USEC": "1000000",
+        }
 
 
 def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
@@ -40,7 +44,10 @@ def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
             line = daemon.logged("serving as intake")[0]
             assert line["level"].upper() == "WARNING"
             assert f"cannot listen on 127.0.0.1:{port}" in line["message"]
-            assert "another program listens there: stop it, or set http.listen to another port; it is tried again" in line["message"]
+            assert (
+                "another program listens there: stop it, or set http.listen to another port; it is "
+                "tried again" in line["message"]
+            )
             assert len([one for one in daemon.logged() if one["message"].startswith("cannot listen on")]) == 1
             assert daemon.running
             other.close()
@@ -52,7 +59,10 @@ def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
 
 def test_a_closed_port_is_what_the_service_manager_shows(tmp_path: Path) -> None:
     deployment = Managed(tmp_path / "d")
-    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
         document = quick(deployment.document())
         document["http"] = {"listen": f"127.0.0.1:{other.getsockname()[1]}"}
         deployment.write(document)
@@ -71,10 +81,15 @@ def test_a_first_start_in_a_folder_without_the_right_to_write_ends_with_what_to_
     deployment = Deployment(tmp_path / "d")
     deployment.write(quick(deployment.document()))
     deployment.root.chmod(0o500)
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.process.privileges import file_modes_hold; "
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.process.privileges import "
+        "file_modes_hold; "
+    )
     program += "from archiver.cli.app import main; guard = file_modes_hold(); guard.__enter__(); main()"
     try:
-        with Command(deployment, "serve", scratch=tmp_path / "scratch", program=(sys.executable, "-c", program)) as command:
+        with Command(
+            deployment, "serve", scratch=tmp_path / "scratch", program=(sys.executable, "-c", program)
+        ) as command:
             assert command.wait() == 3, command.err
             assert "error: the user" in command.err[-1]
             assert "may not write in the folder" in command.err[-1]
@@ -121,7 +136,9 @@ def test_the_service_manager_is_told(tmp_path: Path) -> None:
         (["-c", "absent.yaml"], "absent.yaml"),
     ],
 )
-def test_what_is_asked_for_wrongly_is_refused_at_once(arguments: list[str], told: str, tmp_path: Path) -> None:
+def test_what_is_asked_for_wrongly_is_refused_at_once(
+    arguments: list[str], told: str, tmp_path: Path
+) -> None:
     done = Deployment(tmp_path / "d").run("serve", *arguments)
     assert done.code == 3, done
     assert told in done.err
@@ -130,7 +147,9 @@ def test_what_is_asked_for_wrongly_is_refused_at_once(arguments: list[str], told
 def test_files_are_taken_in_by_themselves(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     document = quick(deployment.document())
-    document["sources"] = [{"files": {"glob": "inbox/*.jsonl", "topic": "kept", "format": "jsonl", "settle": 0}}]
+    document["sources"] = [
+        {"files": {"glob": "inbox/*.jsonl", "topic": "kept", "format": "jsonl", "settle": 0}}
+    ]
     deployment.write(document)
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
@@ -140,7 +159,10 @@ def test_files_are_taken_in_by_themselves(tmp_path: Path) -> None:
         until("it has taken the file in", lambda: seven(daemon))
         (deployment.root / "draft").write_bytes(b"no JSON\n")
         (deployment.root / "draft").rename(deployment.root / "inbox" / "two.jsonl")
-        until("the page says that a file is wrong", lambda: "has files that cannot be taken in" in daemon.get("/").body.decode())
+        until(
+            "the page says that a file is wrong",
+            lambda: "has files that cannot be taken in" in daemon.get("/").body.decode(),
+        )
         assert "two.jsonl" in daemon.get("/").body.decode()
         assert daemon.stop() == 0
     assert len(deployment.consume("kept")) == 7

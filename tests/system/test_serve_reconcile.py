@@ -1,4 +1,5 @@
-"""The daemon reconciles: before it cleans, soon after a commit that failed, and on request; it repairs what is safe and tells the rest."""
+"""The daemon reconciles: before it cleans, soon after a commit that failed, and on request; it repairs what
+is safe and tells the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from tests.support.process.serving import Served, quick
 
 def findings(daemon: Served, name: str) -> float | None:
     """How many of that id `/metrics` shows; None before the first reconciling."""
-    found = [line for line in daemon.get("/metrics").body.decode().splitlines() if line.startswith(f'archiver_findings{{finding="{name}"')]
+    found = [
+        line
+        for line in daemon.get("/metrics").body.decode().splitlines()
+        if line.startswith(f'archiver_findings{{finding="{name}"')
+    ]
     return sum(float(line.rpartition(" ")[2]) for line in found) if found else None
 
 
@@ -34,7 +39,10 @@ def test_on_request_and_on_the_page(tmp_path: Path) -> None:
     with Served(deployment, "--roles", "reconcile", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
         told = daemon.admin("reconcile")["done"]
-        assert (told["exit_code"], [item["id"] for item in told["document"]["findings"]]) == (1, ["rolled-back"])
+        assert (told["exit_code"], [item["id"] for item in told["document"]["findings"]]) == (
+            1,
+            ["rolled-back"],
+        )
         assert daemon.admin("reconcile", {"topic": "nothing"})["error"]["exit_code"] == 3
         done = daemon.admin("reconcile", {"fix": True, "topic": "clicks"})["done"]
         assert (done["exit_code"], done["document"]["findings"][0]["fixed"]) == (0, True)
@@ -52,7 +60,8 @@ def test_on_request_and_on_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_soon_after_a_commit_that_failed(tmp_path: Path) -> None:
-    """A tick meets a table that was rolled back while archives waited: the reconciler says why, long before the first cleaning."""
+    """A tick meets a table that was rolled back while archives waited: the reconciler says why, long before
+    the first cleaning."""
     deployment = archived(tmp_path / "d")
     with Driver(deployment) as driver:
         driver.send("clicks", [b"d"] * 2, 0)

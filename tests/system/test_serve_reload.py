@@ -1,4 +1,5 @@
-"""SIGHUP, and the same through the port, on a real daemon: what can be applied is, what cannot is named, a wrong file changes nothing."""
+"""SIGHUP, and the same through the port, on a real daemon: what can be applied is, what cannot is named, a
+wrong file changes nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def test_settings_are_reloaded(deployment: Deployment, tmp_path: Path) -> None:
             "not reloaded: intake.delay_max: it needs a restart",
         ]
         assert CANARY not in daemon.log_text()
-        refused = "refused in part: http.admin_token: it needs a restart; intake.delay_max: it needs a restart"
+        refused = (
+            "refused in part: http.admin_token: it needs a restart; intake.delay_max: it needs a restart"
+        )
         until("the page says it", lambda: refused in page(daemon))
         assert daemon.post("/v1/topics/added/records", ONE).status == 200, "new topics are there at once"
         assert daemon.ready()
@@ -82,7 +85,9 @@ def test_settings_are_reloaded(deployment: Deployment, tmp_path: Path) -> None:
 
         deployment.write(changed(deployment))
         done = daemon.admin("reload")["done"]
-        assert done == {"document": {"applied": [], "refused": []}, "exit_code": 0}, "what was refused is back as it was"
+        assert done == {"document": {"applied": [], "refused": []}, "exit_code": 0}, (
+            "what was refused is back as it was"
+        )
         until("it says what a reload still does", lambda: daemon.logged("schemas are looked at anew"))
         assert "is not in force" not in page(daemon)
         assert daemon.stop() == 0
@@ -102,15 +107,20 @@ def test_a_topic_that_cannot_be_as_wanted_keeps_what_it_has(deployment: Deployme
         assert daemon.stop() == 0
 
 
-def test_a_number_of_partitions_that_the_log_has_is_taken_back(deployment: Deployment, tmp_path: Path) -> None:
-    """Started with another number than the log has, the topic halts; with the right one it goes on after a reload."""
+def test_a_number_of_partitions_that_the_log_has_is_taken_back(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Started with another number than the log has, the topic halts; with the right one it goes on after a
+    reload."""
     assert deployment.cli("topics", "create", "clicks").code == 0
     document = quick(deployment.document())
     document["topics"][1] |= {"partitions": 5}
     deployment.write(document)
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
-        assert daemon.logged("topic clicks exists with 2 partitions, the configuration says 5; set `partitions: 2`")
+        assert daemon.logged(
+            "topic clicks exists with 2 partitions, the configuration says 5; set `partitions: 2`"
+        )
         deployment.write(quick(deployment.document()))
         assert applied(daemon) == ["topics.clicks.partitions"]
         assert daemon.post("/v1/topics/clicks/records", ONE).status == 200
@@ -125,7 +135,9 @@ def applied(daemon: Served) -> list[str]:
     return [item["key"] for item in done["document"]["applied"]]
 
 
-def test_a_reload_that_fails_applies_nothing_and_the_next_one_everything(deployment: Deployment, tmp_path: Path) -> None:
+def test_a_reload_that_fails_applies_nothing_and_the_next_one_everything(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     document = quick(deployment.document())
     document["metadata"]["sqlite"] |= {"busy_timeout": "500ms"}
     document["log"] = {**document.get("log", {}), "append_attempts_max": 2}
@@ -141,9 +153,17 @@ def test_a_reload_that_fails_applies_nothing_and_the_next_one_everything(deploym
             error = daemon.admin("reload")["error"]
             assert error["exit_code"] == 2, error
             held.execute("ROLLBACK")
-        until("it is told", lambda: daemon.logged("the configuration is not reloaded, everything goes on as before"))
+        until(
+            "it is told",
+            lambda: daemon.logged("the configuration is not reloaded, everything goes on as before"),
+        )
         assert daemon.post("/v1/topics/added/records", ONE).status == 404
-        assert applied(daemon) == ["archive.tick", "cleanup.interval", "topics.clicks.archive.complete_delay_max", "topics.added"]
+        assert applied(daemon) == [
+            "archive.tick",
+            "cleanup.interval",
+            "topics.clicks.archive.complete_delay_max",
+            "topics.added",
+        ]
         assert daemon.post("/v1/topics/added/records", ONE).status == 200
         assert applied(daemon) == []
         assert daemon.stop() == 0
@@ -160,7 +180,9 @@ def test_another_interval_takes_effect(deployment: Deployment, tmp_path: Path) -
         assert daemon.stop() == 0
 
 
-def test_a_halted_topic_is_looked_at_again_right_after_a_reload(deployment: Deployment, tmp_path: Path) -> None:
+def test_a_halted_topic_is_looked_at_again_right_after_a_reload(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     document = quick(deployment.document())
     document["archive"] |= {"start_delay_max": "1h"}
     deployment.write(document)

@@ -1,5 +1,5 @@
-"""A real daemon whose JVM or Python workers are killed in the middle of a job, or whose JVM hangs: the next rounds archive everything, and
-nothing is left of what died.
+"""A real daemon whose JVM or Python workers are killed in the middle of a job, or whose JVM hangs: the next
+rounds archive everything, and nothing is left of what died.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ pytestmark = [
 RECORDS = 16_000
 VALUE = b"v" * 500
 FILES_MORE_MAX = 12
-"""File descriptors that a daemon may have more after it has lost Spark a second time: connections of threads that come and go."""
+"""File descriptors that a daemon may have more after it has lost Spark a second time: connections of threads
+that come and go."""
 
 
 @pytest.fixture
@@ -86,7 +87,9 @@ def makes_archives(deployment: Deployment, made: int) -> bool:
     return archives(deployment) > made
 
 
-def in_the_middle(daemon: Served, deployment: Deployment, made: int, victim: Callable[[Served], list[int]]) -> list[int]:
+def in_the_middle(
+    daemon: Served, deployment: Deployment, made: int, victim: Callable[[Served], list[int]]
+) -> list[int]:
     """Whom to kill. A worker that has lost its JVM may still bring an archive: then there is nobody yet."""
     return victim(daemon) if makes_archives(deployment, made) else []
 
@@ -96,7 +99,9 @@ def failed(daemon: Served, times: int) -> bool:
 
 
 @pytest.mark.parametrize("victim", [jvm, workers], ids=["the JVM", "the Python workers"])
-def test_spark_is_killed_in_the_middle_of_a_job(victim: Callable[[Served], list[int]], deployment: Deployment, tmp_path: Path) -> None:
+def test_spark_is_killed_in_the_middle_of_a_job(
+    victim: Callable[[Served], list[int]], deployment: Deployment, tmp_path: Path
+) -> None:
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
         for time in (1, 2):
@@ -156,7 +161,9 @@ def alive_pids(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def test_a_jvm_that_is_killed_while_it_starts_is_started_again(deployment: Deployment, tmp_path: Path) -> None:
+def test_a_jvm_that_is_killed_while_it_starts_is_started_again(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
         pids = until("the JVM starts", lambda: jvm(daemon))
         for pid in pids:

@@ -1,7 +1,8 @@
-"""A real daemon that starts while something it depends on is absent: it is alive, it says what it waits for, it makes nothing in the place
-of what is missing, and once that is there it goes on by itself and archives.
+"""A real daemon that starts while something it depends on is absent: it is alive, it says what it waits for,
+it makes nothing in the place of what is missing, and once that is there it goes on by itself and archives.
 
-How long it is absent is `ARCHIVER_TEST_ABSENT_S` (seconds; 3 unless it is set, 120 is what the daemon is made for).
+How long it is absent is `ARCHIVER_TEST_ABSENT_S` (seconds; 3 unless it is set, 120 is what the daemon is made
+for).
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def emptied(folder: str) -> tuple[Callable[[Deployment], object], Callable[[Depl
         (deployment.root / folder).mkdir()
 
     def give(deployment: Deployment) -> None:
-        assert list((deployment.root / folder).iterdir()) == [], "something was made in the place of what was absent"
+        assert list((deployment.root / folder).iterdir()) == [], (
+            "something was made in the place of what was absent"
+        )
         (deployment.root / folder).rmdir()
         (deployment.root / f"{folder}.away").rename(deployment.root / folder)
 
@@ -91,7 +94,9 @@ class Placed(Deployment):
     def document(self) -> dict[str, Any]:
         found = super().document()
         found["metadata"] = {"sqlite": {"path": "meta/metadata.db"}}
-        found["catalogs"] = [{"name": "local", "type": "sql", "uri": f"sqlite:///{self.root}/catalogs/catalog.db?timeout=60"}]
+        found["catalogs"] = [
+            {"name": "local", "type": "sql", "uri": f"sqlite:///{self.root}/catalogs/catalog.db?timeout=60"}
+        ]
         return quick(found)
 
     def environ(self, armed: str = "") -> dict[str, str]:
@@ -123,7 +128,9 @@ def test_what_is_absent_at_the_start_is_waited_for(name: str, deployment: Deploy
             SystemClock().sleep(0.2)
         sent = daemon.post("/v1/topics/clicks/records", b'{"value": "AAAA"}\n')
         assert (sent.status == 200) == absence.takes_records, sent
-        assert len(daemon.logged("does not answer")) + len(daemon.logged("waiting for")) <= 4, "said when it changes, not each time"
+        assert len(daemon.logged("does not answer")) + len(daemon.logged("waiting for")) <= 4, (
+            "said when it changes, not each time"
+        )
         absence.give(deployment)
         daemon.until_ready()
         assert daemon.post("/v1/topics/clicks/records", b'{"value": "AAAA"}\n' * 3).status == 200
@@ -152,7 +159,9 @@ def test_a_first_start_makes_everything(tmp_path: Path) -> None:
         assert daemon.admin("audit", {"topic": "clicks:0-1"})["done"]["document"]["verdict"] == "valid"
         assert daemon.admin("audit", {"topic": "clicks:x"})["error"]["exit_code"] == 3
         assert daemon.admin("archive", {"topic": "unknown"})["error"]["type"] == "NotFound"
-        told = daemon.request("GET", "/v1/admin/status", headers={"Authorization": f"Bearer {daemon.token}"}).json()
+        told = daemon.request(
+            "GET", "/v1/admin/status", headers={"Authorization": f"Bearer {daemon.token}"}
+        ).json()
         assert (told["leader"] or "").endswith(f":{daemon.pid}"), "it leads"
         assert told["daemon"]["ready"]
         assert daemon.cycles("cleanup", "fine") == 1, "what came through the port is noted as well"

@@ -1,4 +1,5 @@
-"""A real daemon that is asked to stop: what was acknowledged is there, what was not is not claimed, and it is in time."""
+"""A real daemon that is asked to stop: what was acknowledged is there, what was not is not claimed, and it is
+in time."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class Sender(threading.Thread):
             count += len(values)
             try:
                 answer = self._daemon.post(
-                    "/v1/topics/kept/records", "".join(json.dumps({"value": value}) + "\n" for value in values).encode()
+                    "/v1/topics/kept/records",
+                    "".join(json.dumps({"value": value}) + "\n" for value in values).encode(),
                 )
             except OSError:
                 return
@@ -89,7 +91,9 @@ def test_nothing_acknowledged_is_lost(number: Signals, deployment: Deployment, t
         assert [line["message"] for line in daemon.logged()][-1] == "stopped"
     told = {place: value for sender in senders for place, value in sender.acknowledged.items()}
     assert len(told) == sum(len(sender.acknowledged) for sender in senders), "no offset was given twice"
-    stored = {(record["partition"], record["offset"]): record["value"] for record in deployment.consume("kept")}
+    stored = {
+        (record["partition"], record["offset"]): record["value"] for record in deployment.consume("kept")
+    }
     assert told.items() <= stored.items()
 
 
@@ -126,11 +130,15 @@ def test_what_hangs_does_not_outlast_the_grace(deployment: Deployment, tmp_path:
 def half_sent(daemon: Served, head: str) -> socket.socket:
     """A request whose body does not come to an end."""
     connection = socket.create_connection(daemon.address, timeout=60)
-    connection.sendall(f"POST {head}\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode() + b'{"value": ')
+    connection.sendall(
+        f"POST {head}\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode() + b'{"value": '
+    )
     return connection
 
 
-def test_neither_requests_nor_work_that_hangs_outlast_the_grace(deployment: Deployment, tmp_path: Path) -> None:
+def test_neither_requests_nor_work_that_hangs_outlast_the_grace(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     deployment.write(quick(deployment.document(), shutdown_grace="8s"))
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
@@ -138,7 +146,9 @@ def test_neither_requests_nor_work_that_hangs_outlast_the_grace(deployment: Depl
         with closing(sqlite3.connect(deployment.root / "metadata.db", isolation_level=None)) as held:
             held.execute("BEGIN IMMEDIATE")  # the writer cannot append what it has taken in
             with half_sent(daemon, f"/v1/topics/kept/records HTTP/1.1\r\nContent-Type: {kind}") as slow:
-                waiting = threading.Thread(target=daemon.post, args=("/v1/topics/kept/records", b'{"value": null}\n'), daemon=True)
+                waiting = threading.Thread(
+                    target=daemon.post, args=("/v1/topics/kept/records", b'{"value": null}\n'), daemon=True
+                )
                 waiting.start()
                 SystemClock().sleep(1.0)
                 began_s = SystemClock().monotonic_s()
@@ -149,7 +159,10 @@ def test_neither_requests_nor_work_that_hangs_outlast_the_grace(deployment: Depl
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503 "), answer
         error = json.loads(body)["error"]
-        assert (error["type"], error["message"]) == ("RetryLater", "the daemon stops, and the body has not arrived; nothing was sent")
+        assert (error["type"], error["message"]) == (
+            "RetryLater",
+            "the daemon stops, and the body has not arrived; nothing was sent",
+        )
         assert daemon.logged("stopped, with work left to the next leader")
         assert all(line["level"] for line in daemon.logged()), "no traceback"
 
@@ -157,7 +170,9 @@ def test_neither_requests_nor_work_that_hangs_outlast_the_grace(deployment: Depl
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("grace", ["1s", "100s"], ids=["cut off", "ended"])
-def test_a_round_under_way_is_ended_or_left_to_the_next_leader(grace: str, deployment: Deployment, tmp_path: Path) -> None:
+def test_a_round_under_way_is_ended_or_left_to_the_next_leader(
+    grace: str, deployment: Deployment, tmp_path: Path
+) -> None:
     document = quick(deployment.document(), shutdown_grace=grace)
     document["archive"] |= {"max_bytes": "64KiB"}
     deployment.write(document)

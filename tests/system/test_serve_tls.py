@@ -27,11 +27,16 @@ def test_a_daemon_with_a_certificate_is_asked_by_commands(tmp_path: Path) -> Non
         port = free.getsockname()[1]
     deployment = Deployment(tmp_path / "d")
     document = quick(deployment.document())
-    document["http"] = {"listen": f"127.0.0.1:{port}", "tls": {"cert_file": str(made.server), "key_file": str(made.server_key)}}
+    document["http"] = {
+        "listen": f"127.0.0.1:{port}",
+        "tls": {"cert_file": str(made.server), "key_file": str(made.server_key)},
+    }
     deployment.write(document)
 
     def says_ready() -> bool:
-        asked = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=ssl.create_default_context(cafile=made.authority))
+        asked = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=30, context=ssl.create_default_context(cafile=made.authority)
+        )
         try:
             asked.request("GET", "/readyz")
             return asked.getresponse().status == 200

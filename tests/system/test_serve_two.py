@@ -1,4 +1,5 @@
-"""Two real daemons on one configuration: both take in records, one leads, and what happens to that one harms nothing."""
+"""Two real daemons on one configuration: both take in records, one leads, and what happens to that one harms
+nothing."""
 
 from __future__ import annotations
 
@@ -65,14 +66,18 @@ def test_a_leader_that_was_stopped_and_woken_harms_nothing(deployment: Deploymen
             until("the second has seen who leads", lambda: other_leads(second, first))
             first.descendants()
             first.signal(SIGSTOP)
-            # A lease by file lock stays with a process that is stopped; an operator who knows that it is gone takes the file away.
+            # A lease by file lock stays with a process that is stopped; an operator who knows that it is gone
+            # takes the file away.
             (deployment.root / "metadata.db.lease").unlink()
             assert second.post(TOPIC, THREE).status == 200
             second.until_archived("clicks", 6)
             first.signal(SIGCONT)
             assert first.post(TOPIC, THREE).status == 200, "it takes in records all the time"
             second.until_archived("clicks", 9)
-            until("the first knows that it leads no more", lambda: other_leads(first, second) or first.logged("step down"))
+            until(
+                "the first knows that it leads no more",
+                lambda: other_leads(first, second) or first.logged("step down"),
+            )
             assert first.post(TOPIC, THREE).status == 200
             first.until_archived("clicks", 12)
             until("the first is told who leads", lambda: other_leads(first, second))

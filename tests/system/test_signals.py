@@ -1,4 +1,5 @@
-"""Real processes, stopped in the middle: every acknowledgement stays true, nothing runs on, and the next run goes on."""
+"""Real processes, stopped in the middle: every acknowledgement stays true, nothing runs on, and the next run
+goes on."""
 
 from __future__ import annotations
 
@@ -70,11 +71,16 @@ def check_settled(deployment: Deployment, rows: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_producer_that_is_stopped_at_a_slow_pipe(number: signal.Signals, deployment: Deployment, tmp_path: Path) -> None:
+def test_a_producer_that_is_stopped_at_a_slow_pipe(
+    number: signal.Signals, deployment: Deployment, tmp_path: Path
+) -> None:
     sent = sample_records(FIRST + SECOND)
     with Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") as command:
         command.write(jsonl(sent[:FIRST]))
-        until("the first records are stored", lambda: (deployment.root / "metadata.db").exists() and stored(deployment) == FIRST)
+        until(
+            "the first records are stored",
+            lambda: (deployment.root / "metadata.db").exists() and stored(deployment) == FIRST,
+        )
         command.write(jsonl(sent[FIRST:]))
         until("the first are acknowledged", lambda: len(command.out) >= FIRST)
         until("all are stored", lambda: stored(deployment) == FIRST + SECOND)
@@ -89,7 +95,10 @@ def test_a_producer_that_is_stopped_at_a_slow_pipe(number: signal.Signals, deplo
     else:
         assert code == 130, "there might have been more to read"
         assert len(told) == FIRST + SECOND, "what was read is acknowledged"
-        said = f"stopped by {number.name}: 80 records were read and acknowledged; the rest of the input was not read\n"
+        said = (
+            f"stopped by {number.name}: 80 records were read and acknowledged; the rest of the input was "
+            "not read\n"
+        )
         assert "".join(command.err) == said
         assert "Traceback" not in "".join(command.err)
     again = deployment.produce(sent[:6])
@@ -99,7 +108,9 @@ def test_a_producer_that_is_stopped_at_a_slow_pipe(number: signal.Signals, deplo
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_producer_is_stopped_in_the_middle_of_a_flush(number: signal.Signals, tmp_path: Path) -> None:
     """The flush takes hours to come due, a record is half written, and standard input stays open."""
-    deployment = Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h", "delay_max_bytes": "1MB"}})
+    deployment = Deployment(
+        tmp_path / "d", overrides={"intake": {"delay_max": "1h", "delay_max_bytes": "1MB"}}
+    )
     sent = sample_records(FIRST)
     with Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") as command:
         command.write(jsonl(sent) + '{"topic": "clicks", "val')
@@ -125,7 +136,15 @@ def test_a_producer_of_a_file_is_stopped_before_its_end(form: str, tmp_path: Pat
     else:
         pq.write_table(pa.table({"topic": ["kept"] * count, "value": [b"value"] * count}), path)
     with Command(
-        deployment, "produce", "--input", str(path), "--format", form, "--output", "json", scratch=tmp_path / "scratch"
+        deployment,
+        "produce",
+        "--input",
+        str(path),
+        "--format",
+        form,
+        "--output",
+        "json",
+        scratch=tmp_path / "scratch",
     ) as command:
         until("the first are acknowledged", lambda: len(command.out) > 0)
         command.signal(signal.SIGTERM)
@@ -133,7 +152,12 @@ def test_a_producer_of_a_file_is_stopped_before_its_end(form: str, tmp_path: Pat
     told = acknowledged(command)
     assert (code, command.err) == (
         130,
-        [f"stopped by SIGTERM: {len(told):,} records were read and acknowledged; the rest of the input was not read\n"],
+        [
+            (
+                f"stopped by SIGTERM: {len(told):,} records were read and acknowledged; the rest of the "
+                "input was not read\n"
+            )
+        ],
     )
     assert [item["offset"] for item in told] == list(range(len(told)))
     assert len(told) == stored(deployment) < count
@@ -160,7 +184,9 @@ def test_an_input_that_was_at_its_end_is_not_cut(tmp_path: Path) -> None:
 
 def test_a_stopped_transaction_is_aborted(deployment: Deployment, tmp_path: Path) -> None:
     sent = sample_records(FIRST)
-    with Command(deployment, "produce", "--transactional-id", "x", "--output", "json", scratch=tmp_path / "scratch") as command:
+    with Command(
+        deployment, "produce", "--transactional-id", "x", "--output", "json", scratch=tmp_path / "scratch"
+    ) as command:
         command.write(jsonl(sent))
         until("they are acknowledged", lambda: len(command.out) >= FIRST)
         command.signal(signal.SIGTERM)
@@ -168,14 +194,20 @@ def test_a_stopped_transaction_is_aborted(deployment: Deployment, tmp_path: Path
     assert code == 130
     assert "the transaction was aborted, none of its records counts: stopped by SIGTERM\n" in command.err
     assert len(command.out) == FIRST + 1
-    assert json.loads(command.out[-1]) == {"transaction": "x", "outcome": "aborted", "error": "stopped by SIGTERM"}
+    assert json.loads(command.out[-1]) == {
+        "transaction": "x",
+        "outcome": "aborted",
+        "error": "stopped by SIGTERM",
+    }
     assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
     assert len(deployment.produce(sent)) == FIRST
 
 
 def test_two_producers_at_once(deployment: Deployment, tmp_path: Path) -> None:
     inputs = [sample_records(600), sample_records(600, first=1200)]
-    commands = [Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") for _ in inputs]
+    commands = [
+        Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") for _ in inputs
+    ]
     with commands[0], commands[1]:
         for at in range(0, 600, 50):
             for command, records in zip(commands, inputs, strict=True):
@@ -193,7 +225,12 @@ def test_two_producers_at_once(deployment: Deployment, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("number", "moment"),
-    [(signal.SIGINT, "starting"), (signal.SIGINT, "refining"), (signal.SIGTERM, "refining"), (signal.SIGKILL, "refining")],
+    [
+        (signal.SIGINT, "starting"),
+        (signal.SIGINT, "refining"),
+        (signal.SIGTERM, "refining"),
+        (signal.SIGKILL, "refining"),
+    ],
 )
 def test_an_archiver_that_is_stopped(
     number: signal.Signals,
@@ -210,9 +247,18 @@ def test_an_archiver_that_is_stopped(
             until("a JVM is there", lambda: any("java" in line for line in command.look()))
         else:
             until("refinement has begun", lambda: command.said("refining"))
-            until("a worker is there", lambda: any("pyspark" in line and "java" not in line.split()[0] for line in command.look()))
+            until(
+                "a worker is there",
+                lambda: any("pyspark" in line and "java" not in line.split()[0] for line in command.look()),
+            )
         command.signal(number, group=number == signal.SIGINT)
-        until("it has ended", lambda: (command.look(), not alive({process for process in command.seen if process[0] == command.pid}))[1])
+        until(
+            "it has ended",
+            lambda: (
+                command.look(),
+                not alive({process for process in command.seen if process[0] == command.pid}),
+            )[1],
+        )
         code = command.wait()
         assert code == (130 if number == signal.SIGINT else -number), command.err
         until(f"nothing of {command.seen} runs any more", lambda: not alive(command.seen), ORPHANS_S)
@@ -236,9 +282,14 @@ def test_two_archivers_at_once(deployment: Deployment, tmp_path: Path, spark_ses
         other = deployment.run("archive", "--all")
         assert other.code == 2, (other.out, other.err)
         assert f"{os.uname().nodename}:{winner.pid}" in other.err
-        assert deployment.cli("status", "--output", "json").json()["leader"] == f"{os.uname().nodename}:{winner.pid}"
+        assert (
+            deployment.cli("status", "--output", "json").json()["leader"]
+            == f"{os.uname().nodename}:{winner.pid}"
+        )
         winner.signal(signal.SIGCONT)
         assert winner.end() == 0, winner.err
     check_present(deployment, sent, told)
-    assert deployment.cli("ledger", "show", "--output", "json").json()["epoch"] == 1, "the other appended nothing"
+    assert deployment.cli("ledger", "show", "--output", "json").json()["epoch"] == 1, (
+        "the other appended nothing"
+    )
     check_settled(deployment, sum(record["topic"] != "kept" for record in sent))

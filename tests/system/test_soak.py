@@ -1,4 +1,5 @@
-"""Does the daemon stay well under load, and under what is done to it? Five minutes of the soak; an hour is `make soak`."""
+"""Does the daemon stay well under load, and under what is done to it? Five minutes of the soak; an hour is
+`make soak`."""
 
 from __future__ import annotations
 
@@ -35,7 +36,12 @@ def soak(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program; asked to end if the test ends before it, and it ends what it started."""
     command = [sys.executable, "-m", "tests.soak", "--folder", str(folder), *arguments]
     said = folder.with_suffix(".said")
-    with said.open("w") as stderr, subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=stderr, text=True) as program:
+    with (
+        said.open("w") as stderr,
+        subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as program,
+    ):
         try:
             yield program
         finally:
@@ -65,7 +71,10 @@ def left(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("ARCHIVER_CONFIG", "").startswith(f"{folder}{os.sep}") and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get("ARCHIVER_CONFIG", "").startswith(f"{folder}{os.sep}")
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(" ".join(process.cmdline())[:200])
         except psutil.Error:  # gone, or somebody else's
             continue
@@ -104,10 +113,14 @@ def _spoil(folder: Path) -> None:
     leaking = [{**line, "fds": line["fds"] and line["fds"] + line["at"] / 3} for line in lines]
     samples.write_text("".join(json.dumps(line) + "\n" for line in leaking), encoding="utf-8")
     assert any(reason.startswith("daemon descriptors") for reason in judged(folder, 1)["invalid"])
-    samples.write_text("".join(whole.splitlines(keepends=True)[:100]), encoding="utf-8")  # As if looking had broken off.
+    samples.write_text(
+        "".join(whole.splitlines(keepends=True)[:100]), encoding="utf-8"
+    )  # As if looking had broken off.
     assert judged(folder, 2)["verdict"] == "unknown"
     samples.write_text(whole, encoding="utf-8")
-    dropped = {event["file"] for event in read_ledger(folder, "worker-v0-0").events if event["event"] == "dropped"}
+    dropped = {
+        event["file"] for event in read_ledger(folder, "worker-v0-0").events if event["event"] == "dropped"
+    }
     assert dropped
     _rewrite(folder, SUPERVISOR, lambda event: None if event["event"] == "fault" else event)
     assert any("asked for and not played" in reason for reason in judged(folder, 2)["unknown"])
@@ -132,7 +145,11 @@ def test_an_interrupted_soak_leaves_nothing_behind(number: signal.Signals, tmp_p
     folder = tmp_path / "soak"
     said = folder.with_suffix(".said")
     with soak(folder, "--minutes", "5", "--seed", "1") as program:
-        until("the steady phase has begun", lambda: "steady" in said.read_text() or program.poll() is not None, 150)
+        until(
+            "the steady phase has begun",
+            lambda: "steady" in said.read_text() or program.poll() is not None,
+            150,
+        )
         assert left(folder)
         program.send_signal(number)
         program.wait(100)
@@ -153,7 +170,12 @@ def test_an_interrupted_soak_leaves_nothing_behind(number: signal.Signals, tmp_p
 )
 def test_bad_usage_of_the_soak(arguments: tuple[str, ...], said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.soak", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "tests.soak", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 3
     assert said in done.stderr
@@ -163,5 +185,12 @@ def test_the_soak_is_apart_from_the_product() -> None:
     """Only workers load it; whoever supervises, looks, reads tables and judges has none of its code."""
     loaded = "import sys, tests.soak.__main__, tests.harness.visitor"
     program = f"{loaded}\nassert not {{'archiver', 'intake', 'reconcile', 'pyiceberg'}} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
-"""A real daemon while it works, seen from outside: no socket of it, or of what it starts, is open to other machines, and no file to other
-users.
+"""A real daemon while it works, seen from outside: no socket of it, or of what it starts, is open to other
+machines, and no file to other users.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def processes(pid: int) -> list[psutil.Process]:
 
 
 def open_sockets(pid: int) -> Iterator[tuple[str, str, int]]:
-    """Program, address and port of whatever takes what comes: TCP that listens, UDP that is bound; of the process and its descendants."""
+    """Program, address and port of whatever takes what comes: TCP that listens, UDP that is bound; of the
+    process and its descendants."""
     for process in processes(pid):
         try:
             name, found = process.name(), process.net_connections("inet")
@@ -98,7 +99,8 @@ def archived(daemon: Served) -> int:
 
 
 class Careless(Served):
-    """Started by somebody whose files everybody may read and change: what is private is so by the daemon's own doing."""
+    """Started by somebody whose files everybody may read and change: what is private is so by the daemon's
+    own doing."""
 
     def __init__(self, deployment: Deployment, scratch: Path) -> None:
         self.deployment = deployment
@@ -111,7 +113,12 @@ class Careless(Served):
 @pytest.fixture(scope="module")
 def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
     folder = tmp_path_factory.mktemp("worked")
-    deployment, scratch, found, done = Deployment(folder / "d"), folder / "scratch", Worked(), threading.Event()
+    deployment, scratch, found, done = (
+        Deployment(folder / "d"),
+        folder / "scratch",
+        Worked(),
+        threading.Event(),
+    )
     deployment.write(quick(deployment.document()))
     with Careless(deployment, scratch) as daemon:
 
@@ -124,14 +131,21 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
         try:
             daemon.until_ready()
             for number in range(RECORDS):
-                assert daemon.post("/v1/topics/clicks/records?text=true", f'{{"value": "{number}"}}\n'.encode()).status == 200
+                assert (
+                    daemon.post(
+                        "/v1/topics/clicks/records?text=true", f'{{"value": "{number}"}}\n'.encode()
+                    ).status
+                    == 200
+                )
             until("all of it is archived", lambda: archived(daemon) == RECORDS, ARCHIVED_S)
         finally:
             done.set()
             looking.join(PATIENCE_S)
         found.own_port = daemon.address[1]
         found.programs = {process.name() for process in processes(daemon.pid)}
-        found.jvm_answers = {port: answer(port) for name, _, port in sorted(open_sockets(daemon.pid)) if name == "java"}
+        found.jvm_answers = {
+            port: answer(port) for name, _, port in sorted(open_sockets(daemon.pid)) if name == "java"
+        }
         found.modes = {path: path.lstat().st_mode for path in deployment.root.rglob("*")}
         found.scratch = {path: path.lstat().st_mode for path in scratch.iterdir()}
         assert daemon.stop() == 0
@@ -139,7 +153,9 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
 
 
 def test_nothing_listens_off_loopback(worked: Worked) -> None:
-    assert {"java"} < worked.programs, f"a daemon with a JVM and Python workers was to be looked at, not {worked.programs}"
+    assert {"java"} < worked.programs, (
+        f"a daemon with a JVM and Python workers was to be looked at, not {worked.programs}"
+    )
     assert {name for name, _, _ in worked.sockets} >= {"java"}
     assert worked.own_port in {port for _, _, port in worked.sockets}
     assert [one for one in sorted(worked.sockets) if not is_private(one[1])] == []
@@ -182,7 +198,9 @@ def test_the_jvm_takes_no_call_without_its_token(worked: Worked) -> None:
 
 
 def test_what_a_daemon_writes_is_nobody_elses_to_change(worked: Worked) -> None:
-    assert [path for path, mode in worked.modes.items() if not stat.S_ISLNK(mode) and mode & stat.S_IWOTH] == []
+    assert [
+        path for path, mode in worked.modes.items() if not stat.S_ISLNK(mode) and mode & stat.S_IWOTH
+    ] == []
     others = stat.S_IRWXG | stat.S_IRWXO
     (token,) = [mode for path, mode in worked.modes.items() if path.name == "metadata.db.admin-token"]
     spools = [mode for path, mode in worked.modes.items() if path.parent.name == ".spool"]

@@ -108,7 +108,9 @@ def test_reading_both_clocks_takes_a_moment() -> None:
 _MOVES = st.lists(
     st.tuples(
         st.one_of(st.integers(0, 30), st.integers(0, 200)),  # seconds that pass
-        st.one_of(st.just(0), st.just(0), st.integers(-100, 100), st.integers(-100_000, 100_000)),  # seconds the wall clock steps
+        st.one_of(
+            st.just(0), st.just(0), st.integers(-100, 100), st.integers(-100_000, 100_000)
+        ),  # seconds the wall clock steps
         st.integers(-200, 200),  # seconds the log is beside the start
     ),
     max_size=40,
@@ -118,7 +120,8 @@ _MOVES = st.lists(
 @settings(max_examples=400, deadline=None)
 @given(_MOVES)
 def test_any_steps(moves: list[tuple[int, int, int]]) -> None:
-    """Never back; refused exactly while ahead of the last clock that ran evenly for long enough; so refusals end by themselves."""
+    """Never back; refused exactly while ahead of the last clock that ran evenly for long enough; so refusals
+    end by themselves."""
     clock, accept = clocks()
     looks = [(0, START)]  # seconds passed, and the wall clock as it would have been at 0
     last_us = log_us = 0

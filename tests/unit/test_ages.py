@@ -1,4 +1,5 @@
-"""How old archived offsets are: an answer is never above the true one, and not far below it, in bounded memory."""
+"""How old archived offsets are: an answer is never above the true one, and not far below it, in bounded
+memory."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ def test_the_end_of_the_newest_archive_that_is_old_enough() -> None:
     ages = Ages()
     for end, time_us in ((10, 100), (20, 200), (30, 300)):
         ages.add(0, end, time_us)
-    assert [ages.older_than(0, limit, EVERYTHING) for limit in (100, 101, 200, 201, 1000)] == [0, 10, 10, 20, 30]
+    assert [ages.older_than(0, limit, EVERYTHING) for limit in (100, 101, 200, 201, 1000)] == [
+        0,
+        10,
+        10,
+        20,
+        30,
+    ]
     assert ages.older_than(1, 1000, EVERYTHING) == 0
     assert ages.older_than(0, 1000, 29) == 20, "an archive that is not committed is not retired"
 
@@ -45,7 +52,9 @@ archives = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 1_000_000)), mi
 
 
 @given(archives, st.integers(2, 40), st.integers(0, 400_000_000))
-def test_never_above_the_truth_and_within_a_stretch_of_it(steps: list[tuple[int, int]], points_max: int, limit: int) -> None:
+def test_never_above_the_truth_and_within_a_stretch_of_it(
+    steps: list[tuple[int, int]], points_max: int, limit: int
+) -> None:
     ages = Ages(points_max)
     truth: list[tuple[int, int]] = []
     end = time_us = 0

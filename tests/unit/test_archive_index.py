@@ -20,26 +20,42 @@ def found(base: int, end: int, epoch: int = 1) -> FoundArchive:
 
 @given(
     archives=st.lists(
-        st.builds(lambda base, rows, epoch: found(base, base + rows, epoch), st.integers(0, 20), st.integers(1, 9), st.integers(1, 3))
+        st.builds(
+            lambda base, rows, epoch: found(base, base + rows, epoch),
+            st.integers(0, 20),
+            st.integers(1, 9),
+            st.integers(1, 3),
+        )
     ),
     offset=st.integers(0, 32),
 )
 def test_covering_agrees_with_looking_at_each(archives: list[FoundArchive], offset: int) -> None:
     index = ArchiveIndex(archives)
-    best = max((item for item in archives if item.base <= offset < item.end), key=lambda item: (item.end, item.epoch), default=None)
+    best = max(
+        (item for item in archives if item.base <= offset < item.end),
+        key=lambda item: (item.end, item.epoch),
+        default=None,
+    )
     chosen = index.covering(offset)
     assert (chosen is None) == (best is None)
     if chosen is not None and best is not None:
         assert (chosen.end, chosen.epoch) == (best.end, best.epoch)
         assert chosen.base <= offset
-    assert index.next_base(offset) == min((item.base for item in archives if item.base > offset), default=None)
+    assert index.next_base(offset) == min(
+        (item.base for item in archives if item.base > offset), default=None
+    )
 
 
 def test_listing_passes_over_strangers_and_killed_ones() -> None:
     objects = MemoryObjectStore()
     kept = archive_key(TOPIC, 3, "day", 20_000, 0, 5, 1)
     killed = archive_key(TOPIC, 3, "day", 20_000, 5, 9, 1)
-    for key in (kept, killed, kept.replace(".parquet", ".txt"), archive_key(TOPIC, 4, "day", 20_000, 0, 5, 1)):
+    for key in (
+        kept,
+        killed,
+        kept.replace(".parquet", ".txt"),
+        archive_key(TOPIC, 4, "day", 20_000, 0, 5, 1),
+    ):
         objects.create(key, b"x")
     index = find_archives(objects, TOPIC, 3, GivenUp(spare={killed}))
     assert len(index) == 1

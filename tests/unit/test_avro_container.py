@@ -85,7 +85,11 @@ def test_a_cut_at_any_byte_is_noticed_except_behind_a_block() -> None:
 def test_an_array_whose_elements_take_no_bytes_is_refused() -> None:
     """Its count alone would keep a decoder busy for ever."""
     empty = {"type": "record", "name": "nothing", "fields": []}
-    schema = {"type": "record", "name": "entry", "fields": [{"name": "many", "type": {"type": "array", "items": empty}}]}
+    schema = {
+        "type": "record",
+        "name": "entry",
+        "fields": [{"name": "many", "type": {"type": "array", "items": empty}}],
+    }
     with pytest.raises(DamagedContainer, match="take no bytes"):
         plain(container([{"many": [{}]}], schema=schema), BOUND)
 
@@ -96,11 +100,22 @@ NEST = "[" * 65 + '"null"' + "]" * 65
 
 @pytest.mark.parametrize(
     "items",
-    [CONTAINS_ITSELF, {"type": "fixed", "name": "f", "size": 0}, "null", {"type": "fixed", "name": "f", "size": "1"}],
+    [
+        CONTAINS_ITSELF,
+        {"type": "fixed", "name": "f", "size": 0},
+        "null",
+        {"type": "fixed", "name": "f", "size": "1"},
+    ],
     ids=["record of itself", "fixed of no bytes", "null", "fixed without a number"],
 )
 def test_elements_that_take_no_bytes_are_seen_in_any_form(items: Any) -> None:
-    text = json.dumps({"type": "record", "name": "entry", "fields": [{"name": "many", "type": {"type": "array", "items": items}}]})
+    text = json.dumps(
+        {
+            "type": "record",
+            "name": "entry",
+            "fields": [{"name": "many", "type": {"type": "array", "items": items}}],
+        }
+    )
     with pytest.raises(DamagedContainer, match="take no bytes"):
         plain(with_schema(text.encode()), BOUND)
 
@@ -127,7 +142,9 @@ def with_schema(text: bytes) -> bytes:
 
 def test_a_window_of_zstandard_has_a_bound() -> None:
     """A frame states how much memory its decoder needs: here 1 GiB, for a block of few bytes."""
-    parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1, write_content_size=False)
+    parameters = zstandard.ZstdCompressionParameters(
+        window_log=30, compression_level=1, write_content_size=False
+    )
     frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     coded = frame.compress(b"x" * 100) + frame.flush()
     data = container([], "null").replace(_long(4) + b"null", _long(9) + b"zstandard")

@@ -26,7 +26,10 @@ def fold_of(*runs: Run) -> IntakeFold:
     return fold
 
 
-steps = st.lists(st.tuples(st.sampled_from(["more", "look", "archive", "shelve", "replace"]), st.integers(1, 9)), max_size=30)
+steps = st.lists(
+    st.tuples(st.sampled_from(["more", "look", "archive", "shelve", "replace"]), st.integers(1, 9)),
+    max_size=30,
+)
 
 
 @settings(max_examples=300)
@@ -38,10 +41,14 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
     for number, (step, amount) in enumerate(steps):
         state = fold.partition(TP)
         if step == "more":
-            run = Run(ONE, 0, rows=amount, raw_bytes=amount * 10 + number, accept_max_us=1000 * ((number * 7) % 11))
+            run = Run(
+                ONE, 0, rows=amount, raw_bytes=amount * 10 + number, accept_max_us=1000 * ((number * 7) % 11)
+            )
             fold.apply(fold.next_index, named(f"intake/{fold.next_index}", [run]))
         elif step == "archive":
-            start = min(start + amount, state.next_offset + 3)  # beyond the end: where a ledger is ahead of what was read of the log
+            start = min(
+                start + amount, state.next_offset + 3
+            )  # beyond the end: where a ledger is ahead of what was read of the log
         elif step == "shelve" and state.segments:
             upto = state.segments[min(amount, len(state.segments)) - 1]
             shelves.kept[TP] += [one for one in state.segments if one.end <= upto.end]
@@ -52,7 +59,9 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
         asked = None if stable < min(start, state.next_offset) else stable
         remembering, plain = Backlog(fold, shelves, counted), Backlog(fold, shelves)
         assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked)
-        assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked), "and once more, from memory alone"
+        assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked), (
+            "and once more, from memory alone"
+        )
 
 
 def falsify(held: HeldSegments) -> None:
@@ -65,7 +74,10 @@ def test_only_what_came_since_is_looked_at() -> None:
     assert Backlog(fold, None, counted).summary(TP, 0).rows == 5
     falsify(fold.partition(TP).segments)
     fold.apply(fold.next_index, named("intake/more", [Run(ONE, 0, rows=2, raw_bytes=7)]))
-    assert (Backlog(fold, None, counted).summary(TP, 0).rows, Backlog(fold, None, counted).summary(TP, 0).bytes) == (7, 57)
+    assert (
+        Backlog(fold, None, counted).summary(TP, 0).rows,
+        Backlog(fold, None, counted).summary(TP, 0).bytes,
+    ) == (7, 57)
     assert Backlog(fold, None, counted).summary(TP, 1).bytes == 47, "another start is another sum"
 
 
@@ -79,7 +91,11 @@ def test_what_was_asked_beyond_the_end_is_not_remembered() -> None:
 
 
 def test_what_was_archived_of_a_shelf_does_not_begin_the_sum_of_what_is_held_anew() -> None:
-    fold, counted, shelves = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted](), UnreadShelves()
+    fold, counted, shelves = (
+        fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5),
+        dict[TopicPartition, Counted](),
+        UnreadShelves(),
+    )
     shelves.kept[TP] = list(fold.partition(TP).segments[:3])
     fold.shelve({TP: 3})
     assert Backlog(fold, shelves, counted).summary(TP, 0).bytes == 50
@@ -96,7 +112,11 @@ def test_what_is_aborted_is_counted_no_more() -> None:
 
 
 def test_what_is_being_shelved_is_counted_once() -> None:
-    fold, counted, shelves = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted](), UnreadShelves()
+    fold, counted, shelves = (
+        fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5),
+        dict[TopicPartition, Counted](),
+        UnreadShelves(),
+    )
     shelves.kept[TP] = list(fold.partition(TP).segments[:2])
     assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5
     fold.partition(TP).shelved_to = 2  # the first of two steps: the list goes after it

@@ -1,4 +1,5 @@
-"""Does a run of some parts of bench/freshness leave the others as they are, and refuse to mix them with other sizes?"""
+"""Does a run of some parts of bench/freshness leave the others as they are, and refuse to mix them with other
+sizes?"""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from bench import freshness
 from bench.freshness import Sizes
 
 SIZES = Sizes(300.0, 20_000, 15.0, 1000, 60.0)
-KNOWN = {"profiles": {"eager": {"snapshots": 61}}, "idle": {"reached": True}, "machine": {"load_before": 90.0}, **SIZES.told}
+KNOWN = {
+    "profiles": {"eager": {"snapshots": 61}},
+    "idle": {"reached": True},
+    "machine": {"load_before": 90.0},
+    **SIZES.told,
+}
 
 
 def test_what_was_not_asked_for_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +34,9 @@ def test_what_was_not_asked_for_is_as_it_was(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("more", [["--seconds", "60"], ["--rate", "100"], ["--quick"]])
-def test_other_sizes_are_refused_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
+def test_other_sizes_are_refused_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
     output = tmp_path / "found.json"
     output.write_text(json.dumps(KNOWN), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["freshness", "--output", str(output), *more])

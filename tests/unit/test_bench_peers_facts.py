@@ -46,7 +46,9 @@ def replaced(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
     values = table[name].to_pylist()
     assert values[row] != value
     values[row] = value
-    return table.set_column(table.schema.get_field_index(name), name, pa.array(values, table.schema.field(name).type))
+    return table.set_column(
+        table.schema.get_field_index(name), name, pa.array(values, table.schema.field(name).type)
+    )
 
 
 def in_milliseconds(table: pa.Table) -> pa.Table:

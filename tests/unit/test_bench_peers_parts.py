@@ -42,11 +42,16 @@ def test_nobody_gets_through_a_door_before_it_is_opened() -> None:
 
 
 def test_the_archiver_mirrors_both_topics_into_tables_as_fresh_as_it_is_asked_to(tmp_path: Path) -> None:
-    settings = load_settings(Archiver("127.0.0.1:9", tmp_path / "ours", 2, 10).configure(["warm", "orders"]), os.environ)
+    settings = load_settings(
+        Archiver("127.0.0.1:9", tmp_path / "ours", 2, 10).configure(["warm", "orders"]), os.environ
+    )
     assert [topic.archive.table for topic in settings.topics] == ["bench.warm", "bench.orders"]
     assert settings.archive.complete_delay_max == 10
     sources = [source.kafka for source in settings.sources]
-    assert [(source.name, source.topics) for source in sources if source is not None] == [("warm", "warm"), ("orders", "orders")]
+    assert [(source.name, source.topics) for source in sources if source is not None] == [
+        ("warm", "warm"),
+        ("orders", "orders"),
+    ]
 
 
 def test_own_intake_is_held_back_topic_by_topic_until_it_may_begin(tmp_path: Path) -> None:
@@ -87,5 +92,9 @@ def test_a_ratio_is_of_one_repetition() -> None:
         assert document[f"{whose}_by_peer"] == {"sink": {"min": 7.0, "median": 8.0, "max": 10.0}}
     assert document["own_intake_with_its_writer_by_peer"] == {"sink": {"min": 2.0, "median": 5.0, "max": 6.0}}
     assert (document["reached"], document["reached_from_own_intake"]) == ({"sink": True}, {"sink": True})
-    assert document["contenders"]["archiver"]["records_per_core_second"] == {"min": 250.0, "median": 500.0, "max": 1000.0}
+    assert document["contenders"]["archiver"]["records_per_core_second"] == {
+        "min": 250.0,
+        "median": 500.0,
+        "max": 1000.0,
+    }
     assert document["contenders"]["sink"]["cpu_s"]["jvm"]["max"] == 12.0

@@ -30,17 +30,32 @@ sys.stdin.read()
 PROPERTY = "spark.python.daemon.module=archiver.spark.pyspark_daemon"
 
 
-def starter(program: Path | str, *more: str, starts: list[Any] | None = None, forks: bool = False, called: str | None = None) -> Any:
+def starter(
+    program: Path | str,
+    *more: str,
+    starts: list[Any] | None = None,
+    forks: bool = False,
+    called: str | None = None,
+) -> Any:
     """A program and its arguments; `called`: what it calls itself."""
-    return [str(program), [called or str(program), "-ISc", STARTER, json.dumps(starts or []), "forks" if forks else "", *more]]
+    return [
+        str(program),
+        [called or str(program), "-ISc", STARTER, json.dumps(starts or []), "forks" if forks else "", *more],
+    ]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a process has the name of a link only there")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="a process has the name of a link only there"
+)
 def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.symlink_to(Path(sys.executable).resolve())
-    parent_of_a_worker = starter(sys.executable, "archiver.spark.pyspark_daemon", "pyspark.worker", forks=True)
-    just_started = starter(sys.executable, PROPERTY, called=str(java))  # what a JVM starts has its command line at first
+    parent_of_a_worker = starter(
+        sys.executable, "archiver.spark.pyspark_daemon", "pyspark.worker", forks=True
+    )
+    just_started = starter(
+        sys.executable, PROPERTY, called=str(java)
+    )  # what a JVM starts has its command line at first
     jvm = starter(java, PROPERTY, starts=[parent_of_a_worker, just_started])
     _, argv = starter(sys.executable, starts=[jvm, starter(sys.executable)])
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -54,13 +69,20 @@ def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(
     assert kinds == ["None", "None", "driver", "jvm", "parent of workers", "worker"]
     assert set(taken) == {"daemon", "jvm", "workers"}
     assert all(one.rss_bytes > 1e6 for one in taken.values())
-    assert taken["workers"].rss_bytes > 2 * taken["jvm"].rss_bytes, "they are four, and each is the same program"
+    assert taken["workers"].rss_bytes > 2 * taken["jvm"].rss_bytes, (
+        "they are four, and each is the same program"
+    )
 
 
 def test_cpu_time_of_what_has_ended_is_counted(tmp_path: Path) -> None:
     burn = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
-    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint('done', flush=True)\nsys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+    parent = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint('done', "
+        "flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == b"done\n"
@@ -83,7 +105,9 @@ sys.stdin.readline()
 
 
 def test_what_a_worker_took_that_nobody_waited_for_is_in_the_cores() -> None:
-    with subprocess.Popen([sys.executable, "-ISc", FORGETS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-ISc", FORGETS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         with Cores(SimpleNamespace(daemon=process), 0.02) as cores:  # type: ignore[arg-type]  # only its id is asked for

@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.refine.column_stats import Columns, FileStatistics, Leaf, describe, leaves, single_value, truncate_down, truncate_up
+from archiver.refine.column_stats import (
+    Columns,
+    FileStatistics,
+    Leaf,
+    describe,
+    leaves,
+    single_value,
+    truncate_down,
+    truncate_up,
+)
 from archiver.runtime.errors import Corrupted
 
 
@@ -21,11 +30,15 @@ def field(name: str, kind: pa.DataType, field_id: int) -> pa.Field[Any]:
     return pa.field(name, kind, metadata={"PARQUET:field_id": str(field_id)})
 
 
-def described(kind: pa.DataType, values: list[Any], row_group_size: int = 100, bounded: frozenset[int] = frozenset({2})) -> FileStatistics:
+def described(
+    kind: pa.DataType, values: list[Any], row_group_size: int = 100, bounded: frozenset[int] = frozenset({2})
+) -> FileStatistics:
     schema = pa.schema([field("kafka", pa.struct([field("leaf", kind, 2)]), 1)])
     table = pa.Table.from_pylist([{"kafka": {"leaf": value}} for value in values], schema=schema)
     sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=row_group_size, store_schema=False, write_statistics=["kafka.leaf"])
+    pq.write_table(
+        table, sink, row_group_size=row_group_size, store_schema=False, write_statistics=["kafka.leaf"]
+    )
     return describe(pq.read_metadata(sink), Columns.of(schema, bounded), {})
 
 
@@ -41,7 +54,10 @@ def described(kind: pa.DataType, values: list[Any], row_group_size: int = 100, b
         (pa.decimal128(9, 2), [decimal.Decimal("-1.28"), decimal.Decimal("1.28")], "80", "0080"),
         (
             pa.timestamp("us", tz="UTC"),
-            [datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC), datetime.datetime(1969, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)],
+            [
+                datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC),
+                datetime.datetime(1969, 12, 31, 23, 59, 59, tzinfo=datetime.UTC),
+            ],
             "c0bdf0ffffffffff",
             "40420f0000000000",
         ),
@@ -57,7 +73,12 @@ def test_single_value_form(kind: pa.DataType, values: list[Any], lower: str, upp
 def test_a_footer_proves_nothing_about_floating_point_columns(kind: pa.DataType) -> None:
     for values in ([1.5, -2.0], [1.5, float("nan")]):
         found = described(kind, values)
-        assert (found.lower_bounds, found.upper_bounds, found.nan_value_counts, found.null_value_counts) == ({}, {}, {}, {2: 0})
+        assert (found.lower_bounds, found.upper_bounds, found.nan_value_counts, found.null_value_counts) == (
+            {},
+            {},
+            {},
+            {2: 0},
+        )
 
 
 def test_counts_sizes_and_offsets_over_row_groups() -> None:
@@ -105,7 +126,10 @@ def test_leaves_are_named_as_in_the_file_and_lists_have_no_bounds() -> None:
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     assert [leaf.path for leaf in leaves(schema)] == paths
     assert leaves(schema) == leaves(metadata.schema.to_arrow_schema())
-    assert leaves(schema)[:2] == [Leaf("a.b", 2, pa.int32(), False, (0, 0)), Leaf("l.list.element.x", 6, pa.int64(), True)]
+    assert leaves(schema)[:2] == [
+        Leaf("a.b", 2, pa.int32(), False, (0, 0)),
+        Leaf("l.list.element.x", 6, pa.int64(), True),
+    ]
     assert set(describe(metadata, Columns.of(schema, {2, 6, 8}), {}).lower_bounds) == {2}
 
 
@@ -159,7 +183,9 @@ def test_decimals_are_the_shortest_twos_complement(unscaled: int) -> None:
     assert data is not None
     assert int.from_bytes(data, "big", signed=True) == unscaled
     with pytest.raises(OverflowError):
-        unscaled.to_bytes(len(data) - 1, "big", signed=True) if len(data) > 1 else (1 << 9).to_bytes(1, "big", signed=True)
+        unscaled.to_bytes(len(data) - 1, "big", signed=True) if len(data) > 1 else (1 << 9).to_bytes(
+            1, "big", signed=True
+        )
 
 
 def test_unknown_types_have_no_bound() -> None:

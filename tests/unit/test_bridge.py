@@ -11,7 +11,14 @@ from archiver.config.events import EventSettings
 from archiver.events import codec
 from archiver.events.types import DataFile, DataWritten, Event, PartitionField, StartCommit, TableReference
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.bridge import EVENTS, TEXT_BYTES_MAX, append_files_written, event_bytes, event_message, intern
+from archiver.ledger.bridge import (
+    EVENTS,
+    TEXT_BYTES_MAX,
+    append_files_written,
+    event_bytes,
+    event_message,
+    intern,
+)
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
@@ -34,7 +41,13 @@ def written_event(files: Sequence[DataFile]) -> Event:
 def archive(number: int, key: str | None = None) -> tuple[ArchiveFile, DataFile | None]:
     name = f"archive/x/{number:020}" if key is None else key
     one = ArchiveFile(name, 1, bytes(32), bytes(32), 0, number, number + 1, 1, 1, 1, 1, 1, 1)
-    file = DataFile(path=f"file:///data/{name}", record_count=1, file_size=1, partition=(number,), lower_bounds={1: b"abc"})
+    file = DataFile(
+        path=f"file:///data/{name}",
+        record_count=1,
+        file_size=1,
+        partition=(number,),
+        lower_bounds={1: b"abc"},
+    )
     return one, None if one.gap_only else file
 
 
@@ -46,7 +59,10 @@ def leading(entry_bytes_max: int = 1 << 19) -> tuple[Leader, Log]:
 
 
 def append(
-    leader: Leader, written: Sequence[tuple[ArchiveFile, DataFile | None]], table: bool = True, events: EventSettings = EVENTS
+    leader: Leader,
+    written: Sequence[tuple[ArchiveFile, DataFile | None]],
+    table: bool = True,
+    events: EventSettings = EVENTS,
 ) -> list[int]:
     return append_files_written(
         leader,
@@ -82,7 +98,9 @@ def test_another_leader_reads_the_same_bytes() -> None:
     for entry in log.read(0):
         fold.apply(entry.index, entry.data)
     assert [item.data_file for item in fold.topic(TOPIC_ID).pending] == [file for _, file in files]
-    assert [item.path for item in fold.topic(TOPIC_ID).pending] == [file.path for _, file in files if file is not None]
+    assert [item.path for item in fold.topic(TOPIC_ID).pending] == [
+        file.path for _, file in files if file is not None
+    ]
 
 
 def test_ranges_of_gaps_have_no_data_file() -> None:
@@ -135,7 +153,9 @@ def test_an_event_whose_text_would_be_over_64_kib_halts_and_names_the_table() ->
     fields = [PartitionField(1000 + at, f"{at}_" + "x" * 600, "int") for at in range(100)]
     event = written_event([])
     with pytest.raises(
-        Halt, match=r"demo\.flights: its control event cannot be written: the schema of the event takes \d+ bytes, 65535 fit"
+        Halt,
+        match=r"demo\.flights: its control event cannot be written: the schema of the event takes \d+ bytes, "
+        r"65535 fit",
     ):
         event_message(leader, event, fields, "demo.flights")
     assert bodies(log) == ["epoch_started"]
@@ -148,11 +168,20 @@ def test_events_are_not_larger_than_a_broker_takes() -> None:
     assert len(append(leader, files)) == 1, "without that limit one entry holds them all"
     indexes = append(leader, files, events=limit)
     assert len(indexes) > 1
-    events = [event_bytes(leader.fold.texts, pb.ControlEntry.FromString(log.read(index)[0].data).files_written.event) for index in indexes]
+    events = [
+        event_bytes(
+            leader.fold.texts, pb.ControlEntry.FromString(log.read(index)[0].data).files_written.event
+        )
+        for index in indexes
+    ]
     assert max(map(len, events)) <= limit.bytes_max
-    assert max(map(len, events)) + len(codec.split(events[0])[0]) > limit.bytes_max // 2, "halving does not go further than it must"
+    assert max(map(len, events)) + len(codec.split(events[0])[0]) > limit.bytes_max // 2, (
+        "halving does not go further than it must"
+    )
     told = [codec.decode(data).payload for data in events]
-    assert [file for payload in told if isinstance(payload, DataWritten) for file in payload.data_files or ()] == [one for _, one in files]
+    assert [
+        file for payload in told if isinstance(payload, DataWritten) for file in payload.data_files or ()
+    ] == [one for _, one in files]
     assert [item.data_file for item in leader.fold.topic(TOPIC_ID).pending] == [one for _, one in files]
 
 
@@ -162,7 +191,9 @@ def test_one_file_whose_event_no_broker_takes_halts_and_names_it() -> None:
     assert file is not None
     huge = DataFile(path=file.path + "x" * 200_000, record_count=1, file_size=1, partition=(1,))
     with pytest.raises(
-        Halt, match=r"demo\.flights: archive archive/x/0+ needs a control event of \d+ bytes, more than events\.bytes_max \(131072\)"
+        Halt,
+        match=r"demo\.flights: archive archive/x/0+ needs a control event of \d+ bytes, more than "
+        r"events\.bytes_max \(131072\)",
     ):
         append(leader, [(one, huge)], events=EventSettings(bytes_max=1 << 17))
     assert "files_written" not in bodies(log)
@@ -178,7 +209,11 @@ def test_without_the_table_uuid_the_event_is_that_of_release_1_10_and_is_committ
     assert found.event.payload.table.uuid is None
     assert entry.table_uuid == TABLE.bytes
     topic = leader.fold.topic(TOPIC_ID)
-    assert (topic.table_uuid, topic.pending[0].table_uuid, topic.pending[0].data_file) == (TABLE, TABLE, archive(0)[1])
+    assert (topic.table_uuid, topic.pending[0].table_uuid, topic.pending[0].data_file) == (
+        TABLE,
+        TABLE,
+        archive(0)[1],
+    )
 
 
 def test_an_event_whose_text_is_missing_is_corrupted() -> None:
@@ -189,7 +224,12 @@ def test_an_event_whose_text_is_missing_is_corrupted() -> None:
 def test_an_event_that_lists_other_files_than_the_entry_is_corrupted() -> None:
     leader, _ = leading()
     message = event_message(leader, written_event([]), FIELDS, "demo.flights")
-    body = pb.FilesWritten(commit_id=COMMIT.bytes, event=message, topic_id=bytes.fromhex(TOPIC_ID), files=[archive(0)[0].to_proto()])
+    body = pb.FilesWritten(
+        commit_id=COMMIT.bytes,
+        event=message,
+        topic_id=bytes.fromhex(TOPIC_ID),
+        files=[archive(0)[0].to_proto()],
+    )
     leader.append(body)
     with pytest.raises(Corrupted, match="1 archive files"):
         _ = leader.fold.topic(TOPIC_ID).pending[0].data_file

@@ -46,11 +46,18 @@ def archive(partition: int, base: int, end: int, gap: bool = False) -> ArchiveFi
     return ArchiveFile(key, 1, bytes(32), bytes(32), partition, base, end, 1, 1, end - base, 1, 1, 7)
 
 
-def write(leader: Leader, archives: Sequence[ArchiveFile], commit_id: bytes = COMMIT.bytes, topic_id: TopicId = TOPIC_ID) -> None:
+def write(
+    leader: Leader,
+    archives: Sequence[ArchiveFile],
+    commit_id: bytes = COMMIT.bytes,
+    topic_id: TopicId = TOPIC_ID,
+) -> None:
     def event(files: Sequence[DataFile]) -> Event:
         return Event(uuid.UUID(int=5), 1, "group", DataWritten(COMMIT, REFERENCE, tuple(files)))
 
-    files = [DataFile(path=f"file:///{one.key}", record_count=1, file_size=1, partition=(1,)) for one in archives]
+    files = [
+        DataFile(path=f"file:///{one.key}", record_count=1, file_size=1, partition=(1,)) for one in archives
+    ]
     written = [(one, None if one.gap_only else file) for one, file in zip(archives, files, strict=True)]
     append_files_written(
         leader,
@@ -95,7 +102,8 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Per partition a chain of archives and ranges of gaps; some of its beginning is in the table, the rest never will be."""
+    """Per partition a chain of archives and ranges of gaps; some of its beginning is in the table, the rest
+    never will be."""
     history = History([], [], [], [])
     for partition in range(PARTITIONS):
         sizes = draw(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=6))
@@ -119,7 +127,10 @@ def commit_to_table(leader: Leader, history: History) -> pb.TableCommitted:
         table_uuid=TABLE.bytes,
         snapshot_id=11,
         sequence_number=12,
-        watermarks=[pb.PartitionOffset(partition=partition, offset=offset) for partition, offset in enumerate(history.watermarks)],
+        watermarks=[
+            pb.PartitionOffset(partition=partition, offset=offset)
+            for partition, offset in enumerate(history.watermarks)
+        ],
         committed=history.committed,
         killed=[pb.TableCommitted.Killed(key=key, why="because") for key in history.killed],
         valid_through_us=13,
@@ -133,7 +144,12 @@ def commit_to_table(leader: Leader, history: History) -> pb.TableCommitted:
 def test_p1_after_every_part_of_a_commit_no_plan_starts_below_what_the_table_holds(history: History) -> None:
     log = MemoryLogStore(1 << 19).log("control")
     write(leading(log), history.pending)
-    event_message(leading(log), Event(uuid.UUID(int=6), 1, "group", CommitToTable(COMMIT, REFERENCE, 11, 13)), (), "a round")
+    event_message(
+        leading(log),
+        Event(uuid.UUID(int=6), 1, "group", CommitToTable(COMMIT, REFERENCE, 11, 13)),
+        (),
+        "a round",
+    )
     leader = leading(log, SMALL)
     before = log.tail()
     whole = commit_to_table(leader, history)
@@ -148,8 +164,12 @@ def test_p1_after_every_part_of_a_commit_no_plan_starts_below_what_the_table_hol
             assert topic.planned_to(partition) >= held
         for key in history.committed:
             assert key in pending or topic.watermark(by_key[key].partition) >= by_key[key].end
-        assert pending | topic.killed.keys() >= set(history.killed), "what the table lacks is never called committed"
-        assert topic.sequence_number == 0, "the next look at the table finds news, and looks back as far as before"
+        assert pending | topic.killed.keys() >= set(history.killed), (
+            "what the table lacks is never called committed"
+        )
+        assert topic.sequence_number == 0, (
+            "the next look at the table finds news, and looks back as far as before"
+        )
     together = LedgerFold()
     for entry in log.read(0)[:before]:
         together.apply(entry.index, entry.data)
@@ -171,9 +191,12 @@ def test_a_commit_of_ten_thousand_archives_is_told_with_the_settings_as_they_com
     log = MemoryLogStore(1 << 19).log("control")
     leader = leading(log)
     keys = [
-        f"archive/{TOPIC_ID}/data/partition=00000/year=2026/month=11/day=21/{n:020}-{n + 1:020}-00000001.parquet" for n in range(10_000)
+        f"archive/{TOPIC_ID}/data/partition=00000/year=2026/month=11/day=21/{n:020}-{n + 1:020}-00000001.parquet"
+        for n in range(10_000)
     ]
-    indexes = append_table_committed(leader, pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), committed=keys, sequence_number=5))
+    indexes = append_table_committed(
+        leader, pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), committed=keys, sequence_number=5)
+    )
     assert len(indexes) > 1
     assert [key for body in bodies_of(log, "table_committed") for key in body.committed] == keys
     assert leader.fold.topic(TOPIC_ID).sequence_number == 5
@@ -196,14 +219,18 @@ def test_watermarks_of_a_hundred_thousand_partitions_fit_and_only_those_that_mov
 def test_a_commit_that_says_nothing_new_is_one_entry() -> None:
     log = MemoryLogStore(1 << 19).log("control")
     leader = leading(log)
-    assert append_table_committed(leader, pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), sequence_number=1)) == [1]
+    assert append_table_committed(
+        leader, pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), sequence_number=1)
+    ) == [1]
 
 
 def test_an_item_that_fits_no_entry_halts_and_names_it() -> None:
     log = MemoryLogStore(1 << 19).log("control")
     leader = leading(log, SMALL)
     with pytest.raises(Halt, match="entry_bytes_max"):
-        append_table_committed(leader, pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), committed=["a", "b" * 1000]))
+        append_table_committed(
+            leader, pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), committed=["a", "b" * 1000])
+        )
 
 
 # DATA_COMPLETE
@@ -214,7 +241,10 @@ def work(name: str, topic_id: TopicId = TOPIC_ID) -> Any:
 
 
 def completes(leader: Leader, log: Log) -> list[DataComplete]:
-    found = [codec.decode(event_bytes(leader.fold.texts, body.event)).payload for body in bodies_of(log, "round_written")]
+    found = [
+        codec.decode(event_bytes(leader.fold.texts, body.event)).payload
+        for body in bodies_of(log, "round_written")
+    ]
     assert all(isinstance(payload, DataComplete) for payload in found)
     return found  # type: ignore[return-value]
 
@@ -226,11 +256,19 @@ def test_data_complete_names_only_the_partitions_that_moved() -> None:
     publisher = Publisher("test", leader, ManualClock(), SeededIds(2))
     commit_id = publisher.round_started()
     leader.append(
-        pb.FilesWritten(commit_id=commit_id, topic_id=b"\1" * 16, files=[ArchiveFile.to_proto(replaced(archive(2, 0, 9), leader.epoch))])
+        pb.FilesWritten(
+            commit_id=commit_id,
+            topic_id=b"\1" * 16,
+            files=[ArchiveFile.to_proto(replaced(archive(2, 0, 9), leader.epoch))],
+        )
     )
-    publisher.round_written(commit_id, [work("inherited"), work("bare", TopicId("01" * 16)), work("idle", TopicId("02" * 16))])
+    publisher.round_written(
+        commit_id, [work("inherited"), work("bare", TopicId("01" * 16)), work("idle", TopicId("02" * 16))]
+    )
     (complete,) = completes(leader, log)
-    assert [(item.topic, item.partition, item.offset, item.timestamp_us) for item in complete.assignments or ()] == [
+    assert [
+        (item.topic, item.partition, item.offset, item.timestamp_us) for item in complete.assignments or ()
+    ] == [
         ("inherited", 4, 6, 7),
         ("bare", 2, 9, 7),
     ]

@@ -1,4 +1,5 @@
-"""The .proto files that registries know without a reference equal the public definitions, and give way to files of the same name."""
+"""The .proto files that registries know without a reference equal the public definitions, and give way to
+files of the same name."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.config.settings import CompileSettings, ConfluentSettings, ProtosSettings, SchemaRegistrySettings, SchemaSettings
+from archiver.config.settings import (
+    CompileSettings,
+    ConfluentSettings,
+    ProtosSettings,
+    SchemaRegistrySettings,
+    SchemaSettings,
+)
 from archiver.registry.builtin import FOLDER, builtin_descriptors, builtin_texts
 from archiver.registry.compile import ProtoCompiler
 from archiver.registry.fetch import SchemaFetcher
@@ -27,7 +34,12 @@ GOOGLE_TYPES = {
     "calendar_period", "color", "date", "datetime", "dayofweek", "decimal", "expr", "fraction", "interval", "latlng", "localized_text",
     "money", "month", "phone_number", "postal_address", "quaternion", "timeofday",
 }  # fmt: skip
-CONFLUENT = {"confluent/meta.proto", "confluent/type/decimal.proto", "confluent/type/variant.proto", "confluent/types/decimal.proto"}
+CONFLUENT = {
+    "confluent/meta.proto",
+    "confluent/type/decimal.proto",
+    "confluent/type/variant.proto",
+    "confluent/types/decimal.proto",
+}
 SUBJECT = SchemaSettings(subject="prices-value")
 HEAD = 'syntax = "proto3"; package shop; '
 PRICE = HEAD + 'import "confluent/type/decimal.proto"; message Price { confluent.type.Decimal price = 1; }'
@@ -48,7 +60,9 @@ enum Kind { option (confluent.enum_meta).doc = "kinds"; NONE = 0 [(confluent.enu
 
 def fetched(server: RegistryServer) -> Source:
     confluent = ConfluentSettings(url=server.url, backoff=0.001, attempts_max=2, down_pause=0.0, timeout=5.0)
-    return SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down="wait"), SystemClock())(SUBJECT, None).source
+    return SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down="wait"), SystemClock())(
+        SUBJECT, None
+    ).source
 
 
 def registered(text: str) -> Source:
@@ -73,7 +87,8 @@ def text_of(kind: Any) -> str:
 
 
 def facts(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """A file without what no column depends on: language options, source text, and names in JSON, which follow from the names."""
+    """A file without what no column depends on: language options, source text, and names in JSON, which
+    follow from the names."""
     result = descriptor_pb2.FileDescriptorProto()
     result.CopyFrom(file)
     result.ClearField("options")
@@ -90,13 +105,18 @@ def facts(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescri
 
 
 def confluent_original(name: str) -> descriptor_pb2.FileDescriptorProto:
-    """The descriptor in a module of Confluent's client for Python. The module is not imported: it needs more packages."""
+    """The descriptor in a module of Confluent's client for Python. The module is not imported: it needs more
+    packages."""
     spec = importlib.util.find_spec("confluent_kafka")
     assert spec is not None and spec.origin is not None
     module = Path(spec.origin).parent / "schema_registry" / name.replace(".proto", "_pb2.py")
-    calls = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    calls = [
+        node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    ]
     (data,) = [
-        ast.literal_eval(one.args[0]) for one in calls if isinstance(one.func, ast.Attribute) and one.func.attr == "AddSerializedFile"
+        ast.literal_eval(one.args[0])
+        for one in calls
+        if isinstance(one.func, ast.Attribute) and one.func.attr == "AddSerializedFile"
     ]
     return descriptor_pb2.FileDescriptorProto.FromString(data)
 
@@ -123,7 +143,9 @@ def test_texts_and_descriptors_have_the_same_names_and_no_copied_comments() -> N
 
 def test_a_decimal_without_a_reference_has_typed_columns() -> None:
     """A uint32 is a long, as everywhere (docs/schema-mapping.md)."""
-    assert columns(registered(PRICE)) == {"price": "struct<value binary, precision long, scale int, __unrecognized__ binary>"}
+    assert columns(registered(PRICE)) == {
+        "price": "struct<value binary, precision long, scale int, __unrecognized__ binary>"
+    }
 
 
 def test_options_of_confluent_are_ignored() -> None:
@@ -136,7 +158,9 @@ def test_options_of_confluent_are_ignored() -> None:
         assert decide("prices", [first], None, fetched(server)).changes == ()
 
 
-@pytest.mark.parametrize("name", sorted({*CONFLUENT, *(f"google/type/{name}.proto" for name in GOOGLE_TYPES)}))
+@pytest.mark.parametrize(
+    "name", sorted({*CONFLUENT, *(f"google/type/{name}.proto" for name in GOOGLE_TYPES)})
+)
 def test_every_builtin_file_can_be_imported(name: str) -> None:
     source = registered(HEAD + f'import "{name}"; message Price {{ int64 id = 1; }}')
     assert columns(source) == {"id": "long"}
@@ -168,7 +192,9 @@ def test_a_folder_of_protos_uses_builtin_files_after_its_own(tmp_path: Path) -> 
         protos=ProtosSettings(folder=tmp_path, files=("price.proto",), include=(included,)),
         message="shop.Price",
     )
-    assert columns(fetch(settings, None).source) == {"price": "struct<is_zero boolean, __unrecognized__ binary>"}
+    assert columns(fetch(settings, None).source) == {
+        "price": "struct<is_zero boolean, __unrecognized__ binary>"
+    }
 
 
 def test_a_file_that_is_not_builtin_is_still_missing(tmp_path: Path) -> None:

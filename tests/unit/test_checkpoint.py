@@ -1,4 +1,5 @@
-"""Checkpoints: the fold from one and the rest is the fold from the start, whatever the history and wherever it is cut."""
+"""Checkpoints: the fold from one and the rest is the fold from the start, whatever the history and wherever
+it is cut."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def history(seed: int, steps: int) -> list[bytes]:
     return History(random.Random(seed)).grow(steps)
 
 
-def cut_here(fold: IntakeFold, shelves: tuple[ShelfRef, ...], shelved: Shelved) -> tuple[IntakeFold, tuple[ShelfRef, ...]]:
+def cut_here(
+    fold: IntakeFold, shelves: tuple[ShelfRef, ...], shelved: Shelved
+) -> tuple[IntakeFold, tuple[ShelfRef, ...]]:
     """A checkpoint and its shelf, both to bytes and back."""
     start = shelves[-1].end if shelves else 0
     content = history_file.decided(fold)
@@ -63,7 +66,9 @@ def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
         assert getattr(found, name) == getattr(expected, name), name
     for name in ("topics", "deleted", "producers", "transactions", "ids"):
         assert list(getattr(found, name)) == list(getattr(expected, name)), name
-    assert {source.name: source for source in found.sources} == {source.name: source for source in expected.sources}
+    assert {source.name: source for source in found.sources} == {
+        source.name: source for source in expected.sources
+    }
     assert found.partitions.keys() == expected.partitions.keys()
     for tp, twin in expected.partitions.items():
         held = found.partitions[tp]
@@ -78,7 +83,9 @@ def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.lists(st.integers(0, 122), max_size=4))
-def test_the_fold_from_a_checkpoint_is_the_fold_from_the_start(seed: int, steps: int, cuts: list[int]) -> None:
+def test_the_fold_from_a_checkpoint_is_the_fold_from_the_start(
+    seed: int, steps: int, cuts: list[int]
+) -> None:
     entries = history(seed, steps)
     whole, expected = folded(entries)
     fold, shelves, shelved, applied = IntakeFold(), tuple[ShelfRef, ...](), Shelved(), list[Applied]()
@@ -114,13 +121,21 @@ def test_the_histories_hold_what_matters() -> None:
         seen["gaps"] += sum(len(state.gaps) for state in fold.state().partitions.values())
         seen["deleted topics"] += len(fold.deleted_topics)
         seen["open at the end"] += len(fold.transactions)
-        seen["behind an open one"] += sum(fold.stable_offset(tp) < fold.next_offset(tp) for tp in fold.state().partitions)
+        seen["behind an open one"] += sum(
+            fold.stable_offset(tp) < fold.next_offset(tp) for tp in fold.state().partitions
+        )
         for index, one in enumerate(applied):
             seen[one.refusal or "marker or else"] += 1
-            stated = [segment.producer for group in parse_entry(index, entries[index]).file.topics for segment in group.segments]
+            stated = [
+                segment.producer
+                for group in parse_entry(index, entries[index]).file.topics
+                for segment in group.segments
+            ]
             for landed, batch in zip(one.landed, stated, strict=True):
                 seen[landed.refusal or ("repeated" if landed.segment is None else "landed")] += 1
-                seen["wrapped"] += landed.segment is not None and batch.sequence + landed.rows > SEQUENCE_COUNT
+                seen["wrapped"] += (
+                    landed.segment is not None and batch.sequence + landed.rows > SEQUENCE_COUNT
+                )
     wanted = {
         "gaps",
         "open at the end",
@@ -170,7 +185,11 @@ def test_400_partitions_with_a_producer_each_are_small() -> None:
         entry = log_pb.IntakeEntry(format=2, id=fold.next_index.to_bytes(16, "big"), **body)  # type: ignore[arg-type]
         fold.apply(fold.next_index, entry.SerializeToString())
 
-    apply(topic=log_pb.TopicDeclared(topic_id=bytes.fromhex(topic_id), name="orders", partitions=400, created_us=1_767_323_045_000_000))
+    apply(
+        topic=log_pb.TopicDeclared(
+            topic_id=bytes.fromhex(topic_id), name="orders", partitions=400, created_us=1_767_323_045_000_000
+        )
+    )
     opened = {}
     for partition in range(400):
         opened[partition] = fold.next_index
@@ -181,12 +200,16 @@ def test_400_partitions_with_a_producer_each_are_small() -> None:
                 partition=partition,
                 rows=10_000_000,
                 accept_max_us=1_767_323_045_000_000 + sequence,
-                producer=log_pb.ProducerBatch(producer_id=opened[partition], epoch=3 if sequence < 0 else 0, sequence=sequence),
+                producer=log_pb.ProducerBatch(
+                    producer_id=opened[partition], epoch=3 if sequence < 0 else 0, sequence=sequence
+                ),
             )
             for partition in range(400)
         ]
         topics = [log_pb.TopicSegments(topic_id=bytes.fromhex(topic_id), segments=segments)]
-        apply(file=log_pb.IntakeFile(key=f"intake/{sequence}", size=1, footer_sha256=b"d" * 32, topics=topics))
+        apply(
+            file=log_pb.IntakeFile(key=f"intake/{sequence}", size=1, footer_sha256=b"d" * 32, topics=topics)
+        )
     content = history_file.decided(fold)
     fold.shelve({tp: part.end for tp, part in content.items()})
     data = encode(Checkpoint(fold.state(), ()))

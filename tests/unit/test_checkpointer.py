@@ -1,4 +1,5 @@
-"""Making checkpoints and trimming: whatever stops it and whoever else does it, no entry is lost and every reader agrees."""
+"""Making checkpoints and trimming: whatever stops it and whoever else does it, no entry is lost and every
+reader agrees."""
 
 from __future__ import annotations
 
@@ -58,7 +59,12 @@ def test_checkpoints_stand_where_the_log_says_and_the_log_is_trimmed(scene: Scen
     process = filled(scene, 4 * SPAN + 3)
     assert process.checkpointer.run_if_due()
     assert scene.store.indexes() == [10, 20, 30, 40]
-    assert [(one.start, one.end) for one in scene.store.load(40).shelves] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert [(one.start, one.end) for one in scene.store.load(40).shelves] == [
+        (0, 10),
+        (10, 20),
+        (20, 30),
+        (30, 40),
+    ]
     assert scene.log.floor() == 29, "one entry more than what the older of the last two needs"
     assert process.sequencer.checkpoint_index == 40
     assert sum(len(state.segments) for state in process.sequencer.fold.state().partitions.values()) == 4
@@ -67,7 +73,8 @@ def test_checkpoints_stand_where_the_log_says_and_the_log_is_trimmed(scene: Scen
 
 
 def test_nothing_is_trimmed_by_checkpoints_of_another_log(scene: Scene, tmp_path: Path) -> None:
-    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that no index is taken twice."""
+    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that
+    no index is taken twice."""
     other = Scene(tmp_path / "other")
     other.seed = 900
     one = other.process(7)
@@ -99,7 +106,9 @@ def test_bytes_make_it_due_as_well(scene: Scene) -> None:
     assert scene.store.indexes() == [scene.log.tail()]
 
 
-def test_a_fresh_process_reads_no_more_than_what_came_since(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_process_reads_no_more_than_what_came_since(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filled(scene, 4 * SPAN + 3).checkpointer.run_if_due()
     reads: list[int] = []
     wrapped = scene.log.read
@@ -151,7 +160,13 @@ def test_a_store_that_fails_at_any_call(scene: Scene, operation: Operation, faul
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 15), st.sampled_from([None, *POINTS])), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 15), st.sampled_from([None, *POINTS])),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_several_processes_of_different_settings(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, str | None]]
 ) -> None:
@@ -234,7 +249,9 @@ def filled_by(scene: Scene, files: int) -> list[int]:
     return scene.store.indexes()
 
 
-def test_a_damaged_newest_checkpoint_costs_time_and_no_data(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_newest_checkpoint_costs_time_and_no_data(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     process = filled(scene, 4 * SPAN)
     process.checkpointer.run()
     scene.rewrite(scene.store.key(40), flipped)
@@ -254,7 +271,9 @@ def test_no_checkpoint_leads_to_where_the_log_begins(scene: Scene) -> None:
     process.checkpointer.run()
     for index in (30, 40):
         scene.rewrite(scene.store.key(index), flipped)
-    with pytest.raises(Halt, match=r"begins at entry 29 and ends at 41.*bring the checkpoint of an entry from 29 to 41 back"):
+    with pytest.raises(
+        Halt, match=r"begins at entry 29 and ends at 41.*bring the checkpoint of an entry from 29 to 41 back"
+    ):
         scene.process().sequencer.refresh()
     with pytest.raises(Halt, match="bring the checkpoint"):
         scene.process().sequencer.declare_topic("b", 1)
@@ -285,7 +304,11 @@ def test_a_store_that_gives_back_something_else(scene: Scene, monkeypatch: pytes
     process = filled(scene, 2 * SPAN)
     wrapped = scene.objects.read
     for part in ("shelf/", "checkpoint/"):
-        monkeypatch.setattr(scene.objects, "read", lambda key, part=part: flipped(wrapped(key)) if key.startswith(part) else wrapped(key))
+        monkeypatch.setattr(
+            scene.objects,
+            "read",
+            lambda key, part=part: flipped(wrapped(key)) if key.startswith(part) else wrapped(key),
+        )
         with pytest.raises((Corrupted, Halt)):
             process.checkpointer.run()
         assert scene.log.floor() == 0
@@ -306,7 +329,9 @@ def test_the_same_content_in_other_bytes_is_adopted(scene: Scene) -> None:
         read = pq.ParquetFile(pa.BufferReader(data))
         sink = pa.BufferOutputStream()
         with pq.ParquetWriter(sink, read.schema_arrow, compression="snappy") as writer:
-            writer.add_key_value_metadata({key.decode(): value.decode() for key, value in (read.metadata.metadata or {}).items()})
+            writer.add_key_value_metadata(
+                {key.decode(): value.decode() for key, value in (read.metadata.metadata or {}).items()}
+            )
             writer.write_table(read.read())
         return bytes(sink.getvalue().to_pybytes())
 
@@ -322,7 +347,9 @@ def test_other_content_under_the_same_key_halts(scene: Scene, tmp_path: Path, wh
     filled(other, 3 * SPAN + 5).checkpointer.run()
     process = filled(scene, 2 * SPAN)
     source = shelf_key(10, 20) if what == "shelf" else other.store.key(20)
-    scene.objects.create(shelf_key(0, 10) if what == "shelf" else scene.store.key(10), other.objects.read(source))
+    scene.objects.create(
+        shelf_key(0, 10) if what == "shelf" else scene.store.key(10), other.objects.read(source)
+    )
     with pytest.raises(Halt, match=r"is not what the intake log says.*delete it and it is made again"):
         process.checkpointer.run()
     assert scene.log.floor() == 0
@@ -382,7 +409,8 @@ def test_a_run_ends_after_so_many(scene: Scene, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_view_has_everything_at_any_time(scene: Scene) -> None:
-    """While one thread appends and another makes checkpoints, a third finds every offset once, whichever side it is on."""
+    """While one thread appends and another makes checkpoints, a third finds every offset once, whichever side
+    it is on."""
     process = filled(scene, 3)
     topic_id = process.sequencer.fold.topics_by_name["a"].topic_id
     backlog = process.sequencer.backlog()
@@ -433,7 +461,9 @@ def test_who_only_reads_forgets_as_well(scene: Scene) -> None:
 # the thread
 
 
-def test_the_loop_makes_what_is_due_and_survives_errors(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loop_makes_what_is_due_and_survives_errors(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     process = filled(scene, 2 * SPAN)
     scene.objects.fail("list", ObjectFault.REFUSED, times=2)
     made = threading.Event()
@@ -459,7 +489,9 @@ def test_closing_the_loop_makes_what_is_due(scene: Scene) -> None:
     assert scene.store.indexes() == [10, 20]
 
 
-def test_an_error_nobody_expected_is_logged(scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_nobody_expected_is_logged(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     process = filled(scene, 2 * SPAN)
     monkeypatch.setattr(scene.objects, "list", lambda prefix: 1 / 0)
     with caplog.at_level(logging.ERROR):

@@ -1,4 +1,5 @@
-"""Two that make checkpoints of one log and should not: neither loses the index of what is not archived, nor waits for ever."""
+"""Two that make checkpoints of one log and should not: neither loses the index of what is not archived, nor
+waits for ever."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_nothing_is_superseded_by_what_is_not_whole(scene: Scene) -> None:
     assert superseded(scene.objects) == []
 
 
-def test_a_lease_holder_that_is_stopped_holds_nobody_up_for_ever(scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_holder_that_is_stopped_holds_nobody_up_for_ever(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     process = scene.process(lease=FileLease(tmp_path / "lease", "one"))
     stopped = FileLease(tmp_path / "lease", "host:17")
     process.fill(process.sequencer.declare_topic("t", 2).topic_id, 2 * SPAN)

@@ -21,7 +21,13 @@ TABLE = uuid.UUID(int=1)
 
 
 def pending(
-    partition: int, base: int, end: int, token: int = 0, table: uuid.UUID = TABLE, gap: bool = False, epoch: int = 1
+    partition: int,
+    base: int,
+    end: int,
+    token: int = 0,
+    table: uuid.UUID = TABLE,
+    gap: bool = False,
+    epoch: int = 1,
 ) -> PendingFile:
     key = "" if gap else f"archive/{partition}-{base}-{end}-{epoch}"
     archive = ArchiveFile(key, 1, b"", b"", partition, base, end, epoch, 1, end - base, 1, 0, 0)
@@ -41,7 +47,9 @@ def yes(_: PendingFile) -> bool:
 
 def gaps_at(*found: tuple[int, int]) -> Gaps:
     """These gaps, in every partition."""
-    return lambda _, start, end: [(max(low, start), min(high, end)) for low, high in found if low < end and high > start]
+    return lambda _, start, end: [
+        (max(low, start), min(high, end)) for low, high in found if low < end and high > start
+    ]
 
 
 def test_c3_a_chain_from_the_watermark_is_offered() -> None:
@@ -124,20 +132,28 @@ def test_c3_a_range_of_gaps_that_the_table_is_past_is_not_offered_again() -> Non
 
 
 @pytest.mark.parametrize(
-    ("watermark", "base", "fits"), [(3, 3, True), (3, 5, True), (5, 3, True), (4, 5, True), (3, 6, False), (2, 5, False), (6, 3, False)]
+    ("watermark", "base", "fits"),
+    [(3, 3, True), (3, 5, True), (5, 3, True), (4, 5, True), (3, 6, False), (2, 5, False), (6, 3, False)],
 )
-def test_c2_two_offsets_are_the_same_place_if_only_gaps_lie_between(watermark: int, base: int, fits: bool) -> None:
+def test_c2_two_offsets_are_the_same_place_if_only_gaps_lie_between(
+    watermark: int, base: int, fits: bool
+) -> None:
     choice = choose([pending(0, base, 9)], (watermark,), frozenset(), yes, gaps=gaps_at((3, 5)))
     assert (len(choice.offered), len(choice.killed)) == ((1, 0) if fits else (0, 1))
 
 
 def test_c3_a_partition_that_the_topic_lacks_is_killed() -> None:
-    assert "the topic has 1 partition, not 4" in choose([pending(3, 0, 1)], (0,), frozenset(), yes).killed[0][1]
+    assert (
+        "the topic has 1 partition, not 4" in choose([pending(3, 0, 1)], (0,), frozenset(), yes).killed[0][1]
+    )
 
 
 def table(lineage: list[int], last: int, abandoned: tuple[int, ...] = ()) -> TableView:
     """Snapshots named by their sequence numbers."""
-    shots = [SnapshotView(100 + n, 100 + p if p else None, n, n * 1000, "append", {}) for p, n in zip([0, *lineage], lineage, strict=False)]
+    shots = [
+        SnapshotView(100 + n, 100 + p if p else None, n, n * 1000, "append", {})
+        for p, n in zip([0, *lineage], lineage, strict=False)
+    ]
     shots += [SnapshotView(100 + n, None, n, n * 1000, "append", {}) for n in abandoned]
     return TableView(
         identifier=("n", "t"),
@@ -171,7 +187,8 @@ def test_c3_expired_lineage_is_complete_only_above_the_cut() -> None:
 
 
 def test_c3_a_commit_to_a_branch_leaves_the_history_complete_as_long_as_it_is_retained() -> None:
-    """What it brought can be looked at; once it has expired, whatever was written before it may have been in it."""
+    """What it brought can be looked at; once it has expired, whatever was written before it may have been in
+    it."""
     view = table([1, 2, 4], 4, abandoned=(3,))
     assert [complete(view, token) for token in range(5)] == [True] * 5
     assert complete(table([1, 2], 3, abandoned=(3,)), 2), "the newest commit may be the branch's"
@@ -196,7 +213,10 @@ def test_c3_an_empty_table_is_complete() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4), st.booleans(), st.booleans()), max_size=8),
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4), st.booleans(), st.booleans()),
+        max_size=8,
+    ),
     st.tuples(st.integers(0, 6), st.integers(0, 6)),
 )
 def test_c3_every_file_gets_one_verdict_and_what_is_offered_is_a_chain(

@@ -1,4 +1,5 @@
-"""Rules D1 and D2 between a look at a table's folder and what is done about it: the catalog fails, or a request lands late."""
+"""Rules D1 and D2 between a look at a table's folder and what is done about it: the catalog fails, or a
+request lands late."""
 
 from __future__ import annotations
 
@@ -29,7 +30,15 @@ class _Told(TableFolders):
     """A look that finds what the test says, and a catalog that fails where the test says."""
 
     def __init__(self, vacuumed: Vacuumed) -> None:
-        super().__init__(vacuumed.objects, CLUSTER_ID, vacuumed.leader(), _no_tables, _no_tables, [settings("orders")], SeededIds(3))
+        super().__init__(
+            vacuumed.objects,
+            CLUSTER_ID,
+            vacuumed.leader(),
+            _no_tables,
+            _no_tables,
+            [settings("orders")],
+            SeededIds(3),
+        )
         self.again: dict[str, int] = {}
         self.fresh: list[Unneeded] = []
         self.held = 0
@@ -70,7 +79,11 @@ def _no_tables(_: object) -> NoReturn:
 
 def settings(name: str) -> TopicSettings:
     return TopicSettings.model_validate(
-        {"name": name, "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"}}
+        {
+            "name": name,
+            "partitions": 1,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"},
+        }
     )
 
 
@@ -126,7 +139,9 @@ def test_a_run_that_may_not_delete_all_of_a_folder_says_so(deployment: _Deployme
 
 
 @pytest.mark.parametrize("failing", [{"fence"}, {"fence", "forget"}, {"forget"}, {"look again"}])
-def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_told_of_already(deployment: _Deployment, failing: set[str]) -> None:
+def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_told_of_already(
+    deployment: _Deployment, failing: set[str]
+) -> None:
     deployment.condemned()
     deployment.folders.held, deployment.folders.failing = 1, failing
     report = deployment.vacuumed.clean()
@@ -135,15 +150,19 @@ def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_told_of_already
 
 
 def test_d1_what_lands_between_the_look_and_the_fence_stays(deployment: _Deployment) -> None:
-    """A request that was under way when the table was looked at brings the archive in: the fence stops only what comes after it."""
+    """A request that was under way when the table was looked at brings the archive in: the fence stops only
+    what comes after it."""
     deployment.condemned()
     deployment.folders.landed = {deployment.key}
     assert deployment.vacuumed.clean().deleted == []
     assert deployment.is_there
 
 
-def test_nothing_is_condemned_of_a_table_that_the_ledger_could_not_be_told_of(deployment: _Deployment) -> None:
-    """The number that is kept with it would be too low, and an older fence would pass for one that came after."""
+def test_nothing_is_condemned_of_a_table_that_the_ledger_could_not_be_told_of(
+    deployment: _Deployment,
+) -> None:
+    """The number that is kept with it would be too low, and an older fence would pass for one that came
+    after."""
     deployment.condemned()
     other = archive_key(deployment.topic_id, 0, "day", 20_000, 10, 20, 0)
     deployment.folders.fresh = [Unneeded(other, 7, "stray")]
@@ -157,12 +176,27 @@ def test_d1_what_a_table_names_by_now_is_told(tmp_path: Path) -> None:
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5), (0, 5, 9))
     bench.commit(tables, leader)
-    kept, gone = sorted(name for name in (archive_key(TOPIC_ID, 0, "day", 20_000, base, end, 1) for base, end in ((0, 5), (9, 12))))
+    kept, gone = sorted(
+        name
+        for name in (archive_key(TOPIC_ID, 0, "day", 20_000, base, end, 1) for base, end in ((0, 5), (9, 12)))
+    )
     known = TopicSettings.model_validate(
-        {"name": "flights", "partitions": 2, "archive": {"kind": "iceberg", "catalog": "local", "table": ".".join(IDENTIFIER)}}
+        {
+            "name": "flights",
+            "partitions": 2,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": ".".join(IDENTIFIER)},
+        }
     )
     objects = _At(bench)
-    folders = TableFolders(objects, CLUSTER_ID, leader, lambda _: tables, lambda one: bench.committer(one, leader), [known], bench.ids)
+    folders = TableFolders(
+        objects,
+        CLUSTER_ID,
+        leader,
+        lambda _: tables,
+        lambda one: bench.committer(one, leader),
+        [known],
+        bench.ids,
+    )
     topic = TopicState(TOPIC_ID, "flights", 2, 0)
     assert folders.unnamed(topic, leader.fold, [kept, gone]) == [gone]
 

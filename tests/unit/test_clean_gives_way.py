@@ -1,4 +1,5 @@
-"""Cleaning lets due rounds of archiving go first between its steps, and believes nothing after that which a round may have changed."""
+"""Cleaning lets due rounds of archiving go first between its steps, and believes nothing after that which a
+round may have changed."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class _Folders(TableFolders):
     """Folders in which a look finds what the test says; a round becomes due during each look."""
 
     def __init__(self, vacuumed: Vacuumed, leader: Leader, names: tuple[str, ...]) -> None:
-        super().__init__(vacuumed.objects, CLUSTER_ID, leader, _no_tables, _no_tables, map(_settings, names), SeededIds(3))
+        super().__init__(
+            vacuumed.objects, CLUSTER_ID, leader, _no_tables, _no_tables, map(_settings, names), SeededIds(3)
+        )
         self.rounds = WaitingRounds(leader, vacuumed)
         self.fresh: list[Unneeded] = []
         self.used_by_a_round = False
@@ -72,7 +75,11 @@ def _no_tables(_: object) -> NoReturn:
 
 def _settings(name: str) -> TopicSettings:
     return TopicSettings.model_validate(
-        {"name": name, "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": f"shop.{name}"}}
+        {
+            "name": name,
+            "partitions": 1,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": f"shop.{name}"},
+        }
     )
 
 
@@ -113,8 +120,12 @@ def test_a_due_round_runs_between_two_tables(vacuumed: Vacuumed, leader: Leader)
     assert folders.rounds.order == ["look at a", "round", "look at b", "round"]
 
 
-@pytest.mark.parametrize(("used", "condemned"), [(True, 0), (False, 1)], ids=["reused by the round", "not reused"])
-def test_an_archive_that_a_round_may_have_reused_is_looked_at_again(vacuumed: Vacuumed, leader: Leader, used: bool, condemned: int) -> None:
+@pytest.mark.parametrize(
+    ("used", "condemned"), [(True, 0), (False, 1)], ids=["reused by the round", "not reused"]
+)
+def test_an_archive_that_a_round_may_have_reused_is_looked_at_again(
+    vacuumed: Vacuumed, leader: Leader, used: bool, condemned: int
+) -> None:
     key = archive_key(vacuumed.topic("a"), 0, "day", 20_000, 0, 10, 1)
     folders = vacuumed.folders = _Folders(vacuumed, leader, ("a",))
     folders.fresh, folders.used_by_a_round = [Unneeded(key, 7, "stray")], used
@@ -136,7 +147,9 @@ def test_what_no_round_can_reuse_needs_no_second_look(vacuumed: Vacuumed, leader
     assert report.condemned == ["table/object"]
 
 
-def test_a_leader_that_was_deposed_during_a_round_deletes_nothing_more(vacuumed: Vacuumed, leader: Leader) -> None:
+def test_a_leader_that_was_deposed_during_a_round_deletes_nothing_more(
+    vacuumed: Vacuumed, leader: Leader
+) -> None:
     rounds = WaitingRounds(leader, vacuumed)
     vacuumed.topic("a")
     vacuumed.lines["a", 0] = FILES
@@ -156,5 +169,10 @@ def test_a_leader_that_was_deposed_during_a_round_deletes_nothing_more(vacuumed:
         rounds.cleaning(vacuumed).run()
     rounds.join()
     assert [key for key in keys if store.info(key) is not None] == keys[1:]
-    assert list(vacuumed.ledger().condemned) == keys, "the successor deletes them, and the one that is gone is no error"
-    assert pb.ControlEntry.FromString(vacuumed.control_log.read(0)[-1].data).WhichOneof("body") == "epoch_started"
+    assert list(vacuumed.ledger().condemned) == keys, (
+        "the successor deletes them, and the one that is gone is no error"
+    )
+    assert (
+        pb.ControlEntry.FromString(vacuumed.control_log.read(0)[-1].data).WhichOneof("body")
+        == "epoch_started"
+    )

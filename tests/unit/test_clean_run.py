@@ -1,4 +1,5 @@
-"""The vacuum's order of effects, and what it does when a step fails: barrier, tail, condemn, grace, delete, told."""
+"""The vacuum's order of effects, and what it does when a step fails: barrier, tail, condemn, grace, delete,
+told."""
 
 from __future__ import annotations
 
@@ -45,11 +46,17 @@ def archived(count: int = 3, **fields: object) -> tuple[Vacuumed, list[str]]:
 
 def said(vacuumed: Vacuumed) -> list[str]:
     """What the control log says, by kind."""
-    return [pb.ControlEntry.FromString(entry.data).WhichOneof("body") or "" for entry in vacuumed.control_log.read(0)]
+    return [
+        pb.ControlEntry.FromString(entry.data).WhichOneof("body") or ""
+        for entry in vacuumed.control_log.read(0)
+    ]
 
 
 def barriers(vacuumed: Vacuumed) -> int:
-    return sum(ipb.IntakeEntry.FromString(entry.data).WhichOneof("body") == "barrier" for entry in vacuumed.intake_log.read(0))
+    return sum(
+        ipb.IntakeEntry.FromString(entry.data).WhichOneof("body") == "barrier"
+        for entry in vacuumed.intake_log.read(0)
+    )
 
 
 def test_archived_files_are_condemned_and_go_after_the_grace() -> None:
@@ -95,7 +102,12 @@ def test_a_dry_run_writes_nothing_and_needs_no_lease() -> None:
     before, held = vacuumed.tails(), MemoryLease("x:1", vacuumed.place)
     held.acquire()
     report = vacuumed.clean(dry_run=True)
-    assert (report.deleted, report.condemned, report.waiting, report.barrier_ms) == (keys[:2], [stray], 0, None)
+    assert (report.deleted, report.condemned, report.waiting, report.barrier_ms) == (
+        keys[:2],
+        [stray],
+        0,
+        None,
+    )
     assert vacuumed.tails() == before
     assert vacuumed.keys() == [*keys, stray]
 
@@ -293,7 +305,14 @@ def test_a_log_that_is_shorter_than_its_writers_knew_deletes_nothing(dry_run: bo
 
 
 def _intake_file(log_index: int) -> bytes:
-    row = {"topic": "a", "partition": 0, "headers": [], "event_timestamp": 0, "accept_timestamp": 0, "batch": 0}
+    row = {
+        "topic": "a",
+        "partition": 0,
+        "headers": [],
+        "event_timestamp": 0,
+        "accept_timestamp": 0,
+        "batch": 0,
+    }
     rows = pa.Table.from_pylist([row], schema=INTAKE_SCHEMA)
     return write_intake_file(rows, [SegmentRows(TopicId("0" * 32), 0, 1, 0, 0)], 1 << 20, log_index).data
 
@@ -303,7 +322,10 @@ def _intake_file(log_index: int) -> bytes:
 
 def test_superseded_checkpoints_go_the_same_way() -> None:
     vacuumed, _ = archived(1)
-    old, newer = "checkpoint/intake/v1/00000000000000000005.bin", "checkpoint/intake/v1/00000000000000000009.bin"
+    old, newer = (
+        "checkpoint/intake/v1/00000000000000000005.bin",
+        "checkpoint/intake/v1/00000000000000000009.bin",
+    )
     for key in (old, newer):
         vacuumed.objects.create(key, b"state")
     vacuumed.superseded = [old, newer]

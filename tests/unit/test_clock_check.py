@@ -1,4 +1,5 @@
-"""A wrong clock is noticed at the start, and a log that a wrong clock wrote is reported wherever an operator looks."""
+"""A wrong clock is noticed at the start, and a log that a wrong clock wrote is reported wherever an operator
+looks."""
 
 from __future__ import annotations
 
@@ -59,12 +60,16 @@ def test_a_wrong_clock_is_refused_though_the_log_agrees_with_it(now: SystemClock
 
 @pytest.mark.parametrize("stated_us", [NOW_US, NOW_US - 10**7, NOW_US + 10**7, NOW_US - 999_999, None])
 @pytest.mark.parametrize("newest_us", [0, NOW_US, NOW_US + YEARS_S * 10**6])
-def test_a_clock_that_agrees_is_taken_whatever_the_log_has(now: SystemClock, stated_us: int | None, newest_us: int) -> None:
+def test_a_clock_that_agrees_is_taken_whatever_the_log_has(
+    now: SystemClock, stated_us: int | None, newest_us: int
+) -> None:
     """A log that an earlier clock drove ahead cannot be undone, so it keeps no writer from starting."""
     check_start_clock(Stating(stated_us), now, newest_us, SKEW_MAX_S)
 
 
-def test_a_clock_that_is_behind_needs_two_that_say_so(now: SystemClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clock_that_is_behind_needs_two_that_say_so(
+    now: SystemClock, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Stating(NOW_US + 20 * 10**6)
     check_start_clock(store, now, NOW_US, SKEW_MAX_S)
     assert "20 s behind" in caplog.text
@@ -85,7 +90,9 @@ def test_a_folder_states_the_time_of_a_file_just_written(tmp_path: Path) -> None
     assert [name for _, _, names in os.walk(tmp_path) for name in names] == [], "nothing is left behind"
 
 
-def test_a_writer_whose_clock_is_ahead_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_whose_clock_is_ahead_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deployment = Deployment(tmp_path)
     monkeypatch.setattr(LocalObjectStore, "time_us", lambda _: time.time_ns() // 1000)
     right = SystemClock.now_us
@@ -94,7 +101,9 @@ def test_a_writer_whose_clock_is_ahead_does_not_begin(tmp_path: Path, monkeypatc
         Writer(deployment.config)
 
 
-def test_a_daemon_whose_clock_is_ahead_takes_nothing_in(tmp_path: Path, now: SystemClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_whose_clock_is_ahead_takes_nothing_in(
+    tmp_path: Path, now: SystemClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The step `intake` of its start fails and is taken again, until the clock is right."""
     settings = load_settings(Deployment(tmp_path).config, {})
     opened = Opened(lambda: settings, {}, frozenset({"intake"}), now, SystemIds())
@@ -130,12 +139,15 @@ def test_the_page_does_not_say_that_all_is_well() -> None:
 
 
 def test_a_log_that_is_ahead_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record that came while the clock was nine years ahead: `status` and `reconcile` say so, and a later record gets its time."""
+    """One record that came while the clock was nine years ahead: `status` and `reconcile` say so, and a later
+    record gets its time."""
     deployment = Deployment(tmp_path)
     right = SystemClock.now_us
     with monkeypatch.context() as wrong:
         wrong.setattr(SystemClock, "now_us", lambda self: right(self) + YEARS_S * 10**6)
-        wrong.setattr(LocalObjectStore, "time_us", lambda self: SystemClock().now_us())  # one machine, one clock
+        wrong.setattr(
+            LocalObjectStore, "time_us", lambda self: SystemClock().now_us()
+        )  # one machine, one clock
         with Writer(deployment.config) as writer:
             writer.send("orders", b"x").result(30)
     status = deployment.cli("status", "--output", "json").json()

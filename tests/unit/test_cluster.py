@@ -65,7 +65,15 @@ def test_a_lost_reply_does_no_harm(store: ObjectStore) -> None:
         assert ensure(faulty) == read_cluster(store)
 
 
-@pytest.mark.parametrize("key", ["intake/2026-01-02/03/x.parquet", "archive/x/topic.json", "shelf/intake/x", "checkpoint/intake/v1/x.bin"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "intake/2026-01-02/03/x.parquet",
+        "archive/x/topic.json",
+        "shelf/intake/x",
+        "checkpoint/intake/v1/x.bin",
+    ],
+)
 def test_data_without_an_identity_is_not_taken_over(store: ObjectStore, key: str) -> None:
     store.create(key, b"")
     with pytest.raises(ConfigInvalid, match=r"no cluster\.json"):
@@ -104,7 +112,16 @@ def test_a_newer_format_is_refused(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"[]", b"7", b"\xff", b"{}", b'{"format": 1}', b'{"format": 1, "cluster_id": "xyz", "name": "demo"}']
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"\xff",
+        b"{}",
+        b'{"format": 1}',
+        b'{"format": 1, "cluster_id": "xyz", "name": "demo"}',
+    ]
     + [json.dumps({"format": 1, "cluster_id": "0" * 32, "name": name}).encode() for name in (None, 7)],
 )
 def test_a_damaged_identity_is_neither_used_nor_replaced(store: ObjectStore, text: bytes) -> None:

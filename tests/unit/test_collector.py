@@ -50,7 +50,9 @@ def test_a_daemon_does(tmp_path: Path, looks: list[str]) -> None:
     del looks  # for the settings, which are put back
     deployment = Deployment(tmp_path, overrides={"http": {"listen": "127.0.0.1:0"}})
     environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
-    daemon = Daemon(load_settings(deployment.config, environ), deployment.config, environ, frozenset({"intake"}))
+    daemon = Daemon(
+        load_settings(deployment.config, environ), deployment.config, environ, frozenset({"intake"})
+    )
     gc.set_threshold(700, 10, 10)
     mask = os.umask(0o022)
     try:

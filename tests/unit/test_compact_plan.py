@@ -43,7 +43,9 @@ def key_of(path: str) -> str | None:
     return path.removeprefix("s3://b/") if path.startswith("s3://b/") else None
 
 
-def chosen(*files: LiveFile, target: CompactTarget = TARGET, given_up: tuple[str, ...] = ()) -> list[tuple[int, int]]:
+def chosen(
+    *files: LiveFile, target: CompactTarget = TARGET, given_up: tuple[str, ...] = ()
+) -> list[tuple[int, int]]:
     found = smalls(files, key_of, target, given_up)
     return [(one.archive.base, one.archive.end) for one in found]
 
@@ -71,7 +73,16 @@ def test_archives_come_in_the_order_of_partitions_days_and_offsets() -> None:
         LiveFile("s3://b/data/part-0.parquet", 10, 100, 1, (TODAY - 1,), 10, 19, 0, 0, 1, 1),
         LiveFile(f"s3://elsewhere/{key_of(file(10, 20).path)}", 10, 100, 1, (TODAY - 1,), 10, 19, 0, 0, 1, 1),
     ],
-    ids=["today", "tomorrow", "another spec", "half of the target", "another topic", "another granularity", "somebody's", "elsewhere"],
+    ids=[
+        "today",
+        "tomorrow",
+        "another spec",
+        "half of the target",
+        "another topic",
+        "another granularity",
+        "somebody's",
+        "elsewhere",
+    ],
 )
 def test_what_does_not_fit_stays(other: LiveFile) -> None:
     assert chosen(file(0, 10), other, file(20, 30, 499)) == [(0, 10), (20, 30)]
@@ -98,7 +109,8 @@ def small(base: int, end: int, size: int, *, partition: int = 0, day: int = TODA
 
 
 def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> None:
-    """What is read of archives, in their order: schema version and number of gaps; None: the footer is damaged."""
+    """What is read of archives, in their order: schema version and number of gaps; None: the footer is
+    damaged."""
     left = list(told)
 
     def read(_objects: object, found: FoundArchive, _cluster_id: str) -> FoundFooter:
@@ -113,23 +125,32 @@ def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> N
 def cut(found: list[Small], entry_bytes_max: int = 10_000) -> tuple[list[list[int]], list[str]]:
     """How a run is cut, and what is left out."""
     skipped: list[str] = []
-    made = merge.pieces(MemoryObjectStore(), found, "c", entry_bytes_max, lambda name, _why: skipped.append(name))
+    made = merge.pieces(
+        MemoryObjectStore(), found, "c", entry_bytes_max, lambda name, _why: skipped.append(name)
+    )
     return [[piece.small.archive.base for piece in one] for one in made], skipped
 
 
-def test_a_run_is_cut_where_the_schema_changes_and_around_what_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_cut_where_the_schema_changes_and_around_what_is_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = [small(number, number + 1, 10) for number in range(6)]
     footers(monkeypatch, (1, 0), (1, 0), (2, 0), (2, 0), None, (2, 0))
     assert cut(run) == ([[0, 1], [2, 3], [5]], [run[4].key])
 
 
-def test_a_run_is_cut_before_its_entry_in_the_ledger_would_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_cut_before_its_entry_in_the_ledger_would_be_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Measured on the entry itself: every old key is in it, and every gap."""
     run = [small(number * 1000, (number + 1) * 1000, 10) for number in range(40)]
     footers(monkeypatch, *((1, number * 7) for number in range(40)))
     pieces_max = 4096
     made, skipped = cut(run, pieces_max)
-    assert ([base for together in made for base in together], skipped) == ([one.archive.base for one in run], [])
+    assert ([base for together in made for base in together], skipped) == (
+        [one.archive.base for one in run],
+        [],
+    )
     by_base = {one.archive.base: (one, number * 7) for number, one in enumerate(run)}
     for together in made:
         olds = [by_base[base] for base in together]
@@ -149,7 +170,10 @@ def ranges(found: list[Small], bytes_wanted: int = 1000) -> list[list[int]]:
 
 
 def test_neighbours_become_one_up_to_the_size_that_is_wanted() -> None:
-    assert ranges([small(0, 1, 400), small(1, 2, 400), small(2, 3, 400), small(3, 4, 400)]) == [[0, 1], [2, 3]]
+    assert ranges([small(0, 1, 400), small(1, 2, 400), small(2, 3, 400), small(3, 4, 400)]) == [
+        [0, 1],
+        [2, 3],
+    ]
     assert ranges([small(0, 1, 500), small(1, 2, 500), small(2, 3, 1)]) == [[0, 1]]
     assert ranges([small(0, 1, 10)]) == []
 
@@ -175,8 +199,8 @@ def test_a_large_one_is_not_written_anew_for_a_small_one() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_runs_of_random_tables(seed: int) -> None:
-    """Each is without a hole, of one partition and day, no larger than wanted, and half as large again as each part of it; and what
-    is merged again and again, while more comes late, comes to an end.
+    """Each is without a hole, of one partition and day, no larger than wanted, and half as large again as
+    each part of it; and what is merged again and again, while more comes late, comes to an end.
     """
     rng = random.Random(seed)
     found, at = [], 0
@@ -196,7 +220,11 @@ def test_runs_of_random_tables(seed: int) -> None:
             assert max(1.5 * one.size for one in run) <= sum(one.size for one in run) <= 1000
             assert all(one.archive.end == other.archive.base for one, other in itertools.pairwise(run))
         gone = {one.key for run in made for one in run}
-        merged = [small(run[0].archive.base, run[-1].archive.end, sum(one.size for one in run)) for run in made]
+        merged = [
+            small(run[0].archive.base, run[-1].archive.end, sum(one.size for one in run)) for run in made
+        ]
         kept = [one for one in found if one.key not in gone]
-        found = sorted([one for one in (*kept, *merged) if one.size * 2 < 1000], key=lambda one: one.archive.base)
+        found = sorted(
+            [one for one in (*kept, *merged) if one.size * 2 < 1000], key=lambda one: one.archive.base
+        )
     assert looks <= 15

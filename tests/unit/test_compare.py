@@ -10,10 +10,24 @@ import pytest
 from archiver.objects.paths import ArchiveKey
 from archiver.runtime.ids import TopicId
 from archiver.schema.evolution.state import TopicSchema
-from reconcile.audit.external_rows import NO_ARCHIVE, RANGES_MAX, comparable, compared, needed, reference_files
+from reconcile.audit.external_rows import (
+    NO_ARCHIVE,
+    RANGES_MAX,
+    comparable,
+    compared,
+    needed,
+    reference_files,
+)
 from reconcile.audit.rows import Compared, ForeignRows, RowFile, RowReader, Stretch
 from reconcile.audit.rules import judge_topic
-from reconcile.snapshot.topic_views import FileView, HiddenRows, PartitionView, RewrittenRows, TableState, TopicView
+from reconcile.snapshot.topic_views import (
+    FileView,
+    HiddenRows,
+    PartitionView,
+    RewrittenRows,
+    TableState,
+    TopicView,
+)
 from tests.support.schema.orders import raw_schema
 
 TOPIC = TopicId("a" * 32)
@@ -33,7 +47,12 @@ class Found:
         self.asked: list[tuple[Sequence[RowFile], Sequence[RowFile], bool]] = []
 
     def comparison(
-        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+        self,
+        files: Sequence[RowFile],
+        archives: Sequence[RowFile],
+        versions: Sequence[TopicSchema],
+        *,
+        records: bool,
     ) -> Compared:
         del versions
         self.asked.append((files, archives, records))
@@ -41,7 +60,10 @@ class Found:
 
 
 def concluded(
-    *results: Compared, table: TableState = TABLE, versions: int = 1, lacking: dict[int, list[tuple[tuple[int, int], str]]] | None = None
+    *results: Compared,
+    table: TableState = TABLE,
+    versions: int = 1,
+    lacking: dict[int, list[tuple[tuple[int, int], str]]] | None = None,
 ) -> dict[int, tuple[RewrittenRows, ...]]:
     reader = Found(*results)
     schemas = [raw_schema()] * versions
@@ -58,7 +80,8 @@ def test_rows_below_the_start_and_of_other_partitions_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "end", "expected"), [(0, 5, False), (0, 6, True), (9, 12, True), (10, 20, False), (29, 31, True), (31, 99, False)]
+    ("base", "end", "expected"),
+    [(0, 5, False), (0, 6, True), (9, 12, True), (10, 20, False), (29, 31, True), (31, 99, False)],
 )
 def test_only_archives_with_such_offsets_are_read(base: int, end: int, expected: bool) -> None:
     assert needed({0: ((5, 10), (20, 31))}, 0, base, end) is expected
@@ -83,27 +106,46 @@ def test_altered_rows_name_the_snapshot() -> None:
 
 @pytest.mark.parametrize(
     ("equality", "sequence_number", "certain"),
-    [(True, 5, True), (True, 6, False), (True, 4, True), (False, 4, True), (False, 5, False), (False, 6, False)],
+    [
+        (True, 5, True),
+        (True, 6, False),
+        (True, 4, True),
+        (False, 4, True),
+        (False, 5, False),
+        (False, 6, False),
+    ],
 )
 def test_delete_files_that_are_not_understood_hide_rows_by_their_sequence_number(
     equality: bool, sequence_number: int, certain: bool
 ) -> None:
-    """Equality deletes apply to older data files alone, so an update by equality deletes is found; others apply to their own snapshot's."""
+    """Equality deletes apply to older data files alone, so an update by equality deletes is found; others
+    apply to their own snapshot's."""
     hidden = HiddenRows("deletes", 1, False, 40, sequence_number, equality)
-    ((row,),) = concluded(Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, hidden=(hidden,))).values()
+    ((row,),) = concluded(
+        Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, hidden=(hidden,))
+    ).values()
     assert (row.why == "") is certain
-    ((read,),) = concluded(Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, hidden=(replace(hidden, readable=True),))).values()
+    ((read,),) = concluded(
+        Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, hidden=(replace(hidden, readable=True),))
+    ).values()
     assert read.why == "", "a delete file that was read hides what it hides"
 
 
 def test_delete_files_that_are_not_listed_may_hide_anything() -> None:
-    ((row,),) = concluded(Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, has_deletes=True)).values()
+    ((row,),) = concluded(
+        Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, has_deletes=True)
+    ).values()
     assert "may hide them" in row.why
 
 
 def test_rows_without_an_archive_have_the_reason_of_each_range() -> None:
     found = concluded(Compared(alone={(0, 0): [(0, 30)]}), lacking={0: [((10, 20), "archive x is damaged")]})
-    assert found == {0: (RewrittenRows(((10, 20),), 41, "archive x is damaged"), RewrittenRows(((0, 10), (20, 30)), 41, NO_ARCHIVE))}
+    assert found == {
+        0: (
+            RewrittenRows(((10, 20),), 41, "archive x is damaged"),
+            RewrittenRows(((0, 10), (20, 30)), 41, NO_ARCHIVE),
+        )
+    }
 
 
 def test_a_comparison_that_fails_is_a_reason() -> None:
@@ -124,7 +166,9 @@ def test_with_several_versions_rows_that_differ_are_compared_by_record() -> None
 # the verdict
 
 
-def judged(*rows: RewrittenRows, gaps: tuple[tuple[int, int], ...] = ()) -> tuple[str, str | None, tuple[tuple[int, int], ...]]:
+def judged(
+    *rows: RewrittenRows, gaps: tuple[tuple[int, int], ...] = ()
+) -> tuple[str, str | None, tuple[tuple[int, int], ...]]:
     table = replace(TABLE, spans={0: ((0, 10), (12, 30) if gaps else (10, 30))}, rewritten={0: rows})
     place = PartitionView(0, 0, 30, 30, 30, gaps=gaps)
     (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (place,), table, by_rows=True))
@@ -135,7 +179,10 @@ def test_altered_is_invalid_and_not_compared_is_unknown() -> None:
     assert judged() == ("valid", None, ())
     verdict, why, altered = judged(RewrittenRows(((3, 5),), 41))
     assert (verdict, altered) == ("invalid", ((3, 5),))
-    assert why == "offsets 3 to 4 were altered by snapshot 41: the table's rows are not the ones that were archived"
+    assert (
+        why
+        == "offsets 3 to 4 were altered by snapshot 41: the table's rows are not the ones that were archived"
+    )
     assert judged(RewrittenRows(((3, 5),), 41, NO_ARCHIVE))[0] == "unknown"
 
 

@@ -1,4 +1,5 @@
-"""Not every server that speaks Kafka's protocol names the limits of a topic: then nothing is compared, and the check says so."""
+"""Not every server that speaks Kafka's protocol names the limits of a topic: then nothing is compared, and
+the check says so."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def settings() -> ControlTopicSettings:
         ({}, Verdict.NOTE),
     ],
 )
-def test_limits(settings: ControlTopicSettings, limits: dict[str, str], verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits(
+    settings: ControlTopicSettings, limits: dict[str, str], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check, "KafkaTopic", client_of(limits))
     found = check_control_topic(settings, BYTES_MAX, SystemClock())
     (told,) = (one for one in found.findings if one.check == "limits")

@@ -28,7 +28,9 @@ def test_it_is_made_once(path: Path, tmp_path: Path) -> None:
 
 def test_all_who_begin_at_once_have_the_same(path: Path, tmp_path: Path) -> None:
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(ensure_token(path, SystemIds()))) for _ in range(16)]
+    threads = [
+        threading.Thread(target=lambda: found.append(ensure_token(path, SystemIds()))) for _ in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

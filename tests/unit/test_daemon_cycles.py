@@ -10,7 +10,16 @@ import pytest
 
 from archiver.daemon.cycles import REPEAT_S, Cycles, Told
 from archiver.runtime.clock import ManualClock
-from archiver.runtime.errors import ConfigInvalid, Deposed, Halt, InvalidInput, LeaseHeld, NotFound, OutcomeUnknown, RetryLater
+from archiver.runtime.errors import (
+    ConfigInvalid,
+    Deposed,
+    Halt,
+    InvalidInput,
+    LeaseHeld,
+    NotFound,
+    OutcomeUnknown,
+    RetryLater,
+)
 from archiver.status.journal import Journal, Outcome
 
 
@@ -60,7 +69,9 @@ def test_what_was_done_is_one_line_and_one_cycle(
     assert (cycle.line, newest.document) == ("7 records archived", {"rounds": 1})
 
 
-def test_idle_is_no_line_for_people(cycles: Cycles, journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_is_no_line_for_people(
+    cycles: Cycles, journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         cycles.run("tick", lambda: Told("fine", "nothing was due", idle=True))
     assert levels(caplog) == [(logging.DEBUG, "tick: nothing was due")]
@@ -76,7 +87,12 @@ def test_idle_is_no_line_for_people(cycles: Cycles, journal: Journal, caplog: py
         (Deposed("step down"), "untold", logging.WARNING, "tick: step down"),
         (Halt("no java"), "wrong", logging.ERROR, "tick: no java"),
         (ConfigInvalid("no catalog"), "wrong", logging.ERROR, "tick: no catalog"),
-        (ZeroDivisionError("oh"), "wrong", logging.ERROR, "tick: an error nobody expected: ZeroDivisionError: oh"),
+        (
+            ZeroDivisionError("oh"),
+            "wrong",
+            logging.ERROR,
+            "tick: an error nobody expected: ZeroDivisionError: oh",
+        ),
     ],
 )
 def test_an_error_is_told_by_what_must_be_done_next(
@@ -91,7 +107,9 @@ def test_an_error_is_told_by_what_must_be_done_next(
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         cycles.run("tick", raising(error))
-        assert (caplog.records[0].exc_info is not None) == isinstance(error, ZeroDivisionError), "a traceback for what nobody expected"
+        assert (caplog.records[0].exc_info is not None) == isinstance(error, ZeroDivisionError), (
+            "a traceback for what nobody expected"
+        )
         assert levels(caplog) == [(level, line)]
         for _ in range(5):
             cycles.run("tick", raising(error))
@@ -102,7 +120,9 @@ def test_an_error_is_told_by_what_must_be_done_next(
     assert journal.counts() == {("tick", outcome): 7}
 
 
-def test_a_new_reason_is_said_at_once_and_so_is_an_old_one_that_is_back(cycles: Cycles, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_reason_is_said_at_once_and_so_is_an_old_one_that_is_back(
+    cycles: Cycles, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
         cycles.run("tick", raising(RetryLater("one")))
         cycles.run("audit", raising(RetryLater("one")))
@@ -110,7 +130,13 @@ def test_a_new_reason_is_said_at_once_and_so_is_an_old_one_that_is_back(cycles: 
         cycles.run("tick", raising(RetryLater("two")))
         cycles.run("tick", lambda: Told("fine", "archived"))
         cycles.run("tick", raising(RetryLater("two")))
-    assert [line for _, line in levels(caplog)] == ["tick: one", "audit: one", "tick: two", "tick: archived", "tick: two"]
+    assert [line for _, line in levels(caplog)] == [
+        "tick: one",
+        "audit: one",
+        "tick: two",
+        "tick: archived",
+        "tick: two",
+    ]
 
 
 def test_whoever_asked_gets_the_error_and_it_is_noted_all_the_same(cycles: Cycles, journal: Journal) -> None:
@@ -121,7 +147,10 @@ def test_whoever_asked_gets_the_error_and_it_is_noted_all_the_same(cycles: Cycle
     assert newest.outcome == "untold"
 
 
-@pytest.mark.parametrize(("error", "noted"), [(NotFound("no topic"), 0), (InvalidInput("no scope"), 0), (ConfigInvalid("no catalog"), 1)])
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [(NotFound("no topic"), 0), (InvalidInput("no scope"), 0), (ConfigInvalid("no catalog"), 1)],
+)
 def test_what_was_asked_wrongly_is_no_cycle_of_the_daemon(
     error: Exception, noted: int, cycles: Cycles, journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:

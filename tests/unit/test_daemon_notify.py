@@ -88,7 +88,9 @@ def test_a_long_wait_asks_for_more_time_in_time(manager: tuple[Manager, str]) ->
 def test_the_watchdog_is_fed_twice_within_its_time(manager: tuple[Manager, str]) -> None:
     other, name = manager
     clock = ManualClock()
-    notifier = Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "77"}, clock, pid=77)
+    notifier = Notifier(
+        {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "77"}, clock, pid=77
+    )
     fed_s = []
     for _ in range(100):
         notifier.feed()
@@ -109,7 +111,9 @@ def test_the_watchdog_is_fed_twice_within_its_time(manager: tuple[Manager, str])
         {"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "78"},
     ],
 )
-def test_a_watchdog_that_is_not_ours_is_not_fed(environ: dict[str, str], manager: tuple[Manager, str]) -> None:
+def test_a_watchdog_that_is_not_ours_is_not_fed(
+    environ: dict[str, str], manager: tuple[Manager, str]
+) -> None:
     other, name = manager
     clock = ManualClock()
     notifier = Notifier({"NOTIFY_SOCKET": name, **environ}, clock, pid=77)

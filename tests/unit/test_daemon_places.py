@@ -42,7 +42,9 @@ def test_both_there(store: LocalObjectStore, metadata: Path) -> None:
 
 def test_a_data_folder_that_went_away_is_waited_for(store: LocalObjectStore, metadata: Path) -> None:
     metadata.touch()
-    with pytest.raises(RetryLater, match=r"data folder .* does not exist, but the metadata store .* does: mount it"):
+    with pytest.raises(
+        RetryLater, match=r"data folder .* does not exist, but the metadata store .* does: mount it"
+    ):
         check_data_place(store, metadata)
 
 
@@ -105,7 +107,9 @@ def denied(tmp_path: Path) -> Iterator[None]:
     tmp_path.chmod(0o700)
 
 
-def test_a_first_start_that_may_not_write_is_refused_with_what_to_do(store: LocalObjectStore, metadata: Path, denied: None) -> None:
+def test_a_first_start_that_may_not_write_is_refused_with_what_to_do(
+    store: LocalObjectStore, metadata: Path, denied: None
+) -> None:
     why = r"may not write in the folder .*; give it that right \(chown, chmod\), or set another folder"
     with pytest.raises(NotPermitted, match=why):
         check_data_place(store, metadata)
@@ -115,7 +119,9 @@ def test_a_first_start_that_may_not_write_is_refused_with_what_to_do(store: Loca
         check_state_folder(metadata.parent / "state")
 
 
-def test_a_data_folder_without_the_right_to_write_is_refused_on_a_first_start_only(store: LocalObjectStore, metadata: Path) -> None:
+def test_a_data_folder_without_the_right_to_write_is_refused_on_a_first_start_only(
+    store: LocalObjectStore, metadata: Path
+) -> None:
     store.root.mkdir(mode=0o500)
     with file_modes_hold():
         with pytest.raises(NotPermitted, match=r"data\.uri"):

@@ -26,7 +26,11 @@ def rig() -> Rig:
 
 def shown(state: PublishedState | None, clock: ManualClock) -> dict[str, float]:
     found = Numbers(Journal(10), clock, MetricsSettings(), "1").families(None, state)
-    return {family.name.removeprefix("archiver_control_topic_"): family.samples[()] for family in found if "control_topic" in family.name}
+    return {
+        family.name.removeprefix("archiver_control_topic_"): family.samples[()]
+        for family in found
+        if "control_topic" in family.name
+    }
 
 
 def test_a_run_is_told_and_counted() -> None:
@@ -35,7 +39,12 @@ def test_a_run_is_told_and_counted() -> None:
     assert (publication.state, publication.notes(), shown(publication.state, clock)) == (None, [], {})
     LedgerWriter(at.control).round(1)
     told = publication.run()
-    assert (told.outcome, told.line, told.idle, told.document) == ("fine", "5 events published", False, {"events": 5})
+    assert (told.outcome, told.line, told.idle, told.document) == (
+        "fine",
+        "5 events published",
+        False,
+        {"events": 5},
+    )
     again = publication.run()
     assert (again.outcome, again.idle) == ("fine", True)
     assert publication.notes() == []
@@ -54,10 +63,21 @@ def test_a_broker_that_is_away_is_a_lag_that_grows() -> None:
     clock.advance(60)
     told = [publication.run() for _ in range(3)]
     assert {(one.outcome, one.line) for one in told} == {("untold", "the broker is away")}
-    assert [one.idle for one in told] == [False, True, True]  # no news, so it does not push all else out of the journal
+    assert [one.idle for one in told] == [
+        False,
+        True,
+        True,
+    ]  # no news, so it does not push all else out of the journal
     waiting = at.control.tail() - 1
-    assert shown(publication.state, clock) == {"events_total": 0, "up": 0, "lag_entries": waiting, "lag_seconds": 60}
-    assert publication.notes() == [f"control topic control: the broker is away; {waiting} entries of the control log wait"]
+    assert shown(publication.state, clock) == {
+        "events_total": 0,
+        "up": 0,
+        "lag_entries": waiting,
+        "lag_seconds": 60,
+    }
+    assert publication.notes() == [
+        f"control topic control: the broker is away; {waiting} entries of the control log wait"
+    ]
     topic.away = False
     publication.run()
     assert shown(publication.state, clock) == {"events_total": 5, "up": 1, "lag_entries": 0, "lag_seconds": 0}
@@ -92,7 +112,9 @@ def test_an_error_that_nobody_expected_is_told_and_goes_on_its_way() -> None:
         publication.run()
     waiting = at.control.tail()
     trouble = "an error nobody expected: ValueError: a fault of the library"
-    assert publication.notes() == [f"control topic control: {trouble}; {waiting} entries of the control log wait"]
+    assert publication.notes() == [
+        f"control topic control: {trouble}; {waiting} entries of the control log wait"
+    ]
     assert shown(publication.state, ManualClock())["up"] == 0
 
 

@@ -20,10 +20,16 @@ def base() -> dict[str, Any]:
         "cluster": "test",
         "data": {"uri": "data"},
         "metadata": {"sqlite": {"path": "metadata.db"}},
-        "catalogs": [{"name": "local", "type": "sql", "uri": "sqlite:///catalog.db", "password": {"env": "SECRET"}}],
+        "catalogs": [
+            {"name": "local", "type": "sql", "uri": "sqlite:///catalog.db", "password": {"env": "SECRET"}}
+        ],
         "sources": [{"files": {"glob": "in/*.jsonl", "topic": "read", "format": "jsonl"}}],
         "topics": [
-            {"name": "a", "partitions": 2, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.a"}},
+            {
+                "name": "a",
+                "partitions": 2,
+                "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.a"},
+            },
             {"name": "a.b", "partitions": 1},
             {"name": "read", "partitions": 1},
         ],
@@ -36,7 +42,9 @@ def settings(tmp_path: Path, document: dict[str, Any], secret: str = "old") -> S
     return load_settings(path, {"SECRET": secret})
 
 
-def changes(tmp_path: Path, document: dict[str, Any], secret: str = "old") -> tuple[list[str], list[str], Settings]:
+def changes(
+    tmp_path: Path, document: dict[str, Any], secret: str = "old"
+) -> tuple[list[str], list[str], Settings]:
     plan = plan_reload(settings(tmp_path, base()), settings(tmp_path, document, secret))
     return [str(item) for item in plan.applied], [str(item) for item in plan.refused], plan.settings
 
@@ -106,7 +114,9 @@ def test_a_topic_keeps_its_partitions(tmp_path: Path) -> None:
     document["topics"][0]["archive"]["idle_max"] = "5s"
     applied, refused, after = changes(tmp_path, document)
     assert applied == ["topics.a.archive.idle_max: (not set) -> 5s"], "the rest of the topic is applied"
-    assert refused == ["topics.a.partitions: the topic has 2, and their number cannot be raised yet; set `partitions: 2`"]
+    assert refused == [
+        "topics.a.partitions: the topic has 2, and their number cannot be raised yet; set `partitions: 2`"
+    ]
     assert after.topics[0].partitions == 2
 
 
@@ -114,7 +124,9 @@ def test_a_topic_never_loses_partitions(tmp_path: Path) -> None:
     document = base()
     document["topics"][0] |= {"partitions": 1}
     _, refused, after = changes(tmp_path, document)
-    assert refused == ["topics.a.partitions: the topic has 2, and their number is never lowered; set `partitions: 2`"]
+    assert refused == [
+        "topics.a.partitions: the topic has 2, and their number is never lowered; set `partitions: 2`"
+    ]
     assert after.topics[0].partitions == 2
 
 
@@ -138,7 +150,9 @@ def test_a_new_catalog_needs_a_restart_and_so_does_what_refers_to_it(tmp_path: P
     document = base()
     document["catalogs"].append({"name": "other", "type": "sql", "uri": "sqlite:///other.db"})
     document["topics"][0]["archive"]["catalog"] = "other"
-    document["topics"].append({"name": "c", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "other", "table": "shop.c"}})
+    document["topics"].append(
+        {"name": "c", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "other", "table": "shop.c"}}
+    )
     applied, refused, after = changes(tmp_path, document)
     assert applied == []
     assert [text.partition(":")[0] for text in refused] == [
@@ -171,8 +185,12 @@ def test_what_would_contradict_itself_is_refused_as_a_whole(tmp_path: Path) -> N
     document = base()
     document["catalogs"].append({"name": "other", "type": "sql", "uri": "sqlite:///other.db"})
     document["topics"][0]["archive"]["catalog"] = "other"
-    document["topics"].append({"name": "c", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.a"}})
-    with pytest.raises(ConfigInvalid, match=r"shop\.a in catalog local would belong to the topics a and c.*restart"):
+    document["topics"].append(
+        {"name": "c", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.a"}}
+    )
+    with pytest.raises(
+        ConfigInvalid, match=r"shop\.a in catalog local would belong to the topics a and c.*restart"
+    ):
         changes(tmp_path, document)
 
 

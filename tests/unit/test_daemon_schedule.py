@@ -62,7 +62,10 @@ def test_a_job_runs_again_and_again() -> None:
 
 def test_a_job_that_takes_long_never_runs_twice_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
     slow, other = Counted(held=True), Counted(count_to=10)
-    with caplog.at_level(logging.WARNING), scheduled(ScheduledJob("tick", 0.05, slow), ScheduledJob("watch", 0.05, other)) as schedule:
+    with (
+        caplog.at_level(logging.WARNING),
+        scheduled(ScheduledJob("tick", 0.05, slow), ScheduledJob("watch", 0.05, other)) as schedule,
+    ):
         assert other.reached.wait(WAIT_S), "others go on"
         assert slow.runs == 1
         assert "tick" in schedule.busy
@@ -129,7 +132,9 @@ def test_what_was_asked_for_is_not_forgotten_where_somebody_asks_again_as_the_ru
 
 def test_an_interval_can_be_changed() -> None:
     before, running = Counted(count_to=2), Counted(count_to=2)
-    schedule = Schedule([ScheduledJob("early", LONG_S, before), ScheduledJob("late", LONG_S, running)], SystemClock())
+    schedule = Schedule(
+        [ScheduledJob("early", LONG_S, before), ScheduledJob("late", LONG_S, running)], SystemClock()
+    )
     schedule.every("early", 0.05)
     schedule.start()
     schedule.every("late", 0.05)

@@ -17,8 +17,12 @@ from reconcile.vacuum.report import CleanReport
 
 def archived() -> ArchiveReport:
     report = ArchiveReport(epoch=3, rounds=1)
-    report.topics["orders"] = TopicReport("orders", "archived", archives=2, rows=1200, stored_bytes=1_500_000, waiting=7)
-    report.topics["clicks"] = TopicReport("clicks", "archived", archives=1, rows=34, stored_bytes=1000, gaps=5)
+    report.topics["orders"] = TopicReport(
+        "orders", "archived", archives=2, rows=1200, stored_bytes=1_500_000, waiting=7
+    )
+    report.topics["clicks"] = TopicReport(
+        "clicks", "archived", archives=1, rows=34, stored_bytes=1000, gaps=5
+    )
     return report
 
 
@@ -26,7 +30,8 @@ def test_a_round_that_archived() -> None:
     report = archived()
     told = told_of_archiving(report, list(report.topics.values()))
     assert told.line == (
-        "1,234 records of 2 topics archived in 3 files (1.501 MB), 5 offsets of aborted transactions passed over, 7 records wait"
+        "1,234 records of 2 topics archived in 3 files (1.501 MB), 5 offsets of aborted transactions "
+        "passed over, 7 records wait"
     )
     assert (told.outcome, told.idle) == ("fine", False)
     assert told.document["rounds"] == 1
@@ -49,16 +54,27 @@ def test_topics_in_trouble_are_named_and_count() -> None:
     late = TopicReport("late", "deferred", why="the catalog is down")
     told = told_of_archiving(report, [*report.topics.values(), *stuck, late])
     assert told.outcome == "wrong"
-    assert "; halted: t0 (the table is gone), t1 (the table is gone), t2 (the table is gone), 2 more; deferred: late (the" in told.line
+    assert (
+        "; halted: t0 (the table is gone), t1 (the table is gone), t2 (the table is gone), 2 more; "
+        "deferred: late (the" in told.line
+    )
     assert len(told.document["topics"]) == 8
     assert told_of_archiving(report, [late]).outcome == "untold"
 
 
 def settings() -> Settings:
-    topics = [{"name": name, "partitions": 1, "archive": {"kind": "parquet"}} for name in ("orders", "clicks")]
+    topics = [
+        {"name": name, "partitions": 1, "archive": {"kind": "parquet"}} for name in ("orders", "clicks")
+    ]
     metadata = {"sqlite": {"path": "metadata.db"}}
     return Settings.model_validate(
-        {"cluster": "c", "data": {"uri": "data"}, "metadata": metadata, "archive": {"tick": "10s"}, "topics": topics}
+        {
+            "cluster": "c",
+            "data": {"uri": "data"},
+            "metadata": metadata,
+            "archive": {"tick": "10s"},
+            "topics": topics,
+        }
     )
 
 
@@ -73,7 +89,10 @@ def test_commits_that_outgrow_the_tick_are_said() -> None:
 
     assert after() == after(4.0, 6.0) == []
     (told,) = after(4.0, 6.0, 7.5)
-    assert told.startswith("the commits of the last round took 18 s, longer than archive.tick = 10 s: no table gets the next one sooner")
+    assert told.startswith(
+        "the commits of the last round took 18 s, longer than archive.tick = 10 s: no table gets the "
+        "next one sooner"
+    )
 
 
 def test_who_does_not_lead_any_more_says_nothing_of_commits() -> None:
@@ -96,12 +115,16 @@ def test_who_does_not_lead_any_more_says_nothing_of_commits() -> None:
 def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
     """It is said with every round until a round of that topic is without it, and is no trouble."""
     note = "archiving goes on with the last known schema"
-    noted = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders", "archived", archives=1, rows=3, notes=[note, note])})
+    noted = ArchiveReport(
+        rounds=1, topics={"orders": TopicReport("orders", "archived", archives=1, rows=3, notes=[note, note])}
+    )
     tick = Tick(lambda _: noted, settings)
     told = tick.run()
     assert told.outcome == "fine"
     assert told.line.endswith(f"; orders: {note}")
-    assert tick.note(ArchiveReport(topics={"clicks": TopicReport("clicks")})).line == f"orders: {note}", "orders was not looked at"
+    assert tick.note(ArchiveReport(topics={"clicks": TopicReport("clicks")})).line == f"orders: {note}", (
+        "orders was not looked at"
+    )
     assert tick.notes() == [f"topic orders: {note}"]
     assert tick.stuck() == {}
     assert tick.note(ArchiveReport(topics={"orders": TopicReport("orders")})).line == "nothing was due"
@@ -126,7 +149,10 @@ def test_the_audit() -> None:
     told = told_of_audit({"verdict": "valid", "partitions": [good]})
     assert (told.line, told.outcome) == ("valid: 1 partition, 5 rows", "fine")
     told = told_of_audit({"verdict": "invalid", "partitions": [good, bad]})
-    assert (told.line, told.outcome) == ("invalid: 2 partitions, 8 rows; a:1 is invalid: 2 offsets are missing", "wrong")
+    assert (told.line, told.outcome) == (
+        "invalid: 2 partitions, 8 rows; a:1 is invalid: 2 offsets are missing",
+        "wrong",
+    )
     assert told_of_audit({"verdict": "unknown", "partitions": []}).outcome == "untold"
 
 
@@ -149,7 +175,11 @@ def test_a_topic_is_whole_until_it_is_in_trouble() -> None:
 
 
 def test_a_replay() -> None:
-    fine, later, wrong = TopicReplay("a", "replayed", archives=2, decoded=5), TopicReplay("b"), TopicReplay("c")
+    fine, later, wrong = (
+        TopicReplay("a", "replayed", archives=2, decoded=5),
+        TopicReplay("b"),
+        TopicReplay("c"),
+    )
     told = told_of_replay(ReplayReport(False, 1, [fine]))
     assert (told.outcome, told.line) == ("fine", "2 archives made anew, 5 keys and values decoded")
     later.failed(RetryLater("the catalog is away"))

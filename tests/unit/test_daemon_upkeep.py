@@ -21,7 +21,8 @@ def report(**said: Any) -> CleanReport:
 
 
 def runs_of(*reports: CleanReport) -> int:
-    """How many runs of cleaning one cycle of the schedule takes, if they say this; the last one is repeated."""
+    """How many runs of cleaning one cycle of the schedule takes, if they say this; the last one is
+    repeated."""
     left = list(reports)
     seen: list[CleanReport] = []
 
@@ -41,7 +42,9 @@ def runs_of(*reports: CleanReport) -> int:
 def test_a_run_that_ended_at_a_limit_is_followed_by_another() -> None:
     """Else a writer of five files a second would outrun 10,000 deletions every six hours."""
     assert runs_of(report(condemned=["a"])) == 1
-    assert runs_of(report(condemned=["a"], over=1), report(condemned=["b"], over=1), report(deleted=["c"])) == 3
+    assert (
+        runs_of(report(condemned=["a"], over=1), report(condemned=["b"], over=1), report(deleted=["c"])) == 3
+    )
     assert runs_of(report(deleted=["a"], cut=True), report()) == 2
     assert runs_of(report(compacted=[TopicCompaction("t", merged=1, more=True)]), report()) == 2
 

@@ -58,7 +58,9 @@ def test_what_answers_is_fine(watch: Watch, journal: Journal) -> None:
     assert [check.name for check in journal.checks()] == ["metadata", "objects"]
 
 
-def test_what_does_not_answer_is_noted_with_its_reason_until_it_does(watch: Watch, asked: Asked, journal: Journal) -> None:
+def test_what_does_not_answer_is_noted_with_its_reason_until_it_does(
+    watch: Watch, asked: Asked, journal: Journal
+) -> None:
     asked.fails("objects", RetryLater("no route to host"))
     asked.fails("catalog local", ZeroDivisionError("oh"))
     told = watch.run()
@@ -75,7 +77,9 @@ def test_what_does_not_answer_is_noted_with_its_reason_until_it_does(watch: Watc
     assert failing(journal) == {}
 
 
-def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(watch: Watch, asked: Asked, journal: Journal) -> None:
+def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(
+    watch: Watch, asked: Asked, journal: Journal
+) -> None:
     release, asked_times = threading.Event(), []
 
     def hangs() -> None:
@@ -114,10 +118,18 @@ def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journa
         begun.append(1)
         assert release.wait(WAIT_S)
 
-    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, Beside("the work", hangs, 0.1, lambda: late.append(1)))
+    watch = Watch(
+        lambda: asked.questions,
+        journal,
+        SystemClock(),
+        1.0,
+        Beside("the work", hangs, 0.1, lambda: late.append(1)),
+    )
     asked.fails("objects", RetryLater("no route to host"))
     told = [watch.run() for _ in range(3)]
-    assert {one.line for one in told} == {"objects does not answer: no route to host; the work has not ended within 0.1 s"}
+    assert {one.line for one in told} == {
+        "objects does not answer: no route to host; the work has not ended within 0.1 s"
+    }
     assert failing(journal) == {"objects": "no route to host"}
     assert (len(begun), len(late)) == (1, 3)
     release.set()
@@ -135,7 +147,9 @@ def test_what_is_done_beside_and_fails_is_an_error_of_that_look(asked: Asked, jo
         if errors:
             raise errors.pop(0)
 
-    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, Beside("the work", fails, WAIT_S, fails))
+    watch = Watch(
+        lambda: asked.questions, journal, SystemClock(), 1.0, Beside("the work", fails, WAIT_S, fails)
+    )
     with pytest.raises(Halt, match="unknown version"):
         watch.run()
     with pytest.raises(ZeroDivisionError):
@@ -177,9 +191,17 @@ class Counting:
         self.undone += 1
 
 
-def test_the_start_waits_for_everything_and_says_a_reason_once(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_waits_for_everything_and_says_a_reason_once(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
     steps = Counting(*[RetryLater("not mounted")] * 3, Halt("another cluster's"), ZeroDivisionError("oh"))
-    opening = Opening([Step("objects", lambda: None), Step("metadata", steps.take)], steps.undo, journal, ManualClock(), 0.01)
+    opening = Opening(
+        [Step("objects", lambda: None), Step("metadata", steps.take)],
+        steps.undo,
+        journal,
+        ManualClock(),
+        0.01,
+    )
     with caplog.at_level(logging.INFO):
         assert opening.run(threading.Event())
     assert [record.getMessage() for record in caplog.records] == [
@@ -199,7 +221,9 @@ def test_the_start_that_fails_is_a_check_that_fails(journal: Journal) -> None:
         stop.set()
         raise RetryLater("not mounted")
 
-    assert not Opening([Step("objects", lambda: None), Step("metadata", take)], lambda: None, journal, ManualClock(), 60).run(stop)
+    assert not Opening(
+        [Step("objects", lambda: None), Step("metadata", take)], lambda: None, journal, ManualClock(), 60
+    ).run(stop)
     assert failing(journal) == {"metadata": "not mounted"}
     assert not journal.ready
 
@@ -211,7 +235,9 @@ def test_a_start_that_may_not_write_ends_once_that_has_lasted(journal: Journal) 
     steps = Counting(*[denied] * 10)
     with pytest.raises(NotPermitted, match="may not write"):
         Opening([Step("objects", steps.take)], steps.undo, journal, clock, 60).run(stop)
-    assert sum(stop.waited) >= DENIED_S > sum(stop.waited[:-1]), "not at once: what prepares a volume may be at work"
+    assert sum(stop.waited) >= DENIED_S > sum(stop.waited[:-1]), (
+        "not at once: what prepares a volume may be at work"
+    )
     assert failing(journal) == {"objects": "may not write"}
     steps = Counting(denied, denied, RetryLater("not mounted"), denied, denied)
     assert Opening([Step("objects", steps.take)], steps.undo, journal, clock, 60).run(Unhurried())

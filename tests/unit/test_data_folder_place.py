@@ -11,7 +11,22 @@ from archiver.config.settings import load_settings
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 
-NAMES = ("plain", "a folder [1] it's", "50% off", "a%20b", "a+b", "~x", "zażółć", "x;y", "a&b=c", '"q"', "a\\b", "{c}", "@", ":8080")
+NAMES = (
+    "plain",
+    "a folder [1] it's",
+    "50% off",
+    "a%20b",
+    "a+b",
+    "~x",
+    "zażółć",
+    "x;y",
+    "a&b=c",
+    '"q"',
+    "a\\b",
+    "{c}",
+    "@",
+    ":8080",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,7 +36,8 @@ def test_metadata_in_the_data_folder_is_opened(name: str, written: str, tmp_path
     uri = str(folder) if written == "path" else folder.as_uri()
     config = tmp_path / "archiver.yaml"
     config.write_text(
-        f"cluster: test\ndata: {{uri: '{uri.replace(chr(39), 2 * chr(39))}'}}\nmetadata: {{sqlite: {{path: metadata.db}}}}\n"
+        f"cluster: test\ndata: {{uri: '{uri.replace(chr(39), 2 * chr(39))}'}}\nmetadata: {{sqlite: "
+        f"{{path: metadata.db}}}}\n"
         "catalogs: [{name: local, type: sql, uri: 'sqlite:///catalog.db'}]\n"
     )
     settings = load_settings(config, {})

@@ -36,7 +36,11 @@ def test_the_protobuf_json_of_each_side(schema: Source) -> None:
 
 
 def test_without_a_schema_nothing_is_decoded() -> None:
-    assert Decoder(None, None).decode(b"\x08\x01", b"x") == decoder().decode(None, b"x") == {"key": None, "value": None}
+    assert (
+        Decoder(None, None).decode(b"\x08\x01", b"x")
+        == decoder().decode(None, b"x")
+        == {"key": None, "value": None}
+    )
 
 
 @given(data=st.binary(max_size=60))
@@ -56,7 +60,8 @@ def test_what_does_not_decode_is_said(schema: Source) -> None:
 
 
 def test_the_envelope_is_taken_off_or_said_to_be_wrong() -> None:
-    """By the same rule as archiving: the id must be one of the subject's, the indexes must name the topic's message."""
+    """By the same rule as archiving: the id must be one of the subject's, the indexes must name the topic's
+    message."""
     one = decoder(value=replace(SCHEMA, envelope=Envelope(((7, (0,)), (9, (1,))))))
     data = order(7, "bob")
     plain = one.decode(None, data)["value"]
@@ -81,7 +86,9 @@ def test_an_any_of_an_unknown_type_is_said() -> None:
     field(file.message_type.add(name="Order"), "what", 1, F.TYPE_MESSAGE, type_name=".google.protobuf.Any")
     known = descriptor_pb2.FileDescriptorProto.FromString(any_pb2.DESCRIPTOR.serialized_pb)
     packed = any_pb2.Any(type_url="type.googleapis.com/nobody.Told", value=b"x").SerializeToString()
-    found = decoder(value=make_source(descriptor_set(known, file), "shop.Order")).decode(None, b"\x0a" + bytes([len(packed)]) + packed)
+    found = decoder(value=make_source(descriptor_set(known, file), "shop.Order")).decode(
+        None, b"\x0a" + bytes([len(packed)]) + packed
+    )
     value = found["value"]
     assert isinstance(value, dict)
     assert "nobody.Told" in str(value["error"])

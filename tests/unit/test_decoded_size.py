@@ -1,4 +1,5 @@
-"""The values of a payload are counted before it is decoded: never too few, and beyond the bound the bytes are all that is kept."""
+"""The values of a payload are counted before it is decoded: never too few, and beyond the bound the bytes are
+all that is kept."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def places(array: Any) -> int:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_record_has_more_places_than_were_counted(seed: int) -> None:
-    """Over every shape of schema; the cheap number is never below the exact one, which is never below what the columns have."""
+    """Over every shape of schema; the cheap number is never below the exact one, which is never below what
+    the columns have."""
     rng = random.Random(seed)
     made = random_schema(rng)
     engine = engine_of(made.source)
@@ -76,7 +78,9 @@ def test_no_record_has_more_places_than_were_counted(seed: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_record_beyond_the_bound_keeps_its_bytes_and_disturbs_no_other(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_beyond_the_bound_keeps_its_bytes_and_disturbs_no_other(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decoded_size.Meter.beyond, "__defaults__", (1000,))
     codec = RecordCodec(schema_for(ORDER), engine)
     large, whole = LINE * 1000, LINE * 100
@@ -85,7 +89,10 @@ def test_a_record_beyond_the_bound_keeps_its_bytes_and_disturbs_no_other(engine:
     column: Any = encoded
     rows: list[Any] = column.to_pylist()
     assert [None if row is None else row[RAW] for row in rows] == [None, large, None, None, b"\xff", large]
-    assert rows[1][ERR] == f"cannot be decoded as shop.Order: more than {VALUES_MAX} values in one record are not decoded"
+    assert (
+        rows[1][ERR]
+        == f"cannot be decoded as shop.Order: more than {VALUES_MAX} values in one record are not decoded"
+    )
     assert cause_of(rows[1][ERR]) == "too_many_values"
     assert rows[1]["id"] is None and rows[1]["lines"] is None
     assert len(rows[3]["lines"]) == 100 and rows[0]["id"] == 1
@@ -161,7 +168,9 @@ def test_everything_that_the_parser_makes_is_counted(payload: bytes, least: int)
     assert meter.too_many(payload, 100) is not None
     assert meter.beyond(values_of([b"", payload, b"\x08\x01"]), 100) == [1]
     assert meter.too_many(payload) is None
-    elements = Meter(source_tree(message_of((1, _F.TYPE_INT32, True), (2, _F.TYPE_DOUBLE, True))), columns=False)
+    elements = Meter(
+        source_tree(message_of((1, _F.TYPE_INT32, True), (2, _F.TYPE_DOUBLE, True))), columns=False
+    )
     assert 4999 < elements.values(payload, 4999) <= 10_010
 
 
@@ -185,19 +194,27 @@ def test_consume_shows_the_reason_instead_of_the_message() -> None:
     decoder = Decoder(ORDER, ORDER)
     shown = decoder.decode(order(1), LINE * 1_100_000)
     assert isinstance(shown["key"], dict) and shown["key"]["id"] == "1"
-    assert shown["value"] == {"error": f"cannot be decoded as shop.Order: more than {VALUES_MAX} values in one record are not decoded"}
+    assert shown["value"] == {
+        "error": f"cannot be decoded as shop.Order: more than {VALUES_MAX} values in one record are not decoded"
+    }
 
 
 def test_what_an_any_holds_is_shown_up_to_a_size() -> None:
     """Its type is the record's own choice, so nothing tells what it becomes."""
-    file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="a", syntax="proto3", dependency=["google/protobuf/any.proto"])
+    file = descriptor_pb2.FileDescriptorProto(
+        name="a.proto", package="a", syntax="proto3", dependency=["google/protobuf/any.proto"]
+    )
     message = file.message_type.add(name="M")
-    message.field.add(name="any", number=1, type=_F.TYPE_MESSAGE, type_name=".google.protobuf.Any", label=_F.LABEL_OPTIONAL)
+    message.field.add(
+        name="any", number=1, type=_F.TYPE_MESSAGE, type_name=".google.protobuf.Any", label=_F.LABEL_OPTIONAL
+    )
     message.field.add(name="more", number=2, type=_F.TYPE_MESSAGE, type_name=".a.M", label=_F.LABEL_REPEATED)
     from google.protobuf import any_pb2
 
     own = descriptor_pb2.FileDescriptorProto.FromString(any_pb2.DESCRIPTOR.serialized_pb)
-    decoder = Decoder(None, Source("a.M", descriptor_pb2.FileDescriptorSet(file=[own, file]).SerializeToString()))
+    decoder = Decoder(
+        None, Source("a.M", descriptor_pb2.FileDescriptorSet(file=[own, file]).SerializeToString())
+    )
 
     def record(count: int) -> bytes:
         return packed(1, packed(1, b"type.googleapis.com/a.M") + packed(2, b"\x12\x00" * count))

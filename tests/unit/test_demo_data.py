@@ -48,7 +48,9 @@ def test_every_row_once_in_the_order_of_its_time(tables: dict[str, pa.Table]) ->
     for piece in flights.pieces(tables, 7):
         assert piece.records.schema == RECORD_SCHEMA
         counts[piece.topic] += piece.records.num_rows
-        times.setdefault(piece.topic, []).extend(piece.records["event_timestamp"].cast(pa.int64()).to_pylist())
+        times.setdefault(piece.topic, []).extend(
+            piece.records["event_timestamp"].cast(pa.int64()).to_pylist()
+        )
     assert counts == {name: table.num_rows for name, table in tables.items()}
     assert all(column == sorted(column) for column in times.values())
 
@@ -72,7 +74,13 @@ def test_what_the_source_does_not_have_is_absent(tables: dict[str, pa.Table]) ->
     by_number = {flight.number: flight for flight in map(Flight.FromString, messages(tables, "flights"))}
     cancelled, diverted = by_number[3], by_number[4]
     assert cancelled.status == FLIGHT_STATUS_CANCELLED
-    for name in ("departure", "tail_number", "departure_delay_minutes", "arrival_delay_minutes", "air_minutes"):
+    for name in (
+        "departure",
+        "tail_number",
+        "departure_delay_minutes",
+        "arrival_delay_minutes",
+        "air_minutes",
+    ):
         assert not cancelled.HasField(name)
     assert not cancelled.local_times.HasField("departure")
     assert diverted.status == FLIGHT_STATUS_DIVERTED
@@ -125,7 +133,9 @@ def test_configuration_of_the_demo_is_valid(tmp_path: Path) -> None:
         ("airports", 2),
         ("airlines", 1),
     ]
-    assert {topic.archive.table for topic in found.topics} == {settings.table_name(topic.name) for topic in flights.TOPICS}
+    assert {topic.archive.table for topic in found.topics} == {
+        settings.table_name(topic.name) for topic in flights.TOPICS
+    }
     value = found.topics[0].value
     assert value is not None
     assert value.descriptor_set is not None
@@ -143,7 +153,9 @@ def test_second_run_starts_afresh(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [["thesis.txt"], [settings.MARKER, "thesis.txt"], ["data"]], ids=["foreign", "foreign in a demo", "no marker"]
+    "names",
+    [["thesis.txt"], [settings.MARKER, "thesis.txt"], ["data"]],
+    ids=["foreign", "foreign in a demo", "no marker"],
 )
 def test_somebody_elses_folder_is_refused_and_left_alone(tmp_path: Path, names: list[str]) -> None:
     for name in names:

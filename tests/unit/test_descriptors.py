@@ -11,7 +11,10 @@ import pytest
 
 from archiver.daemon.descriptors import LIMIT_MAX, RESERVE, connections_within
 
-RAISED = "import resource as r; from archiver.daemon.descriptors import raise_limit; print(raise_limit(), *r.getrlimit(r.RLIMIT_NOFILE))"
+RAISED = (
+    "import resource as r; from archiver.daemon.descriptors import raise_limit; print(raise_limit(), "
+    "*r.getrlimit(r.RLIMIT_NOFILE))"
+)
 
 
 def raised(soft: int, hard: int) -> list[int]:
@@ -32,7 +35,15 @@ def test_the_soft_limit_is_raised_to_the_hard_one_within_a_bound() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "connections"),
-    [(LIMIT_MAX, 2000), (2000 + RESERVE, 2000), (2000 + RESERVE - 1, 1999), (1024, 512), (1000, 500), (64, 32), (1, 1)],
+    [
+        (LIMIT_MAX, 2000),
+        (2000 + RESERVE, 2000),
+        (2000 + RESERVE - 1, 1999),
+        (1024, 512),
+        (1000, 500),
+        (64, 32),
+        (1, 1),
+    ],
 )
 def test_a_reserve_is_left(limit: int, connections: int, caplog: pytest.LogCaptureFixture) -> None:
     assert connections_within(limit, 2000) == connections

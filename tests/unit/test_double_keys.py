@@ -16,7 +16,10 @@ from archiver.schema.protobuf.wire_columns import _FEW_ENTRIES, _double_keys
 @pytest.mark.parametrize("seed", range(20))
 def test_as_a_set_would_find_them(seed: int, entries_max: int) -> None:
     chance = random.Random(seed * 100 + entries_max)
-    maps = [[f"k{chance.randrange(30 if seed % 2 else 10_000)}" for _ in range(chance.randrange(entries_max + 1))] for _ in range(50)]
+    maps = [
+        [f"k{chance.randrange(30 if seed % 2 else 10_000)}" for _ in range(chance.randrange(entries_max + 1))]
+        for _ in range(50)
+    ]
     maps[chance.randrange(50)] = ["same"] * entries_max
     expected: list[bool] = []
     for keys in maps:

@@ -60,17 +60,32 @@ def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
         (RANDOM.uniform(0, 1, ROWS), "PLAIN"),
         (RANDOM.random(ROWS) < 0.5, "PLAIN"),
         ([f"name-{number}" for number in RANDOM.integers(0, 100, ROWS)], DICTIONARY),
-        ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS)], DICTIONARY),  # a sample sees most of them once
-        ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS // 4).tolist() * 4], DICTIONARY),
-        ([f"name-{number:0999}" for number in RANDOM.integers(0, 1500, ROWS)], PREFIX),  # too many bytes for a dictionary
         (
-            [f"id-{number // 20 + chance:09}" for number, chance in enumerate(RANDOM.integers(0, 300, ROWS).tolist())],
+            [f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS)],
+            DICTIONARY,
+        ),  # a sample sees most of them once
+        ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS // 4).tolist() * 4], DICTIONARY),
+        (
+            [f"name-{number:0999}" for number in RANDOM.integers(0, 1500, ROWS)],
+            PREFIX,
+        ),  # too many bytes for a dictionary
+        (
+            [
+                f"id-{number // 20 + chance:09}"
+                for number, chance in enumerate(RANDOM.integers(0, 300, ROWS).tolist())
+            ],
             DICTIONARY,
         ),  # some at a time
         ([f"order-{number:09}" for number in range(ROWS)], PREFIX),
         ([f"{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], "PLAIN"),
         ([f"abcd{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], PREFIX),
-        ([f"abc{number:016x}"[: 20 - number % 2 * 17] for number in RANDOM.integers(0, 1 << 60, ROWS).tolist()], "PLAIN"),
+        (
+            [
+                f"abc{number:016x}"[: 20 - number % 2 * 17]
+                for number in RANDOM.integers(0, 1 << 60, ROWS).tolist()
+            ],
+            "PLAIN",
+        ),
         ([f"{'a' * 300 * (number % 2)}{number:09}" for number in range(ROWS)], "PLAIN"),
         ([None] * ROWS_MIN + ["x"] * ROWS_MIN, DICTIONARY),
         (pa.nulls(ROWS, pa.string()), DICTIONARY),
@@ -83,7 +98,9 @@ def test_a_column_gets_what_fits_its_values(column: Any, encoding: str) -> None:
 
 
 def test_keys_are_names_and_other_bytes_are_messages() -> None:
-    keys = pa.StructArray.from_arrays([pa.array([b"customer-%07d" % number for number in range(ROWS)])], names=["__raw__"])
+    keys = pa.StructArray.from_arrays(
+        [pa.array([b"customer-%07d" % number for number in range(ROWS)])], names=["__raw__"]
+    )
     assert encoding_of(keys, "key") == {"key.__raw__": PREFIX}
     assert encoding_of(keys, "value") == {"value.__raw__": LENGTHS}
 
@@ -93,7 +110,9 @@ def test_inside_of_lists_and_maps() -> None:
         {"tags": [("channel", state)] * (state % 2), "lines": [number * 1000 % 7919]}
         for number, state in enumerate(RANDOM.integers(0, 100, ROWS).tolist())
     ]
-    kind = pa.struct([pa.field("tags", pa.map_(pa.string(), pa.int64())), pa.field("lines", pa.list_(pa.int64()))])
+    kind = pa.struct(
+        [pa.field("tags", pa.map_(pa.string(), pa.int64())), pa.field("lines", pa.list_(pa.int64()))]
+    )
     assert encoding_of(pa.array(rows, kind)) == {
         "it.tags.key_value.key": DICTIONARY,
         "it.tags.key_value.value": DICTIONARY,
@@ -131,14 +150,26 @@ def test_the_last_batch_counts_too() -> None:
 
 @pytest.mark.parametrize("later", ["fits", "does not fit"])
 def test_whatever_is_chosen_gives_the_values_back(later: str) -> None:
-    first = pa.table({"n": RANDOM.integers(1, 9, ROWS), "s": [f"order-{number:09}" for number in range(ROWS)]})
-    odd = pa.table({"n": RANDOM.integers(-(1 << 62), 1 << 62, ROWS), "s": [f"{number}" * 50 for number in RANDOM.integers(0, 9, ROWS)]})
+    first = pa.table(
+        {"n": RANDOM.integers(1, 9, ROWS), "s": [f"order-{number:09}" for number in range(ROWS)]}
+    )
+    odd = pa.table(
+        {
+            "n": RANDOM.integers(-(1 << 62), 1 << 62, ROWS),
+            "s": [f"{number}" * 50 for number in RANDOM.integers(0, 9, ROWS)],
+        }
+    )
     schema = pa.schema([numbered(field, place) for place, field in enumerate(first.schema, 1)])
     table = pa.concat_tables([first, first if later == "fits" else odd]).cast(schema)
     found = chosen(leaves(schema), first.cast(schema).to_batches())
     assert found == Encodings(["n"], {"s": PREFIX})
     file = io.BytesIO()
-    with pq.ParquetWriter(file, schema, use_dictionary=found.dictionary, column_encoding=found.others) as writer:  # type: ignore[arg-type]
+    with pq.ParquetWriter(
+        file,
+        schema,
+        use_dictionary=found.dictionary,  # type: ignore[arg-type]
+        column_encoding=found.others,
+    ) as writer:
         writer.write_table(table, row_group_size=ROWS)
     assert pq.read_table(file).equals(table.cast(pq.read_schema(file)))
 

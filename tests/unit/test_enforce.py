@@ -1,4 +1,5 @@
-"""The edge of the intake: its verdict is the codec's, records are divided by it, and the schema behind it is as fresh as it says."""
+"""The edge of the intake: its verdict is the codec's, records are divided by it, and the schema behind it is
+as fresh as it says."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from archiver.schema.payload_check import FEW_ROWS, EdgeCheck, envelope_of
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from intake.records import Record, normalise_batch
 from intake.write.schema_validation import EdgeSchemas
-from intake.write.validation import Admitted, SentAgain, Side, SideRules, admit, admit_all, divide, refuse_whole
+from intake.write.validation import (
+    Admitted,
+    SentAgain,
+    Side,
+    SideRules,
+    admit,
+    admit_all,
+    divide,
+    refuse_whole,
+)
 from tests.support.schema.orders import DESCRIPTOR_SET, order
 from tests.support.schema.random_protos import fill, random_schema
 from tests.support.schema.wire_mutations import enveloped, mutated
@@ -63,14 +73,18 @@ def test_the_verdict_is_that_of_the_codec(seed: int) -> None:
     expected = errors_of(codec, values)
     check = EdgeCheck(source)
     assert check.check(binary(values)).errors == expected
-    singles = {row: why for row, value in enumerate(values) for why in check.check(binary([value])).errors.values()}
+    singles = {
+        row: why for row, value in enumerate(values) for why in check.check(binary([value])).errors.values()
+    }
     assert singles == expected
     assert 0 < len(expected) < len(values) - 2
 
 
 def test_pieces_of_a_large_column_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archiver.schema.payload_check.PIECE_BYTES", 100)
-    values: list[bytes | None] = [BAD if row % 7 == 3 else None if row % 5 == 0 else order(row) for row in range(100)]
+    values: list[bytes | None] = [
+        BAD if row % 7 == 3 else None if row % 5 == 0 else order(row) for row in range(100)
+    ]
     found = EdgeCheck(ORDER).check(binary(values).slice(1))
     assert sorted(found.errors) == [row - 1 for row in range(1, 100) if values[row] == BAD]
     assert found.cause(2) == "malformed"
@@ -87,15 +101,18 @@ def test_coerced_payloads_have_the_newest_envelope_and_others_stay(rows: int) ->
     assert check.coerced(given, check.check(given)).to_pylist() == [head + order(1), *values[1:]]
     whole = binary([None, values[2]])
     assert check.coerced(whole, check.check(whole)) is whole
-    assert EdgeCheck(source, newest_id=5).coerced(binary([b""]), EdgeCheck(source).check(binary([b""]))).to_pylist() == [
-        b"\x00\x00\x00\x00\x05\x00"
-    ]
+    assert EdgeCheck(source, newest_id=5).coerced(
+        binary([b""]), EdgeCheck(source).check(binary([b""]))
+    ).to_pylist() == [b"\x00\x00\x00\x00\x05\x00"]
 
 
 @pytest.mark.parametrize("number", [0, 63, 64, 8191, 8192])
 def test_an_envelope_is_read_as_it_was_written(number: int) -> None:
     source = replace(ORDER, envelope=Envelope(((5, (number, 2)),)))
-    values: list[bytes | None] = [envelope_of(5, (number, 2)) + order(1), envelope_of(5, (number + 1, 2)) + order(1)]
+    values: list[bytes | None] = [
+        envelope_of(5, (number, 2)) + order(1),
+        envelope_of(5, (number + 1, 2)) + order(1),
+    ]
     codec = RecordCodec(decide("t", (), None, source).schema)
     assert list(errors_of(codec, values)) == [1]
     assert list(EdgeCheck(source).check(binary(values)).errors) == [1]
@@ -105,7 +122,9 @@ class Registry:
     """What is fetched, as a test says."""
 
     def __init__(self, *ids: int) -> None:
-        self.source = replace(ORDER, envelope=Envelope(tuple((number, (0,)) for number in ids))) if ids else ORDER
+        self.source = (
+            replace(ORDER, envelope=Envelope(tuple((number, (0,)) for number in ids))) if ids else ORDER
+        )
         self.error: Exception | None = None
         self.complete = True
         self.calls = 0
@@ -121,7 +140,9 @@ class Registry:
 
     def register(self, *ids: int) -> None:
         assert self.source.envelope is not None
-        self.source = replace(self.source, envelope=Envelope((*self.source.envelope.ids, *((number, (0,)) for number in ids))))
+        self.source = replace(
+            self.source, envelope=Envelope((*self.source.envelope.ids, *((number, (0,)) for number in ids)))
+        )
 
 
 @pytest.fixture
@@ -133,7 +154,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EdgeSchemas]]:
         one.close()
 
 
-def edge(opened: list[EdgeSchemas], registry: Registry, refresh_s: float = 600.0, **rules: SideRules) -> EdgeSchemas:
+def edge(
+    opened: list[EdgeSchemas], registry: Registry, refresh_s: float = 600.0, **rules: SideRules
+) -> EdgeSchemas:
     """The schemas of the topics `orders` (value) and `raw`."""
     made = EdgeSchemas(registry, refresh_s, SystemClock())
     opened.append(made)
@@ -161,7 +184,9 @@ def test_without_a_schema_nobody_can_tell_and_nothing_gets_in(opened: list[EdgeS
     registry.error = RetryLater("the registry is down")
     schemas = edge(opened, registry)
     for _ in range(2):
-        with pytest.raises(RetryLater, match=r"value of topic orders is not known: the registry is down; nothing was sent"):
+        with pytest.raises(
+            RetryLater, match=r"value of topic orders is not known: the registry is down; nothing was sent"
+        ):
             rows(schemas, order(1), wait_s=0.0)
     assert rows(schemas, None, None) == []  # tombstones need no schema
     registry.error = None
@@ -203,15 +228,22 @@ def test_an_id_that_is_new_is_asked_about_before_its_record_is_refused(opened: l
 
 
 @pytest.mark.parametrize("wait_s", [0.0, WAIT_S])
-def test_asking_ahead_for_an_id_harms_nobody_who_has_it_registered(opened: list[EdgeSchemas], wait_s: float) -> None:
+def test_asking_ahead_for_an_id_harms_nobody_who_has_it_registered(
+    opened: list[EdgeSchemas], wait_s: float
+) -> None:
     registry = Registry(5)
     schemas = edge(opened, registry)
     assert eventually(schemas, envelope_of(6, (0,)) + order(1), wait_s=wait_s) == [0]
     registry.register(6)
-    assert eventually(schemas, envelope_of(6, (0,)) + order(1), envelope_of(6, (0,)) + order(2), wait_s=wait_s) == []
+    assert (
+        eventually(schemas, envelope_of(6, (0,)) + order(1), envelope_of(6, (0,)) + order(2), wait_s=wait_s)
+        == []
+    )
 
 
-def test_an_old_answer_does_not_count_for_who_comes_again(opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_answer_does_not_count_for_who_comes_again(
+    opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("intake.write.schema_validation.ANSWER_LASTS_S", 0.0)
     registry = Registry(5)
     schemas = edge(opened, registry)
@@ -223,10 +255,14 @@ def test_an_old_answer_does_not_count_for_who_comes_again(opened: list[EdgeSchem
         threading.Event().wait(0.01)
     registry.register(6)
     assert eventually(schemas, newer, wait_s=0.0) == []
-    assert eventually(schemas, envelope_of(7, (0,)) + order(1), wait_s=0.0) == [0]  # told in the end, however late it comes each time
+    assert eventually(schemas, envelope_of(7, (0,)) + order(1), wait_s=0.0) == [
+        0
+    ]  # told in the end, however late it comes each time
 
 
-def test_a_flood_of_ids_asks_no_more_often_than_one(opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_ids_asks_no_more_often_than_one(
+    opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 600.0)
     monkeypatch.setattr("intake.write.schema_validation.RETURNING_MAX", 5)
     registry = Registry(5)
@@ -243,7 +279,9 @@ def test_who_cannot_wait_is_told_to_come_again_and_then_told(opened: list[EdgeSc
     registry = Registry(5)
     schemas = edge(opened, registry)
     never = envelope_of(7, (0,)) + order(1)
-    with pytest.raises(RetryLater, match="schema id 7 is not known for the value of topic orders, and may be new"):
+    with pytest.raises(
+        RetryLater, match="schema id 7 is not known for the value of topic orders, and may be new"
+    ):
         rows(schemas, never, wait_s=0.0)
     for _ in range(100):
         try:
@@ -312,22 +350,35 @@ def test_records_are_admitted_refused_or_sent_elsewhere_in_their_order(opened: l
     assert moved["archiver.dlq.topic"] == b"orders" and moved["archiver.dlq.partition"] == b"5"
     assert moved["archiver.dlq.cause"] == b"key:malformed"
     assert (moved["archiver.dlq.error"] or b"").startswith(b"key: cannot be decoded as shop.Order")
-    mixed = [Admitted("raw", 0, Record(None, BAD)), Admitted("orders", 1, Record(None, BAD)), Admitted("raw", 2, good)]
-    assert [one.refused is not None for one in admit_all(schemas, mixed, WAIT_S, lambda _: 3)] == [False, True, False]
+    mixed = [
+        Admitted("raw", 0, Record(None, BAD)),
+        Admitted("orders", 1, Record(None, BAD)),
+        Admitted("raw", 2, good),
+    ]
+    assert [one.refused is not None for one in admit_all(schemas, mixed, WAIT_S, lambda _: 3)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_batch_is_divided_by_rows(opened: list[EdgeSchemas]) -> None:
     schemas = edge(opened, Registry(), key=SideRules("dlq", dlq="dead"))
     keys: list[bytes | None] = [None, BAD, None, None, BAD]
     values: list[bytes | None] = [order(0), order(1), BAD, None, None]
-    table = pa.table({"key": binary(keys), "value": binary(values), "headers": [[("h", b"1")]] * 5}, schema=None)
+    table = pa.table(
+        {"key": binary(keys), "value": binary(values), "headers": [[("h", b"1")]] * 5}, schema=None
+    )
     table = table.set_column(2, "headers", pa.array([[{"key": "h", "value": b"1"}]] * 5))
     pieces = [normalise_batch(piece, 10**6) for piece in table.to_batches(max_chunksize=3)]
     placed = [np.array([0, 4, 2], np.int32), np.array([0, 1], np.int32)]
     divided = divide(schemas, "orders", pieces, placed, WAIT_S, lambda _: 3)
     assert divided is not None
     assert (divided.here.rows.tolist(), divided.here.partitions.tolist()) == ([0, 3], [0, 0])
-    assert [piece.columns.column("value").to_pylist() for piece in divided.here.batches] == [[order(0)], [None]]
+    assert [piece.columns.column("value").to_pylist() for piece in divided.here.batches] == [
+        [order(0)],
+        [None],
+    ]
     dead = divided.elsewhere["dead"]
     assert (dead.rows.tolist(), dead.partitions.tolist()) == ([1, 4], [1, 1])
     for piece, partition in zip(dead.batches, (b"4", b"1"), strict=True):
@@ -340,10 +391,14 @@ def test_a_batch_is_divided_by_rows(opened: list[EdgeSchemas]) -> None:
         assert headers[2]["value"] == partition
         assert piece.weights[0] == piece.raw_bytes[0] + 16 * 5
     assert list(divided.refused) == [2]
-    with pytest.raises(RecordRefused, match=r"row 2: value: cannot be decoded .* nothing of the batch was sent"):
+    with pytest.raises(
+        RecordRefused, match=r"row 2: value: cannot be decoded .* nothing of the batch was sent"
+    ):
         refuse_whole("orders", divided.refused)
     everything, nothing = np.ones(5, bool), np.zeros(5, bool)
-    assert divide(schemas, "orders", pieces, placed, WAIT_S, lambda _: 3, SentAgain(everything, nothing)) is None
+    assert (
+        divide(schemas, "orders", pieces, placed, WAIT_S, lambda _: 3, SentAgain(everything, nothing)) is None
+    )
     unnumbered = np.array([False, True, True, True, False])
     for judge, elsewhere, refused, left_out in ((schemas, [4], [2], [1, 3]), (None, [], [], [1, 2, 3])):
         again = divide(judge, "orders", pieces, placed, WAIT_S, lambda _: 3, SentAgain(nothing, unnumbered))
@@ -381,7 +436,8 @@ def test_a_record_with_too_many_elements_is_refused_and_the_others_are_judged(ro
         assert sorted(found.errors) == [rows - 1, rows]
         assert found.cause(rows - 1) == "too_many_values"
         assert found.errors[rows - 1] == (
-            "cannot be decoded as shop.Order: more than 1000 fields and list elements in one record are not checked (intake.elements_max)"
+            "cannot be decoded as shop.Order: more than 1000 fields and list elements in one record "
+            "are not checked (intake.elements_max)"
         )
         assert found.cause(rows) == "malformed"
     assert not check.check(binary([LINE * 900, order(1)] * rows)).errors
@@ -398,7 +454,8 @@ def test_the_bound_of_the_codec_holds_at_the_edge_too() -> None:
 
 
 def test_no_column_is_made_to_judge_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns of a record with a million elements take the interpreter a minute; the verdict reads only what can be wrong."""
+    """Columns of a record with a million elements take the interpreter a minute; the verdict reads only what
+    can be wrong."""
     monkeypatch.setattr("archiver.schema.protobuf.complete_engine._columns", pytest.fail)
     rng = random.Random(3)
     made = random_schema(rng)

@@ -1,4 +1,5 @@
-"""The lines with which people read a table elsewhere: they must survive a shell and a query parser, and give nothing away."""
+"""The lines with which people read a table elsewhere: they must survive a shell and a query parser, and give
+nothing away."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.catalog.configured import ConfiguredCatalogs
-from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES, duckdb_secret, spark_sql, trino, trino_catalog
+from archiver.catalog.engines import (
+    AWS_PACKAGE,
+    SPARK_PACKAGES,
+    duckdb_secret,
+    spark_sql,
+    trino,
+    trino_catalog,
+)
 from archiver.catalog.engines import duckdb as duckdb_line
 from archiver.config.settings import load_settings
 from archiver.objects.location import S3Options, StorePlace
@@ -49,7 +57,10 @@ def test_spark_with_an_embedded_catalog() -> None:
 
 
 def test_spark_command_is_a_choice() -> None:
-    assert words(spark_sql("local", SQL, StorePlace("file:///d"), "SELECT 1", command=".venv/bin/spark-sql"))[0] == ".venv/bin/spark-sql"
+    assert (
+        words(spark_sql("local", SQL, StorePlace("file:///d"), "SELECT 1", command=".venv/bin/spark-sql"))[0]
+        == ".venv/bin/spark-sql"
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +73,9 @@ def test_spark_command_is_a_choice() -> None:
     ],
 )
 def test_nothing_secret_is_printed(properties: dict[str, str]) -> None:
-    lines = spark_sql("prod", properties, StorePlace("s3://free/", S3Options(secret_access_key="hunter2")), "SELECT 1")
+    lines = spark_sql(
+        "prod", properties, StorePlace("s3://free/", S3Options(secret_access_key="hunter2")), "SELECT 1"
+    )
     assert "hunter2@" not in "\n".join(lines)
     found = confs(words(lines))
     assert found["spark.sql.catalog.prod.uri"] == "<the catalog's address>"
@@ -71,9 +84,16 @@ def test_nothing_secret_is_printed(properties: dict[str, str]) -> None:
 
 
 def test_spark_on_a_bucket() -> None:
-    options = S3Options(endpoint="http://s3:9000", path_style=True, access_key_id="hunter2", secret_access_key="hunter2")
+    options = S3Options(
+        endpoint="http://s3:9000", path_style=True, access_key_id="hunter2", secret_access_key="hunter2"
+    )
     found = words(
-        spark_sql("lake", {"type": "rest", "uri": "http://catalog:8181", "warehouse": "w"}, StorePlace("s3://b/p", options), "SELECT 1")
+        spark_sql(
+            "lake",
+            {"type": "rest", "uri": "http://catalog:8181", "warehouse": "w"},
+            StorePlace("s3://b/p", options),
+            "SELECT 1",
+        )
     )
     assert found[2] == f"{SPARK_PACKAGES[0]},{AWS_PACKAGE}"
     assert confs(found) == {
@@ -88,7 +108,9 @@ def test_spark_on_a_bucket() -> None:
         "spark.sql.defaultCatalog": "lake",
         "spark.sql.catalogImplementation": "in-memory",
     }
-    on_aws = confs(words(spark_sql("lake", {"type": "rest", "uri": "http://c"}, StorePlace("s3://b/p"), "SELECT 1")))
+    on_aws = confs(
+        words(spark_sql("lake", {"type": "rest", "uri": "http://c"}, StorePlace("s3://b/p"), "SELECT 1"))
+    )
     assert not [name for name in on_aws if ".s3." in name or "region" in name]
 
 
@@ -116,7 +138,9 @@ def test_trino_reaches_what_is_rest_and_in_a_bucket() -> None:
 
 
 def test_trino_quotes_every_part() -> None:
-    assert trino("my-lake", "a_b.shop-eu.orders") == 'SELECT * FROM "my-lake"."a_b"."shop-eu"."orders" LIMIT 10'
+    assert (
+        trino("my-lake", "a_b.shop-eu.orders") == 'SELECT * FROM "my-lake"."a_b"."shop-eu"."orders" LIMIT 10'
+    )
 
 
 def test_duckdb_reads_what_it_is_told(tmp_path: Path) -> None:
@@ -137,7 +161,10 @@ def test_duckdb_line_does_not_depend_on_the_order_of_files() -> None:
     assert (
         duckdb_line(["file:///b", "file:///a"])
         == duckdb_line(["file:///a", "file:///b"])
-        == ("SELECT * FROM read_parquet(['/a', '/b'], union_by_name = true, hive_partitioning = false, can_have_nan = true)")
+        == (
+            "SELECT * FROM read_parquet(['/a', '/b'], union_by_name = true, hive_partitioning = false, "
+            "can_have_nan = true)"
+        )
     )
 
 
@@ -146,7 +173,12 @@ def test_duckdb_line_does_not_depend_on_the_order_of_files() -> None:
     [
         (S3Options(), ["PROVIDER credential_chain"]),
         (
-            S3Options(endpoint="http://s3:9000", path_style=True, access_key_id="hunter2", secret_access_key="hunter2"),
+            S3Options(
+                endpoint="http://s3:9000",
+                path_style=True,
+                access_key_id="hunter2",
+                secret_access_key="hunter2",
+            ),
             [
                 "KEY_ID '<access key id>'",
                 "SECRET '<secret access key>'",
@@ -162,7 +194,9 @@ def test_duckdb_line_does_not_depend_on_the_order_of_files() -> None:
         ),
     ],
 )
-def test_duckdb_reaches_a_bucket_by_a_statement_that_parses_and_holds_no_secret(options: S3Options, parts: list[str]) -> None:
+def test_duckdb_reaches_a_bucket_by_a_statement_that_parses_and_holds_no_secret(
+    options: S3Options, parts: list[str]
+) -> None:
     line = duckdb_secret(StorePlace("s3://b/it's", options)) or ""
     assert [part for part in [*parts, "SCOPE 's3://b/it''s'"] if part not in line] == []
     assert "hunter2" not in line

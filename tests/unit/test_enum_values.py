@@ -1,4 +1,5 @@
-"""Enum numbers become names and come back, whether an enum counts from 0 on or has holes, and whatever numbers it does not know."""
+"""Enum numbers become names and come back, whether an enum counts from 0 on or has holes, and whatever
+numbers it does not know."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Publishing control events: what the position promises, and what is repeated after a failure. On a topic in memory that fails at chosen
-places; tests/integration/test_control_topic.py has the real one.
+"""Publishing control events: what the position promises, and what is repeated after a failure. On a topic in
+memory that fails at chosen places; tests/integration/test_control_topic.py has the real one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def test_events_are_those_of_entries_that_count() -> None:
     late = pb.ControlEntry.FromString(at.control.read(tail - 1)[0].data)
     LedgerWriter(at.control, "new:1", 2).round(1)
     late.id = b"z" * 16
-    at.control.append(at.control.tail(), late.SerializeToString())  # of the deposed leader, behind the newer EPOCH
+    at.control.append(
+        at.control.tail(), late.SerializeToString()
+    )  # of the deposed leader, behind the newer EPOCH
     fold, counted = LedgerFold(), set[int]()
     for entry in entries_from(at.control, 0):
         before = fold.applied
@@ -77,7 +79,10 @@ def test_an_entry_that_is_not_understood_stops_the_reader() -> None:
     with pytest.raises(Halt, match="format 99"):
         reader.take(0, pb.ControlEntry(format=99).SerializeToString())
     with pytest.raises(Corrupted, match="which nobody started"):
-        reader.take(0, pb.ControlEntry(format=1, id=bytes(16), epoch=4, schema_text=pb.SchemaText()).SerializeToString())
+        reader.take(
+            0,
+            pb.ControlEntry(format=1, id=bytes(16), epoch=4, schema_text=pb.SchemaText()).SerializeToString(),
+        )
 
 
 # the position
@@ -108,7 +113,8 @@ def test_a_position_that_somebody_else_moved_is_read_again_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"), [(b"\xff", "is no position"), (control_topic_pb2.Published(format=2).SerializeToString(), "format 2")]
+    ("data", "why"),
+    [(b"\xff", "is no position"), (control_topic_pb2.Published(format=2).SerializeToString(), "format 2")],
 )
 def test_a_position_that_is_not_understood_is_not_guessed_at(data: bytes, why: str) -> None:
     at = rig()
@@ -405,7 +411,9 @@ def test_it_goes_on_in_a_ledger_that_was_trimmed_up_to_the_position(reached: int
 
 
 @pytest.mark.parametrize("reached", [9, 19])
-def test_nothing_is_left_out_where_others_trimmed_just_up_to_the_position(reached: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_left_out_where_others_trimmed_just_up_to_the_position(
+    reached: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """The entry by which the position is known is gone, and the oldest checkpoint is one entry further on."""
     at, topic = rig(), MemoryTopic()
     ledger = LedgerWriter(at.control)
@@ -415,7 +423,9 @@ def test_nothing_is_left_out_where_others_trimmed_just_up_to_the_position(reache
     before = at.control.read(reached - 1, 1)[0]
     left = [event for event in events_of(at.control) if event.index >= reached]
     assert left[0].index == reached, "else nothing could be left out"
-    at.positions().move(Position("control", topic.id, Mark(reached, parse_entry(before.index, before.data).id, 1)))
+    at.positions().move(
+        Position("control", topic.id, Mark(reached, parse_entry(before.index, before.data).id, 1))
+    )
     trimmed(at, (10, 20, 33), below=reached)
     at.publisher(topic.connect).run()
     assert ids(topic) == [event.entry_id.hex() for event in left]

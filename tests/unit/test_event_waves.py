@@ -14,7 +14,9 @@ from tests.support.kafka.control_topic import CLUSTER, LedgerWriter, events_of, 
 
 
 def made(table: int, size: int = 1) -> LedgerEvent:
-    return LedgerEvent(0, bytes(16), 1, "DATA_WRITTEN", bytes(16), topic_id(table) if table else b"", b"x" * size)
+    return LedgerEvent(
+        0, bytes(16), 1, "DATA_WRITTEN", bytes(16), topic_id(table) if table else b"", b"x" * size
+    )
 
 
 def test_a_wave_has_one_event_of_a_table_and_events_of_rounds_are_alone() -> None:
@@ -25,7 +27,10 @@ def test_a_wave_has_one_event_of_a_table_and_events_of_rounds_are_alone() -> Non
 
 
 def test_a_wave_is_bounded_and_one_event_is_never_too_large_for_one() -> None:
-    sizes = [[len(event.data) for event in wave] for wave in waves([made(1, 5), made(2, 5), made(3, 50), made(4, 1)], bytes_max=10)]
+    sizes = [
+        [len(event.data) for event in wave]
+        for wave in waves([made(1, 5), made(2, 5), made(3, 50), made(4, 1)], bytes_max=10)
+    ]
     assert sizes == [[5, 5], [50], [1]]
     assert [len(wave) for wave in waves([made(table) for table in range(1, 8)], events_max=3)] == [3, 3, 1]
 
@@ -45,8 +50,14 @@ def test_a_record_says_what_a_trigger_needs() -> None:
     commit, whole = dict(records["COMMIT_TO_TABLE"].headers), dict(records["COMMIT_COMPLETE"].headers)
     assert commit["archiver.table"] == b"shop.table_1"
     assert commit["archiver.snapshot-id"] == b"77"
-    assert commit["archiver.valid-through"] == whole["archiver.valid-through"] == b"2026-01-02T03:04:05.678901Z"
+    assert (
+        commit["archiver.valid-through"] == whole["archiver.valid-through"] == b"2026-01-02T03:04:05.678901Z"
+    )
     assert commit["archiver.commit-id"] == whole["archiver.commit-id"]
-    assert records["COMMIT_TO_TABLE"].key == records["DATA_WRITTEN"].key == f"{CLUSTER}/{topic_id(1).hex()}".encode()
+    assert (
+        records["COMMIT_TO_TABLE"].key
+        == records["DATA_WRITTEN"].key
+        == f"{CLUSTER}/{topic_id(1).hex()}".encode()
+    )
     assert records["START_COMMIT"].key == whole["archiver.cluster-id"] == CLUSTER.encode()
     assert "archiver.topic-id" not in whole

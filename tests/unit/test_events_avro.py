@@ -13,7 +13,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from archiver.events.avro import read_datum, write_datum
-from archiver.events.avro_schema import Array, Fixed, Optional, Primitive, Record, RecordField, describe, parse_schema
+from archiver.events.avro_schema import (
+    Array,
+    Fixed,
+    Optional,
+    Primitive,
+    Record,
+    RecordField,
+    describe,
+    parse_schema,
+)
 from archiver.runtime.errors import Corrupted, InvalidInput
 from tests.support.events.event_values import INTS, LONGS, TEXTS
 
@@ -57,7 +66,9 @@ def _named(tree: Any, value: Any) -> Any:
     if isinstance(tree, dict) and tree["type"] == "array":
         return [_named(tree["items"], one) for one in value]
     if isinstance(tree, dict):
-        return {one["name"]: _named(one["type"], part) for one, part in zip(tree["fields"], value, strict=True)}
+        return {
+            one["name"]: _named(one["type"], part) for one, part in zip(tree["fields"], value, strict=True)
+        }
     return value
 
 
@@ -134,7 +145,10 @@ def test_a_count_of_values_without_bytes_ends_soon() -> None:
         read_datum(schema, bytes.fromhex("ffffffffffffffffff01") + b"\0\0")
     with pytest.raises(Corrupted, match=r"more values than its bytes can hold|more than the event can hold"):
         read_datum(
-            Array(Record("two", (RecordField("a", Record("empty", ())), RecordField("b", Primitive("null"))))), bytes.fromhex("800f00")
+            Array(
+                Record("two", (RecordField("a", Record("empty", ())), RecordField("b", Primitive("null"))))
+            ),
+            bytes.fromhex("800f00"),
         )
 
 
@@ -152,7 +166,8 @@ def test_a_schema_that_unfolds_without_end_costs_little() -> None:
 
 
 def test_names_do_not_hide_how_deep_a_schema_nests() -> None:
-    """Each definition is shallow by itself and refers to the one before it; a reader goes down all of them."""
+    """Each definition is shallow by itself and refers to the one before it; a reader goes down all of
+    them."""
     fields = [{"name": "r0", "type": {"type": "record", "name": "x0", "fields": []}}]
     for level in range(1, 600):
         inner = {"type": "record", "name": f"x{level}", "fields": [{"name": "a", "type": f"x{level - 1}"}]}
@@ -182,8 +197,14 @@ def test_names_do_not_hide_how_deep_a_schema_nests() -> None:
         ('{"type":"record","name":"r"}', "'r' has no list of fields"),
         ('{"type":"record","name":"r","fields":[{"name":"a"}]}', "a field without name or type"),
         ('{"type":"record","name":"r","fields":[{"name":"a","type":"r"}]}', "refers to 'r'"),
-        ('{"type":"record","name":"r","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}', "the field 'a' twice"),
-        ('{"type":"record","name":"r","fields":[{"name":"a","type":{"type":"fixed","name":"r","size":1}}]}', "defines 'r' twice"),
+        (
+            '{"type":"record","name":"r","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
+            "the field 'a' twice",
+        ),
+        (
+            '{"type":"record","name":"r","fields":[{"name":"a","type":{"type":"fixed","name":"r","size":1}}]}',
+            "defines 'r' twice",
+        ),
     ],
 )
 def test_wrong_schemas_are_named(text: str, message: str) -> None:
@@ -198,7 +219,13 @@ def test_a_name_is_looked_up_in_its_namespace_first_and_then_without_one() -> No
     fields = ",".join(f'{{"name":"{name}","type":{kind}}}' for name, kind in types.items())
     schema = parse_schema(f'{{"type":"record","name":"r","namespace":"n","fields":[{fields}]}}')
     assert isinstance(schema, Record)
-    assert [one.schema.name for one in schema.fields if isinstance(one.schema, Fixed)] == ["f", "f", "n.f", "n.f", "n.f"]
+    assert [one.schema.name for one in schema.fields if isinstance(one.schema, Fixed)] == [
+        "f",
+        "f",
+        "n.f",
+        "n.f",
+        "n.f",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +249,12 @@ def test_values_that_do_not_fit_are_invalid(kind: str, value: object) -> None:
 
 
 def test_a_wrong_value_is_named_by_its_path() -> None:
-    schema = Record("outer", (RecordField("list", Array(Record("inner", (RecordField("number", Primitive("int")),)))),))
-    with pytest.raises(InvalidInput, match=r"list: number: an integer from -2147483648 to 2147483647 expected, got 'x'"):
+    schema = Record(
+        "outer", (RecordField("list", Array(Record("inner", (RecordField("number", Primitive("int")),)))),)
+    )
+    with pytest.raises(
+        InvalidInput, match=r"list: number: an integer from -2147483648 to 2147483647 expected, got 'x'"
+    ):
         write_datum(schema, [[["x"]]])
     with pytest.raises(InvalidInput, match="outer: 1 values expected"):
         write_datum(schema, [])

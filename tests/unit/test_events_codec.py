@@ -1,4 +1,5 @@
-"""Do control events survive their bytes, and do damaged bytes and wrong values raise the right error and nothing else?"""
+"""Do control events survive their bytes, and do damaged bytes and wrong values raise the right error and
+nothing else?"""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.events import codec
-from archiver.events.types import DataComplete, DataFile, DataWritten, Event, EventType, PartitionField, StartCommit, TableReference
+from archiver.events.types import (
+    DataComplete,
+    DataFile,
+    DataWritten,
+    Event,
+    EventType,
+    PartitionField,
+    StartCommit,
+    TableReference,
+)
 from archiver.runtime.errors import Corrupted, InvalidInput
 from tests.support.events.event_values import events
 
@@ -33,13 +43,17 @@ def _file(**changes: Any) -> DataFile:
 
 @settings(deadline=None)
 @given(events(), st.booleans())
-def test_an_event_survives_its_bytes(case: tuple[Event, tuple[PartitionField, ...]], table_uuid: bool) -> None:
+def test_an_event_survives_its_bytes(
+    case: tuple[Event, tuple[PartitionField, ...]], table_uuid: bool
+) -> None:
     event, fields = case
     data = codec.encode(event, fields, table_uuid=table_uuid)
     found = codec.read(data)
     if not table_uuid and hasattr(event.payload, "table"):
         payload: Any = event.payload
-        event = dataclasses.replace(event, payload=dataclasses.replace(payload, table=dataclasses.replace(payload.table, uuid=None)))
+        event = dataclasses.replace(
+            event, payload=dataclasses.replace(payload, table=dataclasses.replace(payload.table, uuid=None))
+        )
     assert found.event == event
     assert found.partition_fields == fields
     assert found.table_uuid == (table_uuid and hasattr(event.payload, "table"))
@@ -114,14 +128,22 @@ def _with_text(old: bytes, new: bytes, sample: bytes | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"connect.events", b"connect.future", "describes 'org.apache.iceberg.connect.future.Event'; known are"),
+        (
+            b"connect.events",
+            b"connect.future",
+            "describes 'org.apache.iceberg.connect.future.Event'; known are",
+        ),
         (
             b'"name":"DataWritten"',
             b'"name":"DataRewritten"',
             "the payload of the event is 'org.apache.iceberg.connect.events.DataRewritten'",
         ),
         (b',"field-id":103}', b"}", "GenericDataFile.'record_count' has no field-id"),
-        (b'"field-id":103}', b'"field-id":999}', "has the field 'record_count' .999., which is unknown or there twice"),
+        (
+            b'"field-id":103}',
+            b'"field-id":999}',
+            "has the field 'record_count' .999., which is unknown or there twice",
+        ),
         (b'"field-id":103}', b'"field-id":104}', "which is unknown or there twice"),
         (b',"logicalType":"map"', b"", "a list where a map is expected"),
         (b',"logicalType":"uuid"', b"", "has fixed where uuid is expected"),
@@ -130,8 +152,16 @@ def _with_text(old: bytes, new: bytes, sample: bytes | None = None) -> bytes:
             b'"logicalType":"timestamp-millis"',
             "has long .'timestamp-millis'. where timestamp is expected",
         ),
-        (b'"logicalType":"date"', b'"logicalType":"dates"', "a partition field has the avro type int .'dates'."),
-        (b'"name":"record_count","type":"long"', b'"name":"record_count","type":"string"', "has string where long is expected"),
+        (
+            b'"logicalType":"date"',
+            b'"logicalType":"dates"',
+            "a partition field has the avro type int .'dates'.",
+        ),
+        (
+            b'"name":"record_count","type":"long"',
+            b'"name":"record_count","type":"string"',
+            "has string where long is expected",
+        ),
         (b'{"name":"group_id","type":"string","field-id":10503},', b"", "lacks the fields group_id"),
         (b'"name":"PartitionData"', b'"name":"PartitionDatum"', "PartitionData"),
     ],
@@ -143,16 +173,22 @@ def test_a_schema_that_java_would_refuse_is_refused(old: bytes, new: bytes, mess
 
 def test_a_field_that_an_older_release_lacks_is_none() -> None:
     text, datum = codec.split(codec.encode(_written(_file(content_size=None), deletes=None), _DAY))
-    old = b',{"name":"content_size_in_bytes","type":["null","long"],"doc":"The length of referenced content stored in the file"'
+    old = (
+        b',{"name":"content_size_in_bytes","type":["null","long"],"doc":"The length of referenced content '
+        b'stored in the file"'
+    )
     text = text.replace(old + b',"default":null,"field-id":145}', b"")
-    # The field is the last one of the only file: its null stands before the end of the list and the missing delete files.
+    # The field is the last one of the only file: its null stands before the end of the list and the missing
+    # delete files.
     assert datum.endswith(b"\0\0\0")
     assert codec.decode(codec.join(text, datum[:-1])) == _written(_file(), deletes=None)
 
 
 def test_a_required_value_that_is_null_is_corrupted() -> None:
     data = codec.encode(Event(_ID, 1, "", StartCommit(_ID)))
-    altered = _with_text(b'"name":"group_id","type":"string"', b'"name":"group_id","type":["null","string"]', data)
+    altered = _with_text(
+        b'"name":"group_id","type":"string"', b'"name":"group_id","type":["null","string"]', data
+    )
     with pytest.raises(Corrupted, match="the event has no group_id, which is required"):
         codec.read(altered)
 
@@ -196,7 +232,10 @@ def test_maps_are_written_in_ascending_order() -> None:
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        (_written(_file(record_count=2**63)), "payload: data_files: record_count: an integer from -9223372036854775808"),
+        (
+            _written(_file(record_count=2**63)),
+            "payload: data_files: record_count: an integer from -9223372036854775808",
+        ),
         (_written(_file(record_count=2**33216)), "record_count: an integer .* got an integer of 33217 bits"),
         (_written(_file(record_count=True)), "record_count: an integer .* got True"),
         (_written(_file(path=None)), "file_path: text expected, got None"),

@@ -44,7 +44,11 @@ def test_an_event_survives_json(case: tuple[Event, tuple[PartitionField, ...]]) 
         ("timestamp_micros", True, "timestamp_micros True, which is another time"),
         ("timestamp", 7, "timestamp is 7, which is of the wrong type"),
         ("timestamp", "yesterday", "'yesterday' is not a time like 2026"),
-        ("timestamp", "1970-01-01T00:00:02Z", "and timestamp_micros 1000000, which is another time; leave one of them out"),
+        (
+            "timestamp",
+            "1970-01-01T00:00:02Z",
+            "and timestamp_micros 1000000, which is another time; leave one of them out",
+        ),
         ("payload/class", "Other", "the payload class 'Other' is unknown; known are StartCommit"),
         ("payload/partition_type", [{}], "the event lacks the key id"),
         ("payload/partition_type", [{"id": 1, "name": "day", "type": "x"}], "not an iceberg type"),
@@ -92,7 +96,10 @@ def test_a_time_is_taken_from_its_text_or_its_number() -> None:
         ([], "an event is a json object"),
         ({}, "the event lacks the key payload"),
         ({"event": 7}, "event is 7, which is of the wrong type"),
-        ({"event": {"payload": {"class": "StartCommit"}}, "partition_spec": 7}, "a partition spec has a list of fields, got 7"),
+        (
+            {"event": {"payload": {"class": "StartCommit"}}, "partition_spec": 7},
+            "a partition spec has a list of fields, got 7",
+        ),
     ],
 )
 def test_a_document_without_an_event_is_named(document: object, message: str) -> None:
@@ -103,7 +110,9 @@ def test_a_document_without_an_event_is_named(document: object, message: str) ->
 def test_without_partition_type_the_spec_beside_the_event_counts() -> None:
     tree = _tree()
     del tree["payload"]["partition_type"]
-    with pytest.raises(InvalidInput, match="lacks the key partition_type, and there is no partition_spec beside it"):
+    with pytest.raises(
+        InvalidInput, match="lacks the key partition_type, and there is no partition_spec beside it"
+    ):
         json_form.from_json(tree)
     spec = {"fields": [{"name": "day", "transform": "day", "source-id": 2, "field-id": 1000}]}
     schema = {"type": "struct", "fields": [{"id": 2, "name": "at", "type": "timestamptz"}]}
@@ -130,22 +139,35 @@ def _older(event: Event) -> Event:
 
     payload: Any = event.payload
     if isinstance(payload, DataWritten):
-        gone: dict[str, Any] = {"first_row_id": None, "referenced_data_file": None, "content_offset": None, "content_size": None}
+        gone: dict[str, Any] = {
+            "first_row_id": None,
+            "referenced_data_file": None,
+            "content_offset": None,
+            "content_size": None,
+        }
         kept = [
             None if files is None else tuple(dataclasses.replace(one, **gone) for one in files)
             for files in (payload.data_files, payload.delete_files)
         ]
         payload = dataclasses.replace(payload, data_files=kept[0], delete_files=kept[1])
     if isinstance(payload, DataComplete) and payload.assignments is not None:
-        offsets = tuple(dataclasses.replace(one, timestamp_us=rounded(one.timestamp_us)) for one in payload.assignments)
+        offsets = tuple(
+            dataclasses.replace(one, timestamp_us=rounded(one.timestamp_us)) for one in payload.assignments
+        )
         payload = dataclasses.replace(payload, assignments=offsets)
     if hasattr(payload, "valid_through_us"):
         payload = dataclasses.replace(payload, valid_through_us=rounded(payload.valid_through_us))
     if hasattr(payload, "table"):
-        payload = dataclasses.replace(payload, table=dataclasses.replace(payload.table, catalog="", uuid=None))
+        payload = dataclasses.replace(
+            payload, table=dataclasses.replace(payload.table, catalog="", uuid=None)
+        )
     return dataclasses.replace(event, payload=payload, timestamp_us=event.timestamp_us // 1000 * 1000)
 
 
 def test_the_older_vocabulary_has_whole_milliseconds() -> None:
     with pytest.raises(InvalidInput, match="whole milliseconds, not 1000001 microseconds"):
-        codec.encode(dataclasses.replace(_EVENT, timestamp_us=1_000_001), (PartitionField(1000, "day", "date"),), legacy=True)
+        codec.encode(
+            dataclasses.replace(_EVENT, timestamp_us=1_000_001),
+            (PartitionField(1000, "day", "date"),),
+            legacy=True,
+        )

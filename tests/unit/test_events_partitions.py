@@ -44,7 +44,18 @@ def test_a_type_survives_its_avro_form(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "list<int>", "decimal(39, 0)", "decimal(0, 0)", "decimal(3, 4)", "decimal(9)", "fixed[-1]", "unknown", "INT"]
+    "text",
+    [
+        "",
+        "list<int>",
+        "decimal(39, 0)",
+        "decimal(0, 0)",
+        "decimal(3, 4)",
+        "decimal(9)",
+        "fixed[-1]",
+        "unknown",
+        "INT",
+    ],
 )
 def test_other_types_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
@@ -55,7 +66,10 @@ def test_a_decimal_type_is_read_with_any_blanks() -> None:
     assert str(partitions.parse_type("decimal(9,2)")) == "decimal(9, 2)"
 
 
-@pytest.mark.parametrize(("precision", "size"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (9, 4), (10, 5), (18, 8), (19, 9), (38, 16)])
+@pytest.mark.parametrize(
+    ("precision", "size"),
+    [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (9, 4), (10, 5), (18, 8), (19, 9), (38, 16)],
+)
 def test_a_decimal_takes_the_fewest_bytes(precision: int, size: int) -> None:
     assert partitions.parse_type(f"decimal({precision}, 0)").size == size
 
@@ -110,10 +124,14 @@ def test_decimals_are_never_rounded(value: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unscaled"), [(Decimal("1.2000"), 120), (Decimal("1E+3"), 100000), (Decimal("0E+99"), 0), (Decimal("-0.01"), -1)]
+    ("value", "unscaled"),
+    [(Decimal("1.2000"), 120), (Decimal("1E+3"), 100000), (Decimal("0E+99"), 0), (Decimal("-0.01"), -1)],
 )
 def test_decimals_of_another_exponent_are_taken_when_they_are_exact(value: Decimal, unscaled: int) -> None:
-    assert int.from_bytes(partitions.to_wire(partitions.parse_type("decimal(9, 2)"), value), "big", signed=True) == unscaled
+    assert (
+        int.from_bytes(partitions.to_wire(partitions.parse_type("decimal(9, 2)"), value), "big", signed=True)
+        == unscaled
+    )
 
 
 def test_a_stored_decimal_with_too_many_digits_is_corrupted() -> None:

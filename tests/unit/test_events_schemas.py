@@ -57,13 +57,21 @@ def test_an_original_name_is_kept_with_javas_escapes() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ((PartitionField(1000, "a-b", "int"), PartitionField(1001, "a_x2Db", "int")), "two partition fields are named 'a_x2Db' in avro"),
-        ((PartitionField(1000, "a", "int"), PartitionField(1000, "b", "int")), "id 1000 is out of range or used twice"),
+        (
+            (PartitionField(1000, "a-b", "int"), PartitionField(1001, "a_x2Db", "int")),
+            "two partition fields are named 'a_x2Db' in avro",
+        ),
+        (
+            (PartitionField(1000, "a", "int"), PartitionField(1000, "b", "int")),
+            "id 1000 is out of range or used twice",
+        ),
         ((PartitionField(-1, "a", "int"),), "id -1 is out of range"),
         ((PartitionField(1000, "", "int"),), "empty name"),
         ((PartitionField(1000, "a", "struct<>"),), "'struct<>' is not an iceberg type"),
     ],
 )
-def test_partition_fields_that_iceberg_could_not_have_are_refused(fields: tuple[PartitionField, ...], message: str) -> None:
+def test_partition_fields_that_iceberg_could_not_have_are_refused(
+    fields: tuple[PartitionField, ...], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         schema_text(EventType.DATA_WRITTEN, fields, True)

@@ -16,7 +16,11 @@ SCHEMA = {
         {"id": 1, "name": "id", "type": "long"},
         {"id": 2, "name": "at", "type": "timestamptz"},
         {"id": 3, "name": "price", "type": "decimal(9,2)"},
-        {"id": 4, "name": "who", "type": {"type": "struct", "fields": [{"id": 5, "name": "code", "type": "fixed[16]"}]}},
+        {
+            "id": 4,
+            "name": "who",
+            "type": {"type": "struct", "fields": [{"id": 5, "name": "code", "type": "fixed[16]"}]},
+        },
         {"id": 6, "name": "list", "type": {"type": "list", "element-id": 7, "element": "string"}},
     ],
 }
@@ -58,10 +62,26 @@ def test_fields_without_ids_are_numbered_from_1000() -> None:
         ({"fields": 7}, SCHEMA, "a partition spec has a list of fields"),
         (spec(7), SCHEMA, "a partition field is an object, got 7"),  # type: ignore[arg-type]
         (spec({"name": "x"}), SCHEMA, "a partition field has a name, a transform, a source-id"),
-        (spec({"name": "x", "transform": "identity", "source-id": 99}), SCHEMA, "the source 99, which the table's schema lacks"),
-        (spec({"name": "x", "transform": "identity", "source-id": 1}), None, "the source 1, which the table's schema lacks"),
-        (spec({"name": "x", "transform": "identity", "source-id": 4}), SCHEMA, "cannot have a struct, list or map as its source"),
-        (spec({"name": "x", "transform": "zorder", "source-id": 1}), SCHEMA, "'zorder' is not a transform of iceberg"),
+        (
+            spec({"name": "x", "transform": "identity", "source-id": 99}),
+            SCHEMA,
+            "the source 99, which the table's schema lacks",
+        ),
+        (
+            spec({"name": "x", "transform": "identity", "source-id": 1}),
+            None,
+            "the source 1, which the table's schema lacks",
+        ),
+        (
+            spec({"name": "x", "transform": "identity", "source-id": 4}),
+            SCHEMA,
+            "cannot have a struct, list or map as its source",
+        ),
+        (
+            spec({"name": "x", "transform": "zorder", "source-id": 1}),
+            SCHEMA,
+            "'zorder' is not a transform of iceberg",
+        ),
     ],
 )
 def test_what_is_no_spec_is_named(given: Any, schema: Any, message: str) -> None:

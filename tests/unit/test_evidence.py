@@ -23,7 +23,10 @@ def snapshot(number: int, parent: int | None, sequence: int, operation: str = "a
 
 
 def view(
-    snapshots: Sequence[SnapshotView], current: int | None, evidence: Evidence | str | None = None, sequence: int | None = None
+    snapshots: Sequence[SnapshotView],
+    current: int | None,
+    evidence: Evidence | str | None = None,
+    sequence: int | None = None,
 ) -> TableView:
     text = evidence.to_json() if isinstance(evidence, Evidence) else evidence
     return TableView(
@@ -37,14 +40,21 @@ def view(
         spec_id=0,
         granularity="day",
         snapshot_id=current,
-        sequence_number=max([item.sequence_number for item in snapshots], default=0) if sequence is None else sequence,
+        sequence_number=max([item.sequence_number for item in snapshots], default=0)
+        if sequence is None
+        else sequence,
         properties={} if text is None else {WATERMARKS: text},
         snapshots=tuple(snapshots),
     )
 
 
 def live(
-    partition: int | None, low: int, high: int, partition_max: int | None = None, deletes: bool = False, count: int | None = None
+    partition: int | None,
+    low: int,
+    high: int,
+    partition_max: int | None = None,
+    deletes: bool = False,
+    count: int | None = None,
 ) -> LiveFile:
     return LiveFile(
         path=f"f{partition}-{low}",
@@ -130,7 +140,10 @@ def test_c1_an_emptied_table_is_seen() -> None:
     assert "no current snapshot" in doubt(judge(view([], None, OURS, sequence=3), 2, never))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"v":1}', OURS.to_json().replace("10", "-1"), OURS.to_json().replace("10", "true")])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"v":1}', OURS.to_json().replace("10", "-1"), OURS.to_json().replace("10", "true")],
+)
 def test_c1_evidence_that_cannot_be_understood_is_no_evidence(text: str) -> None:
     assert "cannot be understood" in doubt(judge(view(CHAIN, 3, text), 2, never))
 
@@ -166,7 +179,9 @@ def test_c1_expired_lineage_with_other_bounds_halts(files: list[LiveFile]) -> No
 
 def test_c1_bounds_of_files_that_mix_partitions_need_the_right_number_of_rows() -> None:
     def found(count: int, high: int = 19, deletes: bool = False) -> Known | Doubted:
-        return judge(view(CUT, 9, OURS), 2, lambda: [live(0, 0, high, partition_max=1, count=count, deletes=deletes)])
+        return judge(
+            view(CUT, 9, OURS), 2, lambda: [live(0, 0, high, partition_max=1, count=count, deletes=deletes)]
+        )
 
     assert known(found(30)).watermarks == (10, 20)
     assert "rows" in doubt(found(29))
@@ -187,7 +202,11 @@ def test_c1_c2_bounds_are_compared_modulo_gaps() -> None:
 
 def test_c1_c2_mixed_files_need_as_many_rows_as_the_watermarks_mean_without_gaps() -> None:
     def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
-        return [(max(8, start), min(10, end)), (max(3, start), min(4, end))] if partition == 0 and (start, end) == (0, 10) else []
+        return (
+            [(max(8, start), min(10, end)), (max(3, start), min(4, end))]
+            if partition == 0 and (start, end) == (0, 10)
+            else []
+        )
 
     def found(count: int) -> Known | Doubted:
         return judge(view(CUT, 9, OURS), 2, lambda: [live(0, 0, 19, partition_max=1, count=count)], gaps=gaps)
@@ -198,7 +217,10 @@ def test_c1_c2_mixed_files_need_as_many_rows_as_the_watermarks_mean_without_gaps
 
 def test_c1_bounds_may_end_below_retentions_start() -> None:
     """All of partition 0 is retired; its files are gone on purpose (flaw 13)."""
-    assert known(judge(view(CUT, 9, OURS), 2, lambda: [live(1, 0, 19)], starts={0: 10})).watermarks == (10, 20)
+    assert known(judge(view(CUT, 9, OURS), 2, lambda: [live(1, 0, 19)], starts={0: 10})).watermarks == (
+        10,
+        20,
+    )
 
 
 def test_c1_without_any_commit_of_ours_the_bounds_are_the_watermark() -> None:
@@ -210,8 +232,16 @@ def test_c1_without_any_commit_of_ours_and_without_bounds_it_halts() -> None:
     assert WATERMARKS in doubt(judge(view(CHAIN, 3), 2, lambda: [live(None, 0, 4)]))
 
 
-@given(st.integers(1, 2**63), st.integers(0, 2**40), st.integers(0, 2**31), st.uuids(), st.lists(st.integers(0, 2**63)))
-def test_evidence_survives_json(snapshot_id: int, sequence: int, epoch: int, commit: uuid.UUID, offsets: list[int]) -> None:
+@given(
+    st.integers(1, 2**63),
+    st.integers(0, 2**40),
+    st.integers(0, 2**31),
+    st.uuids(),
+    st.lists(st.integers(0, 2**63)),
+)
+def test_evidence_survives_json(
+    snapshot_id: int, sequence: int, epoch: int, commit: uuid.UUID, offsets: list[int]
+) -> None:
     evidence = Evidence(snapshot_id, sequence, epoch, commit, tuple(offsets))
     assert Evidence.from_json(evidence.to_json()) == evidence
 

@@ -1,4 +1,5 @@
-"""Table and ledger tell one story, or the topic waits for people: DATA_WRITTEN precedes every swap, COMMIT_TO_TABLE follows it."""
+"""Table and ledger tell one story, or the topic waits for people: DATA_WRITTEN precedes every swap,
+COMMIT_TO_TABLE follows it."""
 
 from __future__ import annotations
 
@@ -33,15 +34,21 @@ def view(sequences: tuple[int, ...] = (1, 2, 3)) -> TableView:
         snapshot_id=100 + sequences[-1],
         sequence_number=sequences[-1],
         properties={},
-        snapshots=tuple(SnapshotView(100 + n, p, n, n, "append", {}) for p, n in zip(parents, sequences, strict=False)),
+        snapshots=tuple(
+            SnapshotView(100 + n, p, n, n, "append", {}) for p, n in zip(parents, sequences, strict=False)
+        ),
     )
 
 
 def file(partition: int, base: int, end: int) -> ArchiveFile:
-    return ArchiveFile(f"archive/{partition}/{base}-{end}", 1, b"", b"", partition, base, end, 1, 1, end - base, 1, 0, 0)
+    return ArchiveFile(
+        f"archive/{partition}/{base}-{end}", 1, b"", b"", partition, base, end, 1, 1, end - base, 1, 0, 0
+    )
 
 
-def ledger(watermarks: dict[int, int], *pending: ArchiveFile, killed: tuple[ArchiveFile, ...] = (), sequence: int = 3) -> TopicLedger:
+def ledger(
+    watermarks: dict[int, int], *pending: ArchiveFile, killed: tuple[ArchiveFile, ...] = (), sequence: int = 3
+) -> TopicLedger:
     topic = TopicLedger(TopicId("ab" * 16), table_uuid=TABLE, watermarks=watermarks, sequence_number=sequence)
     for one in pending:
         topic.add_pending(PendingFile(one, bytes(16), TABLE, sequence, 0, None, 0))
@@ -49,7 +56,12 @@ def ledger(watermarks: dict[int, int], *pending: ArchiveFile, killed: tuple[Arch
     return topic
 
 
-def why(told: TopicLedger, watermarks: tuple[int, ...] = (10, 20), revived: tuple[str, ...] = (), shown: TableView | None = None) -> str:
+def why(
+    told: TopicLedger,
+    watermarks: tuple[int, ...] = (10, 20),
+    revived: tuple[str, ...] = (),
+    shown: TableView | None = None,
+) -> str:
     return contradiction(shown or view(), Known(watermarks, OURS), told, revived) or ""
 
 
@@ -58,7 +70,8 @@ def test_the_same_watermarks_agree() -> None:
 
 
 def test_c2_offsets_with_only_gaps_between_them_agree() -> None:
-    """The table lost its evidence; its last record is at 7, and the watermark had passed the aborted ones behind it."""
+    """The table lost its evidence; its last record is at 7, and the watermark had passed the aborted ones
+    behind it."""
 
     def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
         return [(start, end)] if partition == 0 and start >= 8 else []
@@ -76,7 +89,9 @@ def test_pending_files_bring_the_table_on() -> None:
     assert why(ledger({0: 5, 1: 20}, file(0, 3, 10))) == "", "about to be told of: its path is in the table"
 
 
-@pytest.mark.parametrize("behind", [ledger({0: 5, 1: 20}), ledger({0: 10}), ledger({0: 5, 1: 20}, file(0, 5, 9)), ledger({})])
+@pytest.mark.parametrize(
+    "behind", [ledger({0: 5, 1: 20}), ledger({0: 10}), ledger({0: 5, 1: 20}, file(0, 5, 9)), ledger({})]
+)
 def test_a_watermark_that_nobody_wrote_archives_for_proves_an_old_metadata_store(behind: TopicLedger) -> None:
     assert "the metadata store is an older copy than the table" in why(behind)
 
@@ -101,7 +116,9 @@ def test_an_older_sequence_number_proves_an_old_catalog() -> None:
 
 
 def test_a_lower_watermark_is_a_rollback_or_an_old_catalog() -> None:
-    assert "up to offset 10 of partition 0, and the ledger has seen it complete up to 12" in why(ledger({0: 12, 1: 20}))
+    assert "up to offset 10 of partition 0, and the ledger has seen it complete up to 12" in why(
+        ledger({0: 12, 1: 20})
+    )
 
 
 def test_rows_without_any_commit_of_ours_are_not_skipped_in_silence() -> None:
@@ -119,7 +136,9 @@ def test_what_was_seen_counts_while_our_newest_snapshot_of_then_is_an_ancestor()
     cut = view((3, 4))
     assert seen_up_to(cut, told) == 0, "expired, and nothing tells that it was an ancestor"
     oldest = SnapshotView(103, 102, 3, 3, "append", {})
-    assert seen_up_to(replace(cut, snapshots=(oldest, cut.snapshots[1])), told) == 5, "expired, and named as a parent"
+    assert seen_up_to(replace(cut, snapshots=(oldest, cut.snapshots[1])), told) == 5, (
+        "expired, and named as a parent"
+    )
     told.snapshot_id = 104
     assert seen_up_to(view(), told) == 0, "the table was turned to where the ledger did not look"
     told.snapshot_id = None
@@ -128,5 +147,7 @@ def test_what_was_seen_counts_while_our_newest_snapshot_of_then_is_an_ancestor()
 
 def test_revived_keys_are_found_by_whole_path() -> None:
     told = ledger({}, killed=(file(0, 5, 10), file(1, 5, 10)))
-    assert revived_keys(told, {"s3://b/archive/1/5-10", "s3://b/archive/10/5-10", "s3://b/archive/0/15-10"}) == ("archive/1/5-10",)
+    assert revived_keys(
+        told, {"s3://b/archive/1/5-10", "s3://b/archive/10/5-10", "s3://b/archive/0/15-10"}
+    ) == ("archive/1/5-10",)
     assert revived_keys(replace(told, killed={}), {"s3://b/archive/1/5-10"}) == ()

@@ -1,4 +1,5 @@
-"""Names that others chose: none becomes a path out of its folder, a statement, a second line of the log, or an order to a terminal."""
+"""Names that others chose: none becomes a path out of its folder, a statement, a second line of the log, or
+an order to a terminal."""
 
 from __future__ import annotations
 
@@ -62,8 +63,12 @@ NAMING: dict[str, Callable[[str], object]] = {
     "table_of_a_catalog": lambda name: parse_identifier(f"shop.{name}"),
     "message": check_message,
     "column": check_column,
-    "catalog": lambda name: CatalogSettings.model_validate({"name": name, "type": "sql", "uri": "sqlite:///x"}),
-    "kafka_source": lambda name: KafkaSourceSettings.model_validate({"name": name, "brokers": "b:1", "topics": "x"}),
+    "catalog": lambda name: CatalogSettings.model_validate(
+        {"name": name, "type": "sql", "uri": "sqlite:///x"}
+    ),
+    "kafka_source": lambda name: KafkaSourceSettings.model_validate(
+        {"name": name, "brokers": "b:1", "topics": "x"}
+    ),
     "archive_of_a_topic": lambda name: paths.archive_key(name, 0, "day", 0, 0, 1, 0),
     "intake_file": lambda name: paths.intake_key(0, name),
     "checkpoint_of_a_log": lambda name: paths.checkpoint_key(name, 1, 0),
@@ -74,7 +79,8 @@ LONG_IS_FINE = {"table_of_a_catalog", "message"}
 
 
 @pytest.mark.parametrize(
-    ("naming", "kind"), [(naming, kind) for naming in NAMING for kind in EVIL if kind != "long" or naming not in LONG_IS_FINE]
+    ("naming", "kind"),
+    [(naming, kind) for naming in NAMING for kind in EVIL if kind != "long" or naming not in LONG_IS_FINE],
 )
 def test_no_evil_name_is_taken_for_what_becomes_a_path_or_an_identifier(naming: str, kind: str) -> None:
     with pytest.raises((ArchiverError, ValidationError, ValueError)):
@@ -94,7 +100,11 @@ _TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"
 
 
 @settings(max_examples=200, deadline=None)
-@given(name=_TEXTS | st.sampled_from([name for kind, name in EVIL.items() if kind not in ("empty", "nul", "surrogate")]), text=_TEXTS)
+@given(
+    name=_TEXTS
+    | st.sampled_from([name for kind, name in EVIL.items() if kind not in ("empty", "nul", "surrogate")]),
+    text=_TEXTS,
+)
 def test_any_column_and_any_text_stay_what_they_are_in_a_query(name: str, text: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect(":memory:") as connection:
@@ -122,7 +132,9 @@ def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) 
     out = Terminal() if terminal else io.StringIO()
     try:
         setup_logging(stream=out)
-        root.handlers[:] = [handler for handler in root.handlers if handler not in before]  # a report of pytest's takes no such text
+        root.handlers[:] = [
+            handler for handler in root.handlers if handler not in before
+        ]  # a report of pytest's takes no such text
         logging.getLogger("archiver.x").warning(
             "topic %s is gone", f"x\n2026-01-01 error forged {text}", extra={"topic": f"{text}\r\nforged"}
         )
@@ -130,7 +142,9 @@ def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) 
         root.handlers[:] = before
     written = out.getvalue()
     assert written.endswith("\n")
-    assert written[:-1].isprintable() or "\u3000" in written, "no line of somebody else's, and no order to the terminal"
+    assert written[:-1].isprintable() or "\u3000" in written, (
+        "no line of somebody else's, and no order to the terminal"
+    )
     assert len(written.splitlines()) == 1
     if not terminal:
         event = json.loads(written)
@@ -173,9 +187,15 @@ def test_nothing_is_deleted_beyond_a_link_out_of_the_data_folder(tmp_path: Path)
     store.create("archive/ours.parquet", b"x")
     (root / "archive" / "link").symlink_to(outside)
     (root / "archive" / "file.parquet").symlink_to(precious)
-    with pytest.raises(Halt, match=r"the link .*archive/link leads to .*outside/deep, out of the data folder"):
+    with pytest.raises(
+        Halt, match=r"the link .*archive/link leads to .*outside/deep, out of the data folder"
+    ):
         store.delete("archive/link/deep/precious.parquet")
-    for key in ("../outside/deep/precious.parquet", "archive/../../outside/deep/precious.parquet", str(precious)):
+    for key in (
+        "../outside/deep/precious.parquet",
+        "archive/../../outside/deep/precious.parquet",
+        str(precious),
+    ):
         with pytest.raises(InvalidInput):
             store.delete(key)
     store.delete("archive/file.parquet")
@@ -217,7 +237,12 @@ def test_nothing_is_read_written_or_listed_beyond_a_link_out_of_the_data_folder(
     precious.write_bytes(b"of others")
     (tmp_path / "elsewhere").symlink_to(root)
     for store in (LocalObjectStore(root), LocalObjectStore(tmp_path / "elsewhere")):
-        for name, target in {"link": str(outside), "file.parquet": str(precious), "round": "round", "within": "deep"}.items():
+        for name, target in {
+            "link": str(outside),
+            "file.parquet": str(precious),
+            "round": "round",
+            "within": "deep",
+        }.items():
             (root / "archive").mkdir(parents=True, exist_ok=True)
             (root / "archive" / name).unlink(missing_ok=True)
             (root / "archive" / name).symlink_to(target)
@@ -228,7 +253,10 @@ def test_nothing_is_read_written_or_listed_beyond_a_link_out_of_the_data_folder(
             "archive/link/new/new.parquet",
         ):
             for work in READS + WRITES:
-                with pytest.raises(Halt, match=r"the link .*/archive/(link|file\.parquet) leads to .*, out of the data folder"):
+                with pytest.raises(
+                    Halt,
+                    match=r"the link .*/archive/(link|file\.parquet) leads to .*, out of the data folder",
+                ):
                     work(store, key)
         for prefix in ("archive/link/", "archive/link/deep/pre"):
             with pytest.raises(Halt, match=r"the link .*/archive/link leads to .*, out of the data folder"):
@@ -238,8 +266,13 @@ def test_nothing_is_read_written_or_listed_beyond_a_link_out_of_the_data_folder(
                 work(store, "archive/round/x")
         ours = f"archive/deep/{store.root.name}.parquet"
         store.create(ours, b"ours")
-        assert store.read(ours.replace("deep", "within")) == b"ours", "a link that stays inside leads nowhere else"
-    assert [one.key for one in store.list("archive/")] == ["archive/deep/data.parquet", "archive/deep/elsewhere.parquet"]
+        assert store.read(ours.replace("deep", "within")) == b"ours", (
+            "a link that stays inside leads nowhere else"
+        )
+    assert [one.key for one in store.list("archive/")] == [
+        "archive/deep/data.parquet",
+        "archive/deep/elsewhere.parquet",
+    ]
     assert sorted(path.name for path in outside.rglob("*")) == ["deep", "precious.parquet"]
     assert precious.read_bytes() == b"of others"
 
@@ -251,4 +284,6 @@ def test_files_in_the_making_stay_in_the_data_folder(tmp_path: Path) -> None:
     (root / RESERVED).symlink_to(outside)
     with pytest.raises(Halt, match=r"the link .*/\.spool leads to .*outside, out of the data folder"):
         LocalObjectStore(root).create("a/k", b"ours")
-    assert [path.name for path in outside.iterdir()] == ["process-of-others"], "nothing is made or cleaned up there"
+    assert [path.name for path in outside.iterdir()] == ["process-of-others"], (
+        "nothing is made or cleaned up there"
+    )

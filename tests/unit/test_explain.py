@@ -9,7 +9,15 @@ import pytest
 
 from archiver.publish.progress import HeldBack
 from archiver.runtime.errors import InvalidInput
-from archiver.status.explain import ArchiveSight, Facts, FileSight, IntakeSight, SnapshotSight, TableSight, explain
+from archiver.status.explain import (
+    ArchiveSight,
+    Facts,
+    FileSight,
+    IntakeSight,
+    SnapshotSight,
+    TableSight,
+    explain,
+)
 from archiver.status.explanation_text import document_of, lines_of
 from archiver.status.tracing import parse_place
 from intake.log.aborted import Aborted
@@ -46,7 +54,13 @@ COMMITTED = Facts(
 )
 EMPTY = replace(TABLE, files=())
 WAITING = replace(COMMITTED, offset=15, archive=None, table=EMPTY, reason="not due yet")
-PENDING = replace(COMMITTED, offset=15, written=20, table=EMPTY, archive=replace(ARCHIVE, base=10, end=20, pending=True, control_index=9))
+PENDING = replace(
+    COMMITTED,
+    offset=15,
+    written=20,
+    table=EMPTY,
+    archive=replace(ARCHIVE, base=10, end=20, pending=True, control_index=9),
+)
 
 
 @pytest.mark.parametrize(
@@ -60,25 +74,57 @@ PENDING = replace(COMMITTED, offset=15, written=20, table=EMPTY, archive=replace
         (replace(COMMITTED, table=replace(TABLE, files=(replace(FILE, rows=2),))), "doubled", 1, "2 times"),
         (replace(COMMITTED, archive=replace(ARCHIVE, damage="a bit")), "damaged", 1, "a bit"),
         (replace(COMMITTED, table=EMPTY), "missing", 1, "no live file"),
-        (replace(COMMITTED, table=replace(EMPTY, removed=SnapshotSight(9, 1, "overwrite"))), "removed", 0, "snapshot 9 (overwrite)"),
-        (replace(COMMITTED, table=replace(EMPTY, suspects=(9,))), "removed", 0, "snapshot 9, which has expired; `archiver audit` tells"),
-        (replace(COMMITTED, table=replace(EMPTY, suspects=(9, 8))), "removed", 0, "one of the snapshots 9, 8, of which some or all have"),
+        (
+            replace(COMMITTED, table=replace(EMPTY, removed=SnapshotSight(9, 1, "overwrite"))),
+            "removed",
+            0,
+            "snapshot 9 (overwrite)",
+        ),
+        (
+            replace(COMMITTED, table=replace(EMPTY, suspects=(9,))),
+            "removed",
+            0,
+            "snapshot 9, which has expired; `archiver audit` tells",
+        ),
+        (
+            replace(COMMITTED, table=replace(EMPTY, suspects=(9, 8))),
+            "removed",
+            0,
+            "one of the snapshots 9, 8, of which some or all have",
+        ),
         (replace(COMMITTED, table=replace(TABLE, suspects=(9,))), "committed", 0, "has it once"),
         (replace(COMMITTED, table=replace(TABLE, visible=0)), "removed", 0, "a delete file"),
         (replace(COMMITTED, table=replace(TABLE, visible=1)), "committed", 0, "has it once"),
-        (replace(COMMITTED, table=replace(EMPTY, files=(FileSight("f", None, 1, "no rights"),))), "unknown", 2, "no rights"),
         (
-            replace(COMMITTED, table=replace(EMPTY, files=(FileSight("f", None, 1, "it is gone", gone=True),))),
+            replace(COMMITTED, table=replace(EMPTY, files=(FileSight("f", None, 1, "no rights"),))),
+            "unknown",
+            2,
+            "no rights",
+        ),
+        (
+            replace(
+                COMMITTED, table=replace(EMPTY, files=(FileSight("f", None, 1, "it is gone", gone=True),))
+            ),
             "damaged",
             1,
             "f, which is gone",
         ),
-        (replace(COMMITTED, table=replace(EMPTY, undeletable="equality deletes")), "unknown", 2, "equality deletes"),
+        (
+            replace(COMMITTED, table=replace(EMPTY, undeletable="equality deletes")),
+            "unknown",
+            2,
+            "equality deletes",
+        ),
         (replace(COMMITTED, table=None, no_table="the catalog is away"), "unknown", 2, "the catalog is away"),
         (replace(COMMITTED, table=None, kind="unconfigured"), "unknown", 2, "names no table"),
         (replace(COMMITTED, table=None, kind="parquet"), "archived", 0, "no table"),
         (replace(COMMITTED, table=None, kind="parquet", archive=None), "missing", 1, "no archive holds it"),
-        (replace(COMMITTED, table=None, kind="parquet", archive=replace(ARCHIVE, damage="a bit")), "damaged", 1, "a bit"),
+        (
+            replace(COMMITTED, table=None, kind="parquet", archive=replace(ARCHIVE, damage="a bit")),
+            "damaged",
+            1,
+            "a bit",
+        ),
         (WAITING, "waiting", 0, "not due yet"),
         (replace(WAITING, table=None, no_table="no such table"), "waiting", 0, "not due yet"),
         (replace(WAITING, intake=replace(INTAKE, gone=True)), "missing", 1, "intake/f is gone"),
@@ -89,9 +135,24 @@ PENDING = replace(COMMITTED, offset=15, written=20, table=EMPTY, archive=replace
         (replace(PENDING, halted="rolled back"), "pending", 0, "rolled back"),
         (replace(PENDING, archive=replace(ARCHIVE, stored_us=None)), "damaged", 1, "is gone"),
         (replace(PENDING, archive=None), "unknown", 2, "ask again"),
-        (replace(WAITING, stable=12, transaction=HELD), "behind_transaction", 0, "behind offset 12, where transaction mine"),
-        (replace(WAITING, stable=12, transaction=HELD, own=True), "in_transaction", 0, "it ends by itself at 1970-01-01 00:00:09 UTC"),
-        (replace(WAITING, stable=12, transaction=HELD, intake=replace(INTAKE, gone=True)), "missing", 1, "is gone"),
+        (
+            replace(WAITING, stable=12, transaction=HELD),
+            "behind_transaction",
+            0,
+            "behind offset 12, where transaction mine",
+        ),
+        (
+            replace(WAITING, stable=12, transaction=HELD, own=True),
+            "in_transaction",
+            0,
+            "it ends by itself at 1970-01-01 00:00:09 UTC",
+        ),
+        (
+            replace(WAITING, stable=12, transaction=HELD, intake=replace(INTAKE, gone=True)),
+            "missing",
+            1,
+            "is gone",
+        ),
         (replace(WAITING, stable=12), "unknown", 2, "ask again"),
         (replace(WAITING, gap=True, intake=None), "aborted", 0, "not known any more"),
         (
@@ -123,17 +184,31 @@ def test_what_became_of_the_intake_file_does_not_contradict_the_answer() -> None
     assert "restore that file from a copy" in lost
     assert "nobody needs it any more" not in lost
     assert "gone before the ledger counted it as committed" in lost
-    assert "; deleted, nobody needs it any more" in "\n".join(lines_of(explain(replace(COMMITTED, intake=gone))))
+    assert "; deleted, nobody needs it any more" in "\n".join(
+        lines_of(explain(replace(COMMITTED, intake=gone)))
+    )
 
 
 def test_a_document_has_the_same_names_whatever_was_seen() -> None:
-    assert {tuple(document_of(explain(facts))) for facts in (COMMITTED, WAITING, PENDING, replace(WAITING, offset=20, intake=None))} == {
-        tuple(document_of(explain(COMMITTED)))
-    }
+    assert {
+        tuple(document_of(explain(facts)))
+        for facts in (COMMITTED, WAITING, PENDING, replace(WAITING, offset=20, intake=None))
+    } == {tuple(document_of(explain(COMMITTED)))}
 
 
 def test_a_place() -> None:
     assert parse_place("a.b-c_d:12:9223372036854775807") == ("a.b-c_d", 12, 2**63 - 1)
-    for text in ("", ":0:0", "a::0", "a:0:", "a:0", "a:-1:0", "a:0:1.5", "a:0:٣", "a:123456:0", "a:0:" + "9" * 30):
+    for text in (
+        "",
+        ":0:0",
+        "a::0",
+        "a:0:",
+        "a:0",
+        "a:-1:0",
+        "a:0:1.5",
+        "a:0:٣",
+        "a:123456:0",
+        "a:0:" + "9" * 30,
+    ):
         with pytest.raises(InvalidInput):
             parse_place(text)

@@ -24,7 +24,9 @@ def gate() -> Iterator[threading.Event]:
 def test_a_topic_whose_work_does_not_end_keeps_no_other_waiting(gate: threading.Event) -> None:
     threads = FairThreads(4, 2, "test")
     slow = [threads.submit("slow", partial(gate.wait, WAIT_S)) for _ in range(10)]
-    assert [threads.submit("quick", partial(pow, number, 2)).result(WAIT_S) for number in range(20)] == [n * n for n in range(20)]
+    assert [threads.submit("quick", partial(pow, number, 2)).result(WAIT_S) for number in range(20)] == [
+        n * n for n in range(20)
+    ]
     assert not any(one.done() for one in slow)
     gate.set()
     assert all(one.result(WAIT_S) for one in slow)
@@ -36,7 +38,9 @@ def test_topics_take_turns(gate: threading.Event) -> None:
     threads = FairThreads(2, 1, "test")
     held = [threads.submit(topic, partial(gate.wait, WAIT_S)) for topic in ("a", "b")]
     order: list[str] = []
-    waiting = [threads.submit(topic, partial(order.append, topic)) for topic in ("a", "a", "a", "a", "c", "c")]
+    waiting = [
+        threads.submit(topic, partial(order.append, topic)) for topic in ("a", "a", "a", "a", "c", "c")
+    ]
     gate.set()
     assert all(one.result(WAIT_S) for one in held)
     assert [one.result(WAIT_S) for one in waiting] == [None] * len(waiting)

@@ -37,7 +37,11 @@ COLUMNS = columns_of(
             {"id": 1, "name": "k", "type": "binary"},
             {"id": 2, "name": "v", "type": MESSAGE},
             {"id": 6, "name": "h", "type": HEADERS},
-            {"id": 30, "name": "m", "type": {"type": "map", "key-id": 31, "value-id": 32, "key": "string", "value": "int"}},
+            {
+                "id": 30,
+                "name": "m",
+                "type": {"type": "map", "key-id": 31, "value-id": 32, "key": "string", "value": "int"},
+            },
             {"id": 40, "name": "t", "type": "timestamptz"},
             {"id": 41, "name": "b", "type": "boolean"},
         ]
@@ -62,11 +66,15 @@ ROW: dict[str, Any] = {
 
 
 def batch(*rows: dict[str, Any], types: dict[str, pa.DataType] = TYPES) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([row[name] for row in rows], kind) for name, kind in types.items()], names=list(types))
+    return pa.RecordBatch.from_arrays(
+        [pa.array([row[name] for row in rows], kind) for name, kind in types.items()], names=list(types)
+    )
 
 
 def with_id(name: str, number: int | None, kind: pa.DataType) -> pa.Field[Any]:
-    return pa.field(name, kind, metadata=None if number is None else {b"PARQUET:field_id": str(number).encode()})
+    return pa.field(
+        name, kind, metadata=None if number is None else {b"PARQUET:field_id": str(number).encode()}
+    )
 
 
 def of(row: dict[str, Any], **others: Any) -> bytes:
@@ -91,7 +99,10 @@ def test_every_difference_is_one(name: str, value: Any) -> None:
 
 
 def test_zero_is_neither_null_nor_minus_zero() -> None:
-    rows = [{**ROW, "v": {"a": 0, "d": decimal.Decimal(0), "f": number}} for number in (0.0, -0.0, None, float("nan"))]
+    rows = [
+        {**ROW, "v": {"a": 0, "d": decimal.Decimal(0), "f": number}}
+        for number in (0.0, -0.0, None, float("nan"))
+    ]
     assert len(set(fingerprints(COLUMNS, batch(*rows)))) == len(rows)
 
 
@@ -107,26 +118,42 @@ def test_columns_are_found_by_their_id_and_else_by_their_name() -> None:
     numbers = dict(zip(TYPES, (1, 2, 6, 30, 40, 41), strict=True))
     order = ["b", "t", "m", "h", "v", "k"]
     message = pa.struct(
-        [with_id("renamed_a", 3, pa.int64()), with_id("renamed_d", 4, pa.decimal128(20, 0)), with_id("renamed_f", 5, pa.float64())]
+        [
+            with_id("renamed_a", 3, pa.int64()),
+            with_id("renamed_d", 4, pa.decimal128(20, 0)),
+            with_id("renamed_f", 5, pa.float64()),
+        ]
     )
     header = pa.struct([with_id("renamed_key", 7, pa.string()), with_id("renamed_value", 8, pa.binary())])
     kinds = {**TYPES, "v": message, "h": pa.list_(with_id("element", 20, header))}
     renamed = pa.schema([with_id(f"renamed_{name}", numbers[name], kinds[name]) for name in order])
     headers = [{"renamed_key": one["key"], "renamed_value": one["value"]} for one in ROW["h"]]
     spelled = {**ROW, "v": {f"renamed_{name}": one for name, one in ROW["v"].items()}, "h": headers}
-    moved = pa.RecordBatch.from_arrays([pa.array([spelled[name]], kinds[name]) for name in order], schema=renamed)
+    moved = pa.RecordBatch.from_arrays(
+        [pa.array([spelled[name]], kinds[name]) for name in order], schema=renamed
+    )
     assert fingerprints(COLUMNS, moved) == fingerprints(COLUMNS, plain)
-    assert names_in(COLUMNS, renamed) == ["renamed_k", "renamed_v", "renamed_h", "renamed_m", "renamed_t", "renamed_b"]
+    assert names_in(COLUMNS, renamed) == [
+        "renamed_k",
+        "renamed_v",
+        "renamed_h",
+        "renamed_m",
+        "renamed_t",
+        "renamed_b",
+    ]
     swapped = renamed.set(order.index("k"), with_id("k", 99, pa.binary()))
     other = pa.RecordBatch.from_arrays(list(moved.columns), schema=swapped)
-    assert fingerprints(COLUMNS, other) == [of({**ROW, "k": None})], "another column of the same name is not ours"
+    assert fingerprints(COLUMNS, other) == [of({**ROW, "k": None})], (
+        "another column of the same name is not ours"
+    )
 
 
 def test_a_column_without_an_id_does_not_count_where_another_has_one() -> None:
     """Engines read the second column as `k`, so the honest first one must not hide it."""
     honest, forged = pa.array([b"x"]), pa.array([b"forged"])
     decoyed = pa.RecordBatch.from_arrays(
-        [honest, forged], schema=pa.schema([with_id("k", None, pa.binary()), with_id("other", 1, pa.binary())])
+        [honest, forged],
+        schema=pa.schema([with_id("k", None, pa.binary()), with_id("other", 1, pa.binary())]),
     )
     named = pa.RecordBatch.from_arrays([forged], names=["k"])
     assert names_in(COLUMNS, decoyed.schema) == ["other"]
@@ -136,19 +163,26 @@ def test_a_column_without_an_id_does_not_count_where_another_has_one() -> None:
 def test_an_id_anywhere_in_the_file_makes_all_names_void() -> None:
     inside = pa.struct([with_id("a", 3, pa.int64())])
     rows = pa.RecordBatch.from_arrays(
-        [pa.array([b"x"]), pa.array([{"a": 1}], inside)], schema=pa.schema([with_id("k", None, pa.binary()), with_id("v", 2, inside)])
+        [pa.array([b"x"]), pa.array([{"a": 1}], inside)],
+        schema=pa.schema([with_id("k", None, pa.binary()), with_id("v", 2, inside)]),
     )
     assert names_in(COLUMNS, rows.schema) == ["v"]
-    deep = pa.schema([with_id("k", None, pa.binary()), with_id("m", None, pa.struct([with_id("key", 31, pa.string())]))])
+    deep = pa.schema(
+        [with_id("k", None, pa.binary()), with_id("m", None, pa.struct([with_id("key", 31, pa.string())]))]
+    )
     assert names_in(COLUMNS, deep) == []
-    listed = pa.schema([with_id("k", None, pa.binary()), with_id("h", None, pa.list_(with_id("element", 20, pa.int32())))])
+    listed = pa.schema(
+        [with_id("k", None, pa.binary()), with_id("h", None, pa.list_(with_id("element", 20, pa.int32())))]
+    )
     assert names_in(COLUMNS, listed) == []
 
 
 @pytest.mark.parametrize("numbers", [(1, 1), (None, None)])
 def test_a_column_that_is_there_twice_is_refused(numbers: tuple[int | None, int | None]) -> None:
     names = ("k", "k") if numbers[0] is None else ("k", "second")
-    schema = pa.schema([with_id(name, number, pa.binary()) for name, number in zip(names, numbers, strict=True)])
+    schema = pa.schema(
+        [with_id(name, number, pa.binary()) for name, number in zip(names, numbers, strict=True)]
+    )
     rows = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"forged"])], schema=schema)
     for ask in (lambda: fingerprints(COLUMNS, rows), lambda: names_in(COLUMNS, schema)):
         with pytest.raises(ValueError, match="is there 2 times"):
@@ -160,12 +194,18 @@ PLACES = {"partition": 11, "offset": 12, "ingest_timestamp": 13}
 
 
 def kafka(name: str = "kafka", number: int | None = 10, **numbers: int | None) -> pa.Field[Any]:
-    return with_id(name, number, pa.struct([with_id(one, place, pa.int64()) for one, place in {**PLACES, **numbers}.items()]))
+    return with_id(
+        name,
+        number,
+        pa.struct([with_id(one, place, pa.int64()) for one, place in {**PLACES, **numbers}.items()]),
+    )
 
 
 def test_coordinates_are_the_columns_with_their_ids() -> None:
     check_coordinates(IDS, pa.schema([kafka(), with_id("mine", 4711, pa.int64())]))
-    check_coordinates(IDS, pa.schema([kafka(number=None, partition=None, offset=None, ingest_timestamp=None)]))
+    check_coordinates(
+        IDS, pa.schema([kafka(number=None, partition=None, offset=None, ingest_timestamp=None)])
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,9 +230,17 @@ def test_a_column_that_a_file_lacks_is_null_and_one_of_others_does_not_count() -
 
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
-    [("t", pa.int64(), 5), ("b", pa.int64(), 1), ("h", pa.binary(), b"x"), ("v", pa.int64(), 1), ("m", pa.list_(pa.string()), ["a"])],
+    [
+        ("t", pa.int64(), 5),
+        ("b", pa.int64(), 1),
+        ("h", pa.binary(), b"x"),
+        ("v", pa.int64(), 1),
+        ("m", pa.list_(pa.string()), ["a"]),
+    ],
 )
-def test_a_column_of_another_type_is_refused_or_another_value(name: str, kind: pa.DataType, value: Any) -> None:
+def test_a_column_of_another_type_is_refused_or_another_value(
+    name: str, kind: pa.DataType, value: Any
+) -> None:
     try:
         found = of({**ROW, name: value}, types={**TYPES, name: kind})
     except ValueError:
@@ -203,12 +251,18 @@ def test_a_column_of_another_type_is_refused_or_another_value(name: str, kind: p
 ROWS = st.fixed_dictionaries(
     {
         "k": st.none() | st.binary(max_size=3),
-        "v": st.none() | st.fixed_dictionaries({"a": st.none() | st.integers(0, 2), "d": st.none(), "f": st.none()}),
+        "v": st.none()
+        | st.fixed_dictionaries({"a": st.none() | st.integers(0, 2), "d": st.none(), "f": st.none()}),
         "h": st.none()
         | st.lists(
-            st.none() | st.fixed_dictionaries({"key": st.text("ab", max_size=2), "value": st.none() | st.binary(max_size=2)}), max_size=2
+            st.none()
+            | st.fixed_dictionaries(
+                {"key": st.text("ab", max_size=2), "value": st.none() | st.binary(max_size=2)}
+            ),
+            max_size=2,
         ),
-        "m": st.none() | st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 1)), max_size=2),
+        "m": st.none()
+        | st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 1)), max_size=2),
         "t": st.none(),
         "b": st.none() | st.booleans(),
     }
@@ -216,7 +270,9 @@ ROWS = st.fixed_dictionaries(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=6), st.data())
-def test_rows_have_one_fingerprint_if_and_only_if_they_are_equal(rows: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_rows_have_one_fingerprint_if_and_only_if_they_are_equal(
+    rows: list[dict[str, Any]], data: st.DataObject
+) -> None:
     """In any cut of the batch, too."""
     whole = batch(*rows)
     found = fingerprints(COLUMNS, whole)

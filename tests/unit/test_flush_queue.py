@@ -21,7 +21,12 @@ TOPIC = TopicState(TopicId("a" * 32), "a", 1, 0)
 def put(queue: FlushQueue, raw_bytes: int, timeout_s: float = 0.01, name: int = 0) -> None:
     pending = PendingRecord("a", 0, queue.changed)
     cost = raw_bytes + ROW_COST_BYTES
-    queue.put(raw_bytes, cost, timeout_s, lambda: RecordItem(TOPIC, Record(None, None), raw_bytes, cost, name, pending))
+    queue.put(
+        raw_bytes,
+        cost,
+        timeout_s,
+        lambda: RecordItem(TOPIC, Record(None, None), raw_bytes, cost, name, pending),
+    )
 
 
 def names(items: list[object]) -> list[int]:
@@ -152,7 +157,10 @@ def test_a_batch_is_cut_by_raw_bytes_for_a_flush_and_by_cost_for_the_queue() -> 
     raw_bytes = np.array([10, 10, 10, 0, 0, 50], np.int64)
     light, heavy = raw_bytes, raw_bytes + np.array([0, 0, 0, 900, 900, 0], np.int64)
     each = ROW_COST_BYTES
-    assert cut_rows(raw_bytes, light, 30, 100_000) == [Piece(0, 5, 30, 30 + 5 * each), Piece(5, 6, 50, 50 + each)]
+    assert cut_rows(raw_bytes, light, 30, 100_000) == [
+        Piece(0, 5, 30, 30 + 5 * each),
+        Piece(5, 6, 50, 50 + each),
+    ]
     assert cut_rows(raw_bytes, heavy, 30, 1000 + each) == [
         Piece(0, 3, 30, 30 + 3 * each),
         Piece(3, 4, 0, 900 + each),
@@ -164,7 +172,14 @@ def test_a_batch_is_cut_by_raw_bytes_for_a_flush_and_by_cost_for_the_queue() -> 
 
 def items(queue: FlushQueue, *raw_bytes: int) -> list[RecordItem]:
     return [
-        RecordItem(TOPIC, Record(None, None), size, size + ROW_COST_BYTES, number, PendingRecord("a", 0, queue.changed))
+        RecordItem(
+            TOPIC,
+            Record(None, None),
+            size,
+            size + ROW_COST_BYTES,
+            number,
+            PendingRecord("a", 0, queue.changed),
+        )
         for number, size in enumerate(raw_bytes)
     ]
 
@@ -180,7 +195,9 @@ def test_several_go_in_together_or_not_at_all() -> None:
     assert not put_all(queue, 10, 10), "there is room for one of them"
     assert (queue.counts().records, queue.counts().raw_bytes, queue.counts().waits) == (2, 20, 1)
     taken = queue.take()
-    assert names(list(taken)) == [0, 1], "what found no room has what waits written at once, and is not there itself"
+    assert names(list(taken)) == [0, 1], (
+        "what found no room has what waits written at once, and is not there itself"
+    )
     queue.done(taken)
     assert put_all(queue, 10, 10, 10)
     assert queue.counts().held_bytes == 3 * (10 + ROW_COST_BYTES)

@@ -1,4 +1,5 @@
-"""A snapshot that somebody made on a rolled-back table, which was rolled forward again later, still needs the intake of what it lacks."""
+"""A snapshot that somebody made on a rolled-back table, which was rolled forward again later, still needs the
+intake of what it lacks."""
 
 from __future__ import annotations
 
@@ -25,15 +26,21 @@ def named(path: str, sequence_number: int) -> LiveFile:
 
 
 def table(current: int, *snapshots: SnapshotView) -> TableView:
-    return TableView(("demo", "flights"), uuid.UUID(int=1), "", "", "", 0, 2, 0, "day", current, 9, {}, snapshots)
+    return TableView(
+        ("demo", "flights"), uuid.UUID(int=1), "", "", "", 0, 2, 0, "day", current, 9, {}, snapshots
+    )
 
 
 def test_a_branch_is_told_by_its_root_as_long_as_that_is_retained() -> None:
     """Ours, ours, somebody's on the first after a rollback; then the second is the current one again."""
-    whole = table(2, snapshot(1, None), snapshot(2, 1), snapshot(3, 1, ours=False), snapshot(4, 3, ours=False))
+    whole = table(
+        2, snapshot(1, None), snapshot(2, 1), snapshot(3, 1, ours=False), snapshot(4, 3, ours=False)
+    )
     assert ids(whole) == []
     for parent in (None, 1):  # some catalogs leave the number of the expired parent
-        expired = replace(whole, snapshots=(snapshot(2, None), snapshot(3, parent, ours=False), snapshot(4, 3, ours=False)))
+        expired = replace(
+            whole, snapshots=(snapshot(2, None), snapshot(3, parent, ours=False), snapshot(4, 3, ours=False))
+        )
         assert ids(expired) == [3, 4]
 
 
@@ -49,15 +56,21 @@ def test_behind_the_cut_a_branch_looks_like_an_ancestor_and_only_changes_of_rows
         view = table(5, foreign, snapshot(4, 2), snapshot(5, 4))
         assert ids(view) == [3]
         assert keeps_change(view, foreign) is kept
-        assert keeps_change(view, replace(foreign, summary={"added-records": "3"})) is (operation != "replace")
+        assert keeps_change(view, replace(foreign, summary={"added-records": "3"})) is (
+            operation != "replace"
+        )
         assert not keeps_change(view, replace(foreign, summary={**OURS, "added-records": "3"}))
-        assert not keeps_change(replace(view, snapshots=(snapshot(2, 1), *view.snapshots)), foreign), "newer than what it lacks"
+        assert not keeps_change(replace(view, snapshots=(snapshot(2, 1), *view.snapshots)), foreign), (
+            "newer than what it lacks"
+        )
 
 
 def test_a_removal_behind_the_cut_is_no_ancestor_of_a_table_that_has_an_older_file_without_it() -> None:
     held = [named("a", 1), named("b", 3)]
     assert not lacks(held, [named("a", 1), named("b", 3), named("c", 4)], 3)
-    assert not lacks(held, [named("a compacted", 3), named("c", 4)], 3), "some tools give the sequence number of what they began with"
+    assert not lacks(held, [named("a compacted", 3), named("c", 4)], 3), (
+        "some tools give the sequence number of what they began with"
+    )
     assert lacks(held, [named("a", 1), named("lost", 2)], 3)
 
 
@@ -66,6 +79,14 @@ def file(partition: tuple[int | None, int | None], offset_max: int | None) -> Li
 
 
 def test_files_tell_how_far_a_snapshot_reaches_at_least() -> None:
-    """One that mixes partitions, is of somebody else, or of a partition that the topic does not have tells nothing."""
-    files = [file((0, 0), 3), file((0, 0), 1), file((0, 1), 9), file((None, None), None), file((1, 1), None), file((7, 7), 5)]
+    """One that mixes partitions, is of somebody else, or of a partition that the topic does not have tells
+    nothing."""
+    files = [
+        file((0, 0), 3),
+        file((0, 0), 1),
+        file((0, 1), 9),
+        file((None, None), None),
+        file((1, 1), None),
+        file((7, 7), 5),
+    ]
     assert reached_by(files, 2) == (4, 0)

@@ -1,4 +1,5 @@
-"""What snapshots of somebody else changed, what is kept of it when they expire, and which of them may expire at all."""
+"""What snapshots of somebody else changed, what is kept of it when they expire, and which of them may expire
+at all."""
 
 from __future__ import annotations
 
@@ -42,12 +43,27 @@ def snapshot(number: int, parent: int | None, operation: str = "append", **count
     return SnapshotView(number, parent, number, 0, operation, summary)
 
 
-def table(*snapshots: SnapshotView, told: str | None = None, pinned: frozenset[int] = frozenset()) -> TableView:
+def table(
+    *snapshots: SnapshotView, told: str | None = None, pinned: frozenset[int] = frozenset()
+) -> TableView:
     """The last of them is the current one."""
     properties = {} if told is None else {EXPIRED_CHANGES: told}
     current = snapshots[-1].snapshot_id
     return TableView(
-        ("demo", "flights"), uuid.UUID(int=1), "", "", "", 0, 2, 0, "day", current, current, properties, snapshots, pinned=pinned
+        ("demo", "flights"),
+        uuid.UUID(int=1),
+        "",
+        "",
+        "",
+        0,
+        2,
+        0,
+        "day",
+        current,
+        current,
+        properties,
+        snapshots,
+        pinned=pinned,
     )
 
 
@@ -86,7 +102,9 @@ def ledger(**starts: int) -> TopicLedger:
         ("append", {"deleted_records": 5}, None),
     ],
 )
-def test_a_change_is_what_the_summary_counts(operation: str, counts: dict[str, int], expected: tuple[int, int, int] | None) -> None:
+def test_a_change_is_what_the_summary_counts(
+    operation: str, counts: dict[str, int], expected: tuple[int, int, int] | None
+) -> None:
     one = snapshot(7, None, operation, **counts)
     found = change_of(one)
     assert (None if found is None else (found.rows, found.hidden, found.added)) == expected
@@ -109,7 +127,8 @@ def test_a_change_stays_as_long_as_an_older_snapshot_does() -> None:
 
 
 def test_a_change_stays_while_a_snapshot_beside_it_is_retained_however_new() -> None:
-    """Rolled back to before it, gone on, rolled forward again: 4 is newer than the deletion and has the rows."""
+    """Rolled back to before it, gone on, rolled forward again: 4 is newer than the deletion and has the
+    rows."""
     beside = (snapshot(1, None), snapshot(2, 1), DELETED, snapshot(4, 2), snapshot(5, 3), snapshot(6, 5))
     assert gone(table(*beside)) == [1, 2, 5]
     branch = (*beside[:3], snapshot(4, 3), snapshot(5, 3), snapshot(6, 5))
@@ -118,7 +137,14 @@ def test_a_change_stays_while_a_snapshot_beside_it_is_retained_however_new() -> 
 
 def test_of_two_changes_the_one_that_is_older_than_what_stays_goes() -> None:
     later = snapshot(4, 3, "delete", deleted_records=1)
-    beside = (snapshot(1, None), snapshot(2, 1, "delete", deleted_records=1), snapshot(3, 2), later, snapshot(6, 4), snapshot(7, 6))
+    beside = (
+        snapshot(1, None),
+        snapshot(2, 1, "delete", deleted_records=1),
+        snapshot(3, 2),
+        later,
+        snapshot(6, 4),
+        snapshot(7, 6),
+    )
     assert gone(table(snapshot(5, 3), *beside)) == [1, 2, 3, 6]
 
 
@@ -142,12 +168,26 @@ def test_what_expires_is_told_in_the_property_with_its_place() -> None:
     changes += [{"rows": 2, "hidden": 0, "added": 0, "below": [20, 9], "snapshots": [3]}]
     assert json.loads(told[EXPIRED_CHANGES]) == {"v": 1, "changes": changes}
     assert recorded(view, [1], mine, (30, 9)) == {}
-    assert recorded(replace(view, properties=told), gone(view), mine, (30, 9)) == {}, "the catalog took the property and kept the snapshots"
+    assert recorded(replace(view, properties=told), gone(view), mine, (30, 9)) == {}, (
+        "the catalog took the property and kept the snapshots"
+    )
     cut = recorded(view, [1, 4], mine, (30, 9))
-    assert json.loads(cut[EXPIRED_CHANGES]) == {"v": 1, "changes": [], "kept": [2, 3]}, "they stay, and nothing reaches them any more"
-    more = replace(table(*chain(replace(DELETED, snapshot_id=6, sequence_number=6), length=2)), properties=told)
-    again = replace(more, snapshots=(*more.snapshots, replace(DELETED, snapshot_id=6, parent_id=2), snapshot(7, 6)), snapshot_id=7)
-    assert [one.snapshots for one in read_expired(recorded(again, [6], mine, (30, 9))).changes] == [(2,), (3,), (6,)]
+    assert json.loads(cut[EXPIRED_CHANGES]) == {"v": 1, "changes": [], "kept": [2, 3]}, (
+        "they stay, and nothing reaches them any more"
+    )
+    more = replace(
+        table(*chain(replace(DELETED, snapshot_id=6, sequence_number=6), length=2)), properties=told
+    )
+    again = replace(
+        more,
+        snapshots=(*more.snapshots, replace(DELETED, snapshot_id=6, parent_id=2), snapshot(7, 6)),
+        snapshot_id=7,
+    )
+    assert [one.snapshots for one in read_expired(recorded(again, [6], mine, (30, 9))).changes] == [
+        (2,),
+        (3,),
+        (6,),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +211,9 @@ def test_a_property_that_cannot_be_read_is_an_error_and_keeps_every_change(text:
     with pytest.raises(Corrupted, match=EXPIRED_CHANGES):
         ExpiredChanges.from_json(text)
     view = table(*chain(DELETED), told=text)
-    assert gone(view) == [1, 2], "nothing could say of what the lineage is cut above whether it is an ancestor"
+    assert gone(view) == [1, 2], (
+        "nothing could say of what the lineage is cut above whether it is an ancestor"
+    )
     assert recorded(view, gone(view), ledger(), (1,)) == {}, "and is never written over"
 
 
@@ -193,10 +235,16 @@ def test_sums_and_the_highest_place_survive_every_bound(changes: list[Change]) -
     assert len(kept.changes) <= CHANGES_MAX
 
     def sums(found: list[Change]) -> tuple[int, int, int]:
-        return sum(one.rows for one in found), sum(one.hidden for one in found), sum(one.added for one in found)
+        return (
+            sum(one.rows for one in found),
+            sum(one.hidden for one in found),
+            sum(one.added for one in found),
+        )
 
     left = list(unretired(changes, {}))
-    if not any(one.below is not None and not any(one.below) for one in changes):  # such a one may go later, when it has become the oldest
+    if not any(
+        one.below is not None and not any(one.below) for one in changes
+    ):  # such a one may go later, when it has become the oldest
         assert sums(list(kept.changes)) == sums(left)
     if len(left) == len(changes) <= CHANGES_MAX:
         assert list(kept.changes) == left
@@ -211,7 +259,9 @@ def test_a_property_is_bounded_also_for_thousands_of_partitions() -> None:
     assert sum(len(one.below or ()) for one in kept.changes) <= OFFSETS_MAX
     assert sum(one.rows for one in kept.changes) == 30
     assert len(kept.to_json()) < 64 * 1024
-    alone = ExpiredChanges().with_more([Change(1, 0, 0, (1,) * 9000, (1,)), Change(1, 0, 0, (2,) * 9000, (2,))], {})
+    alone = ExpiredChanges().with_more(
+        [Change(1, 0, 0, (1,) * 9000, (1,)), Change(1, 0, 0, (2,) * 9000, (2,))], {}
+    )
     assert alone.changes == (Change(2, 0, 0, (2,) * 9000, (1, 2)),)
 
 
@@ -223,12 +273,24 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("lacking", "left"),
-    [(5, None), (6, None), (4, 3), (3, 2), (2, 1), (1, 0), (0, 0)],  # five were told or are: four by the property, one by a snapshot
+    [
+        (5, None),
+        (6, None),
+        (4, 3),
+        (3, 2),
+        (2, 1),
+        (1, 0),
+        (0, 0),
+    ],  # five were told or are: four by the property, one by a snapshot
 )
 def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
     """Rows that came back are taken off what was told; what was lost otherwise is not put on it."""
-    told = ExpiredChanges((Change(rows=3, below=(5,), snapshots=(7,)), Change(hidden=1, below=(9,), snapshots=(8,)))).to_json()
-    view = replace(table(*chain(snapshot(3, 2, "delete", deleted_records=1))), properties={EXPIRED_CHANGES: told})
+    told = ExpiredChanges(
+        (Change(rows=3, below=(5,), snapshots=(7,)), Change(hidden=1, below=(9,), snapshots=(8,)))
+    ).to_json()
+    view = replace(
+        table(*chain(snapshot(3, 2, "delete", deleted_records=1))), properties={EXPIRED_CHANGES: told}
+    )
     assert rows_removed(view) == 5
     found = told_after_repair(view, lacking, (12,))
     if left is None:
@@ -253,13 +315,18 @@ def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now(
 
 
 def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_oldest() -> None:
-    """A day's erasure each for a year, thirty days of retention, a hundred offsets a day: the sums do not run away from the starts."""
+    """A day's erasure each for a year, thirty days of retention, a hundred offsets a day: the sums do not run
+    away from the starts."""
     told = ExpiredChanges()
     for day in range(365):
-        told = told.with_more([Change(1, below=(100 * day + at,)) for at in range(3)], {0: 100 * max(day - 30, 0)})
+        told = told.with_more(
+            [Change(1, below=(100 * day + at,)) for at in range(3)], {0: 100 * max(day - 30, 0)}
+        )
         assert len(told.changes) <= CHANGES_MAX
         assert sum(one.rows for one in told.changes) <= 3 * 32, day
-    assert ExpiredChanges((Change(1, below=(10,)),)).with_more([Change(1, below=(20,))], {0: 10}).changes == (Change(1, below=(20,)),)
+    assert ExpiredChanges((Change(1, below=(10,)),)).with_more([Change(1, below=(20,))], {0: 10}).changes == (
+        Change(1, below=(20,)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +344,8 @@ def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_old
 def test_a_commit_that_the_ledger_heard_of_late_may_have_come_before_the_removal(
     told: dict[int, int], gone: tuple[int, ...], below: int
 ) -> None:
-    """Found by the publishing rig. Ours are 1, 2, 4 and 5, the removal is 3; `told` are watermarks by when it heard of them."""
+    """Found by the publishing rig. Ours are 1, 2, 4 and 5, the removal is 3; `told` are watermarks by when it
+    heard of them."""
     mine, at = ledger(), 0
     for number, offset in told.items():
         mine.past.moves(0, at, offset)
@@ -292,7 +360,10 @@ def test_what_others_did_since_the_ledger_heard_last_moves_no_place() -> None:
     for number, before, offset in ((2, 0, 5), (5, 5, 9)):
         mine.past.moves(0, before, offset)
         mine.past.moved(number)
-    compacted = chain(snapshot(3, 2, "replace", added_records=0), replace(DELETED, snapshot_id=4, parent_id=3, sequence_number=4))
+    compacted = chain(
+        snapshot(3, 2, "replace", added_records=0),
+        replace(DELETED, snapshot_id=4, parent_id=3, sequence_number=4),
+    )
     assert placed(Change(1), table(*compacted), mine, (9,), 4).below == (5,)
     assert placed(Change(1), table(*chain(length=4)), mine, (9,), 4).below == (9,), (
         "one of ours was there that moved nothing, or was told late"
@@ -317,7 +388,9 @@ def test_what_was_added_is_not_passed_before_as_much_was_removed() -> None:
     assert unretired((added, removed), {0: 99}) == ()
     assert unretired((removed, added), {0: 99}) == ()
     assert unretired((Change(added=3),), {}) == (Change(added=3),)
-    assert ExpiredChanges((removed,)).with_more([Change(1, below=(12,))], {0: 11}).changes == (Change(1, below=(12,)),)
+    assert ExpiredChanges((removed,)).with_more([Change(1, below=(12,))], {0: 11}).changes == (
+        Change(1, below=(12,)),
+    )
 
 
 def test_changes_of_the_history_come_oldest_first_and_ours_are_none() -> None:

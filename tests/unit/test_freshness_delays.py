@@ -26,13 +26,19 @@ def test_a_delayed_commit_shows() -> None:
     prompt = delays(batches, [NOTHING, seen(6.0, 1, p0=50), seen(11.0, 2, p0=100)])
     late = delays(batches, [NOTHING, seen(6.0, 1, p0=50), seen(18.0, 2, p0=100)])
     assert (max(prompt.of_batch), max(late.of_batch)) == (5.0, 12.0)
-    assert [waited_s for _, waited_s in late.oldest] == [5.0, 12.0], "the second snapshot is the one that was late"
+    assert [waited_s for _, waited_s in late.oldest] == [5.0, 12.0], (
+        "the second snapshot is the one that was late"
+    )
 
 
 def test_what_is_seen_before_its_acknowledgement_has_waited_for_nothing() -> None:
     assert delays([Batch(1.0, 2.0, {0: 5})], [NOTHING, seen(1.5, 1, p0=5)]).of_batch == [0.0]
 
 
-@pytest.mark.parametrize(("ends", "wanted", "there"), [({}, {0: 1}, False), ({0: 1}, {0: 1}, True), ({0: 9}, {0: 1, 1: 1}, False)])
-def test_every_partition_must_have_got_there(ends: dict[int, int], wanted: dict[int, int], there: bool) -> None:
+@pytest.mark.parametrize(
+    ("ends", "wanted", "there"), [({}, {0: 1}, False), ({0: 1}, {0: 1}, True), ({0: 9}, {0: 1, 1: 1}, False)]
+)
+def test_every_partition_must_have_got_there(
+    ends: dict[int, int], wanted: dict[int, int], there: bool
+) -> None:
     assert reaches(ends, wanted) is there

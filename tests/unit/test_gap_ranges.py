@@ -1,4 +1,5 @@
-"""Ranges of nothing but gaps in the ledger: they have no key and no object, and the watermark passes them all the same."""
+"""Ranges of nothing but gaps in the ledger: they have no key and no object, and the watermark passes them all
+the same."""
 
 from __future__ import annotations
 
@@ -38,11 +39,20 @@ class Ledger:
 
     def _add(self, **body: object) -> None:
         index = self.fold.next_index
-        entry = pb.ControlEntry(format=1, id=index.to_bytes(16, "big"), epoch=1, owner="o", time_us=self.time_us, **body)  # type: ignore[arg-type]
+        entry = pb.ControlEntry(
+            format=1,
+            id=index.to_bytes(16, "big"),
+            epoch=1,
+            owner="o",
+            time_us=self.time_us,
+            **body,  # type: ignore[arg-type]
+        )
         self.fold.apply(index, entry.SerializeToString())
 
     def written(self, *files: ArchiveFile, table: bool = True) -> None:
-        message = pb.FilesWritten(commit_id=bytes(16), topic_id=bytes.fromhex(TOPIC), files=[item.to_proto() for item in files])
+        message = pb.FilesWritten(
+            commit_id=bytes(16), topic_id=bytes.fromhex(TOPIC), files=[item.to_proto() for item in files]
+        )
         if table:
             message.event.CopyFrom(pb.Event(text_sha256=SHA, datum=b"d"))
             message.table_uuid = bytes(15) + b"\1"
@@ -63,7 +73,14 @@ class Ledger:
 def test_the_archive_of_a_plan_without_records() -> None:
     plan = plan_of([segment(3, 4)])
     archive = gaps_archive(plan)
-    assert (archive.gap_only, archive.partition, archive.base, archive.end, archive.rows, archive.size) == (True, 0, 3, 7, 0, 0)
+    assert (archive.gap_only, archive.partition, archive.base, archive.end, archive.rows, archive.size) == (
+        True,
+        0,
+        3,
+        7,
+        0,
+        0,
+    )
     assert ArchiveFile.from_proto(archive.to_proto()) == archive
 
 

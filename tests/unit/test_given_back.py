@@ -53,7 +53,9 @@ class Echo:
     ],
 )
 @pytest.mark.parametrize("before", [0, 3])
-def test_each_message_is_told(messages: list[bytes], gives: list[bytes], bad: tuple[int, ...], whole: list[bool], before: int) -> None:
+def test_each_message_is_told(
+    messages: list[bytes], gives: list[bytes], bad: tuple[int, ...], whole: list[bool], before: int
+) -> None:
     sliced: Any = pa.array([b"other"] * before + messages, pa.binary()).slice(before)
     _, found, errors = decode_exactly(Echo(gives, bad), sliced)
     assert found.tolist() == whole

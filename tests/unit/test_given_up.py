@@ -1,4 +1,5 @@
-"""Which archives readers take: none that is about to be deleted, and a killed one where nobody else has its records."""
+"""Which archives readers take: none that is about to be deleted, and a killed one where nobody else has its
+records."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ def test_a_killed_archive_is_read_where_nobody_else_has_its_records() -> None:
     killed, other = Found(0, 10, 2), Found(10, 20)
     assert GivenUp.of(ledger_of(killed), 0).kept([killed, other]) == [other, killed]
     assert GivenUp.of(ledger_of(killed), 0).kept([killed, Found(0, 12), other]) == [Found(0, 12), other]
-    assert GivenUp.of(ledger_of(killed), 0).kept([killed, Found(0, 9), other]) == [Found(0, 9), other, killed], "offset 9 is nowhere else"
+    assert GivenUp.of(ledger_of(killed), 0).kept([killed, Found(0, 9), other]) == [
+        Found(0, 9),
+        other,
+        killed,
+    ], "offset 9 is nowhere else"
 
 
 def test_of_killed_archives_with_the_same_records_one_is_read() -> None:

@@ -1,4 +1,5 @@
-"""Payloads that could overflow the fast engine's stack pass Protobuf's own parser first: each of them, and no others."""
+"""Payloads that could overflow the fast engine's stack pass Protobuf's own parser first: each of them, and no
+others."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_the_long_ones_are_parsed(parsed: list[int], lengths: list[int], before:
     side = arrow_schema(decide("t", (), None, ORDER).schema).field("value").type
     message: Any = pa.struct([child for child in side if child.name not in (RAW, PREFIX, ERR)])
     engine = PtarsEngine(source_tree(ORDER), message)
-    payloads: Any = pa.array([sized(2 * GUARDED_BYTES)] * before + [sized(length) for length in lengths], pa.binary()).slice(before)
+    payloads: Any = pa.array(
+        [sized(2 * GUARDED_BYTES)] * before + [sized(length) for length in lengths], pa.binary()
+    ).slice(before)
     decoded = engine.decode(payloads)
     assert parsed == [length for length in lengths if length > GUARDED_BYTES]
     assert decoded.columns.null_count == 0

@@ -28,11 +28,14 @@ class Now:
         self.told: list[tuple[str, str]] = []
 
     def weather(self, *spells: Spell) -> Weather:
-        return Weather(spells, random.Random(1), lambda: self.s, lambda kind, call: self.told.append((kind, call)))
+        return Weather(
+            spells, random.Random(1), lambda: self.s, lambda kind, call: self.told.append((kind, call))
+        )
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "there"), [(ERROR, RetryLater, False), (LOST, OutcomeUnknown, False), (REPLY_LOST, OutcomeUnknown, True)]
+    ("kind", "error", "there"),
+    [(ERROR, RetryLater, False), (LOST, OutcomeUnknown, False), (REPLY_LOST, OutcomeUnknown, True)],
 )
 def test_a_spell_spoils_a_create(kind: str, error: type[Exception], there: bool) -> None:
     now, objects = Now(), MemoryObjectStore()
@@ -62,7 +65,9 @@ def test_a_spell_that_nobody_met_is_owed_once(kind: str) -> None:
     weather = now.weather(Spell(1.0, 2.0, kind, 0.0, slow_s=0.0))
     now.s = 5.0
     assert [weather.strike("call", WEATHER) for _ in range(3)] == [kind, None, None]
-    assert now.weather(Spell(1.0, 2.0, kind, 1.0)).strike("call", WEATHER) is None, "it was over when this life began"
+    assert now.weather(Spell(1.0, 2.0, kind, 1.0)).strike("call", WEATHER) is None, (
+        "it was over when this life began"
+    )
 
 
 @pytest.mark.parametrize(("kind", "entries"), [(REPLY_LOST, 1), (LOST, 0)])
@@ -72,7 +77,9 @@ def test_appends_of_unknown_outcome(kind: str, entries: int) -> None:
     assert stormy.append(0, b"entry") is Appended.UNKNOWN
     assert log.tail() == entries
     now.s = 2.0
-    assert stormy.append(0, b"entry") is Appended.OK, "the same entry again settles it, whether it arrived or not"
+    assert stormy.append(0, b"entry") is Appended.OK, (
+        "the same entry again settles it, whether it arrived or not"
+    )
     assert log.tail() == 1
 
 
@@ -85,7 +92,12 @@ def test_a_refused_append() -> None:
 
 def test_slow_calls_are_told_and_done() -> None:
     now, log = Now(), MemoryLog("intake", 100_000)
-    assert StormyLog(log, now.weather(Spell(0.0, 1.0, SLOW, 1.0, slow_s=0.0)), random.Random(3)).append(0, b"entry") is Appended.OK
+    assert (
+        StormyLog(log, now.weather(Spell(0.0, 1.0, SLOW, 1.0, slow_s=0.0)), random.Random(3)).append(
+            0, b"entry"
+        )
+        is Appended.OK
+    )
     assert now.told == [(SLOW, "intake.append")]
 
 
@@ -100,7 +112,11 @@ def test_nothing_is_bad_before_the_beginning(tmp_path: Path) -> None:
 
 
 def sent(*records: tuple[int, int | None], attempt: int = 1) -> dict[str, Any]:
-    return {"event": "send", "attempt": attempt, "records": [[number, "alpha", 0, sequence, "digest"] for number, sequence in records]}
+    return {
+        "event": "send",
+        "attempt": attempt,
+        "records": [[number, "alpha", 0, sequence, "digest"] for number, sequence in records],
+    }
 
 
 def answered(*records: tuple[int, str, int | None], attempt: int = 1) -> dict[str, Any]:
@@ -125,12 +141,21 @@ def test_stated_records_without_an_ok_are_sent_again() -> None:
 
 
 def test_records_the_producer_counted_are_not_sent_again_unless_it_told_the_number() -> None:
-    found = left(sent((0, None), (1, None), (2, None), (3, None)), answered((0, "ok", 5), (1, "unknown", 6), (2, "failed", 7)))
+    found = left(
+        sent((0, None), (1, None), (2, None), (3, None)),
+        answered((0, "ok", 5), (1, "unknown", 6), (2, "failed", 7)),
+    )
     assert set(found.stated) == {1}
     assert set(found.counted) == {2, 3}
     assert found.following == {("alpha", 0): 6}
-    again = found.after(sent((1, 6), attempt=2)).after(answered((1, "failed", 6), attempt=2)).after(sent((1, None), attempt=3))
-    assert (set(again.stated), set(again.counted)) == (set(), {1, 2, 3}), "a failed number may belong to another record by now"
+    again = (
+        found.after(sent((1, 6), attempt=2))
+        .after(answered((1, "failed", 6), attempt=2))
+        .after(sent((1, None), attempt=3))
+    )
+    assert (set(again.stated), set(again.counted)) == (set(), {1, 2, 3}), (
+        "a failed number may belong to another record by now"
+    )
 
 
 def test_another_producer_begins_anew() -> None:
@@ -143,6 +168,11 @@ def test_all_earlier_lives_of_the_worker_count(tmp_path: Path) -> None:
     for worker, life, number in (("w1", 0, 0), ("w1", 2, 1), ("w1", 10, 2), ("w2", 0, 3)):
         with LedgerFile(tmp_path, f"worker-{worker}-{life}", 0.0) as ledger:
             ledger.write("producer", sender=f"{worker}.0-idempotent", producer=[4, 0])
-            ledger.write("send", sender=f"{worker}.0-idempotent", attempt=1, records=[[number, "alpha", 0, number, "digest"]])
+            ledger.write(
+                "send",
+                sender=f"{worker}.0-idempotent",
+                attempt=1,
+                records=[[number, "alpha", 0, number, "digest"]],
+            )
     found = left_behind(tmp_path, "w1", "w1.0-idempotent")
     assert set(found.stated) == {0, 1, 2}

@@ -1,4 +1,5 @@
-"""Does the judge of the outside harness find what is wrong, and only that? On a history made by hand and on saved ones of real runs."""
+"""Does the judge of the outside harness find what is wrong, and only that? On a history made by hand and on
+saved ones of real runs."""
 
 from __future__ import annotations
 
@@ -32,9 +33,16 @@ class Log:
         self.time_us = 1_000
 
     def send(
-        self, sender: str, topic: str, partition: int, outcome: Outcome | None = "ok", there: bool = True, transaction: str | None = None
+        self,
+        sender: str,
+        topic: str,
+        partition: int,
+        outcome: Outcome | None = "ok",
+        there: bool = True,
+        transaction: str | None = None,
     ) -> Attempt:
-        """One record, acknowledged so; `there` says whether it got an offset, and can be seen unless its transaction is not committed."""
+        """One record, acknowledged so; `there` says whether it got an offset, and can be seen unless its
+        transaction is not committed."""
         number = self.numbers[sender]
         self.numbers[sender] += 1
         offset = self.next[topic, partition]
@@ -76,7 +84,8 @@ class Log:
 
 
 def good_history() -> History:
-    """Every kind of record and transaction, two topics, one with a table that is complete to somewhere in the middle."""
+    """Every kind of record and transaction, two topics, one with a table that is complete to somewhere in the
+    middle."""
     log = Log()
     for turn in range(6):
         for partition in range(PARTITIONS):
@@ -105,9 +114,14 @@ def good_history() -> History:
     log.send("leaving", "alpha", 1, transaction=half)
     log.send("plain-a", "alpha", 1)
     log.send("plain-a", "gamma", 0)
-    consumed = {topic: tuple(sorted(rows, key=lambda row: (row.partition, row.offset))) for topic, rows in log.rows.items()}
+    consumed = {
+        topic: tuple(sorted(rows, key=lambda row: (row.partition, row.offset)))
+        for topic, rows in log.rows.items()
+    }
     watermarks = {0: 15, 1: log.next["alpha", 1]}
-    table = TableReading(tuple(row for row in consumed["alpha"] if row.offset < watermarks[row.partition]), watermarks)
+    table = TableReading(
+        tuple(row for row in consumed["alpha"] if row.offset < watermarks[row.partition]), watermarks
+    )
     return History(
         topics=("alpha", "gamma"),
         tabled=("alpha",),
@@ -200,7 +214,10 @@ def test_every_mutation_can_be_played_on_some_saved_history() -> None:
         ({"consumed": {"alpha": ()}}, "consume read nothing back"),
         ({"tables": {}}, "the tables are empty"),
         ({"tables": {"alpha": TableReading((), {})}}, "the tables are empty"),
-        ({"mirrors": {"copied": MirrorReading((), (), TableReading((), {}))}}, "copied has no record in its cluster"),
+        (
+            {"mirrors": {"copied": MirrorReading((), (), TableReading((), {}))}},
+            "copied has no record in its cluster",
+        ),
         ({"troubles": ("a ledger is torn",)}, "a ledger is torn"),
         ({"oddities": ("a worker ended by itself",)}, "a worker ended by itself"),
     ],
@@ -220,12 +237,24 @@ def test_a_transaction_left_open_may_have_taken_offsets_that_its_keys_chose() ->
     empty, explained = map(int, re.findall(r"^\d+|(?<=at most )\d+", violation.what))
     topic = violation.where.partition(":")[0]
     left = [
-        Attempt("leaving", 100 + number, 1, topic, None, f"left-{number}", sequence=number, producer=(7, 0), transaction="left open")
+        Attempt(
+            "leaving",
+            100 + number,
+            1,
+            topic,
+            None,
+            f"left-{number}",
+            sequence=number,
+            producer=(7, 0),
+            transaction="left open",
+        )
         for number in range(empty - explained)
     ]
     steps = {**history.transactions, "left open": Transaction("left open")}
     assert judge(replace(holed, attempts=(*holed.attempts, *left), transactions=steps)).verdict == "valid"
-    assert judge(replace(holed, attempts=(*holed.attempts, *left[1:]), transactions=steps)).verdict == "invalid"
+    assert (
+        judge(replace(holed, attempts=(*holed.attempts, *left[1:]), transactions=steps)).verdict == "invalid"
+    )
 
 
 def test_a_run_in_which_nothing_succeeded_is_unknown() -> None:
@@ -261,7 +290,12 @@ def test_records_that_look_alike_cannot_be_judged() -> None:
 
 
 def test_the_document_counts_what_it_does_not_list() -> None:
-    history = replace(good_history(), consumed={"alpha": (), "gamma": good_history().consumed["gamma"]}, tables={}, rounds_asked=0)
+    history = replace(
+        good_history(),
+        consumed={"alpha": (), "gamma": good_history().consumed["gamma"]},
+        tables={},
+        rounds_asked=0,
+    )
     document = judge(history).to_json()
     assert document["verdict"] == "invalid"
     assert document["violated"]["H1"]["times"] > SHOWN_MAX
@@ -296,9 +330,14 @@ def test_more_offsets_are_empty_than_open_ends_explain() -> None:
     log.next["alpha", 0] += 1
     log.send("plain", "alpha", 0)
     history = History(
-        attempts=tuple(log.attempts), transactions=log.transactions, consumed={"alpha": tuple(log.rows["alpha"])}, settled=True
+        attempts=tuple(log.attempts),
+        transactions=log.transactions,
+        consumed={"alpha": tuple(log.rows["alpha"])},
+        settled=True,
     )
     assert violated(history) == {"H5"}
     another = replace(log.attempts[1], number=5, digest="another")
     assert violated(replace(history, attempts=(*history.attempts, another))) == set()
-    assert violated(replace(history, attempts=(*history.attempts, replace(another, outcome="failed")))) == {"H5"}
+    assert violated(replace(history, attempts=(*history.attempts, replace(another, outcome="failed")))) == {
+        "H5"
+    }

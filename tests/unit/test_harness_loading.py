@@ -1,4 +1,5 @@
-"""Does the outside harness notice when its own ledger is not whole? Ledgers, plans and payloads, without a run."""
+"""Does the outside harness notice when its own ledger is not whole? Ledgers, plans and payloads, without a
+run."""
 
 from __future__ import annotations
 
@@ -30,14 +31,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ledger.write("start", worker="w0", life=life)
             ledger.write("fault", kind="slow", call="objects.create")
             for number in range(life * RECORDS, (life + 1) * RECORDS):
-                ledger.write("send", sender="w0.0-plain", attempt=1, records=[[number, "alpha", None, None, f"digest {number}"]])
+                ledger.write(
+                    "send",
+                    sender="w0.0-plain",
+                    attempt=1,
+                    records=[[number, "alpha", None, None, f"digest {number}"]],
+                )
                 rows.append([0, number, f"digest {number}", 1000 + number, number])
                 if number != RECORDS - 1:  # The kill came between.
-                    ledger.write("ack", sender="w0.0-plain", attempt=1, records=[[number, "ok", 0, number, None, None]])
+                    ledger.write(
+                        "ack", sender="w0.0-plain", attempt=1, records=[[number, "ok", 0, number, None, None]]
+                    )
             if life == 1:
                 ledger.write("end")
     with LedgerFile(tmp_path, "run", 0.0) as ledger:
-        ledger.write("run", format=1, seed=5, topics={"alpha": {"partitions": 1, "table": "h.alpha"}}, faults=["kill", "slow"], rounds=1)
+        ledger.write(
+            "run",
+            format=1,
+            seed=5,
+            topics={"alpha": {"partitions": 1, "table": "h.alpha"}},
+            faults=["kill", "slow"],
+            rounds=1,
+        )
         ledger.write("fault", kind="kill", what="worker-w0-0")
         ledger.write("process", ledger="worker-w0-0", code=-9, killed=True)
         ledger.write("process", ledger="worker-w0-1", code=0, killed=False)
@@ -84,7 +99,9 @@ def change_run(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] |
     events = [new for event in read_ledger(folder, "run").events if (new := change(event)) is not None]
     for path in parts(folder, "run"):
         path.unlink()
-    (folder / "run.0000.jsonl").write_text("".join(json.dumps({**event, "n": n}) + "\n" for n, event in enumerate(events)))
+    (folder / "run.0000.jsonl").write_text(
+        "".join(json.dumps({**event, "n": n}) + "\n" for n, event in enumerate(events))
+    )
 
 
 def drop(folder: Path, name: str, **fields: Any) -> None:
@@ -95,7 +112,9 @@ def drop(folder: Path, name: str, **fields: Any) -> None:
 
 
 def failed_read(folder: Path) -> None:
-    change_run(folder, lambda event: {**event, "error": "exit code 2"} if event.get("what") == "consume" else event)
+    change_run(
+        folder, lambda event: {**event, "error": "exit code 2"} if event.get("what") == "consume" else event
+    )
 
 
 def ended_by_itself(folder: Path) -> None:
@@ -104,7 +123,9 @@ def ended_by_itself(folder: Path) -> None:
 
 BROKEN: dict[str, Callable[[Path], object]] = {
     "no ledger of the run": lambda folder: remove(parts(folder, "run")),
-    "a torn ledger of the run": lambda folder: parts(folder, "run")[-1].write_bytes(parts(folder, "run")[-1].read_bytes()[:-3]),
+    "a torn ledger of the run": lambda folder: parts(folder, "run")[-1].write_bytes(
+        parts(folder, "run")[-1].read_bytes()[:-3]
+    ),
     "a run without an end": lambda folder: drop(folder, "end"),
     "a run that did not settle": lambda folder: drop(folder, "settled"),
     "a run that was not sealed": lambda folder: drop(folder, "sealed"),
@@ -115,7 +136,9 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "a table that was not read": lambda folder: drop(folder, "read", what="table"),
     "a fault that was not played": lambda folder: drop(folder, "fault", kind="kill"),
     "fewer rows than were read": lambda folder: cut(folder / "consume-alpha.jsonl", 20),
-    "a torn row": lambda folder: (folder / "table-alpha.jsonl").write_bytes((folder / "table-alpha.jsonl").read_bytes()[:-4]),
+    "a torn row": lambda folder: (folder / "table-alpha.jsonl").write_bytes(
+        (folder / "table-alpha.jsonl").read_bytes()[:-4]
+    ),
     "no rows": lambda folder: (folder / "consume-alpha.jsonl").unlink(),
     "a part that is missing": lambda folder: parts(folder, "worker-w0-0")[1].unlink(),
     "a last part that is missing": lambda folder: parts(folder, "worker-w0-1")[-1].unlink(),
@@ -199,7 +222,10 @@ def test_the_same_seed_is_the_same_plan() -> None:
 @pytest.mark.parametrize("seconds", [5, 20, 600])
 def test_every_kind_of_fault_is_played(seconds: int) -> None:
     plan = plan_faults(3, seconds, 2, 1, FAULTS, 4.0)
-    assert {action.kind for action in plan.actions} | {spell.kind for spell in plan.spells} == {*FAULTS, ROUND}
+    assert {action.kind for action in plan.actions} | {spell.kind for spell in plan.spells} == {
+        *FAULTS,
+        ROUND,
+    }
     assert plan.kinds == FAULTS
     assert all(CALM_BEFORE_S <= action.at_s <= seconds for action in plan.actions)
 
@@ -223,7 +249,12 @@ def test_rounds(rounds: int, early: int, dying: int) -> None:
 
 
 def test_records_are_different_and_repeatable() -> None:
-    found = {payload(seed, sender, number).digest for seed in (1, 2) for sender in ("a", "b") for number in range(500)}
+    found = {
+        payload(seed, sender, number).digest
+        for seed in (1, 2)
+        for sender in ("a", "b")
+        for number in range(500)
+    }
     assert len(found) == 2000
     assert payload(1, "a", 7) == payload(1, "a", 7)
     kinds = [payload(1, "a", number) for number in range(500)]

@@ -1,4 +1,5 @@
-"""Do the harness's senders from outside write what they say, and never take silence for an answer? Against the product's own readers."""
+"""Do the harness's senders from outside write what they say, and never take silence for an answer? Against
+the product's own readers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ import pytest
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import Input
 from tests.harness.file_sender import FileSender, parquet_rows
-from tests.harness.http_sender import DELIMITED, JSON_LINES, HttpSender, Place, delimited, json_lines, read_answers, refusal
+from tests.harness.http_sender import (
+    DELIMITED,
+    JSON_LINES,
+    HttpSender,
+    Place,
+    delimited,
+    json_lines,
+    read_answers,
+    refusal,
+)
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.loading import load, read_ledger
 from tests.harness.payload import digest, payload
@@ -25,7 +35,10 @@ LIMIT = 2**20
 
 
 def digests(inputs: list[Input]) -> list[str]:
-    return [digest(item.record.key, item.record.value, item.record.headers, item.record.timestamp_us or 0) for item in inputs]
+    return [
+        digest(item.record.key, item.record.value, item.record.headers, item.record.timestamp_us or 0)
+        for item in inputs
+    ]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "protobuf"])
@@ -35,7 +48,9 @@ def test_the_product_reads_what_they_write(form: str) -> None:
     if form == "jsonl":
         found = list(read_inputs(io.BytesIO(json_lines(places, contents)), "jsonl", "alpha", False, LIMIT))
     elif form == "parquet":
-        found = list(read_inputs(io.BytesIO(parquet_rows(places, contents)), "parquet", "alpha", False, LIMIT))
+        found = list(
+            read_inputs(io.BytesIO(parquet_rows(places, contents)), "parquet", "alpha", False, LIMIT)
+        )
     else:
         found = list(read_messages(io.BytesIO(delimited(places, contents)), "alpha", LIMIT))
     assert digests(found) == [content.digest for content in contents]
@@ -71,17 +86,38 @@ class Server(BaseHTTPRequestHandler):
     ("answer", "outcome", "new_order"),
     [
         ((200, JSON_LINES, b'{"topic":"alpha","partition":0,"offset":7}\n'), "ok", False),
-        ((500, JSON_LINES, b'{"topic":"alpha","partition":0,"offset":null,"outcome":"unknown","error":"e"}\n'), "unknown", True),
-        ((503, JSON_LINES, b'{"topic":"alpha","partition":0,"offset":null,"outcome":"failed","error":"e"}\n'), "failed", False),
+        (
+            (
+                500,
+                JSON_LINES,
+                b'{"topic":"alpha","partition":0,"offset":null,"outcome":"unknown","error":"e"}\n',
+            ),
+            "unknown",
+            True,
+        ),
+        (
+            (
+                503,
+                JSON_LINES,
+                b'{"topic":"alpha","partition":0,"offset":null,"outcome":"failed","error":"e"}\n',
+            ),
+            "failed",
+            False,
+        ),
         ((429, "application/json", b'{"error":{"type":"RetryLater","message":"no room"}}'), "failed", False),
         ((500, "application/json", b'{"error":{"type":"OutcomeUnknown","message":"?"}}'), "unknown", True),
         ((502, "text/html", b"<p>bad gateway"), "unknown", True),
         (None, None, True),
     ],
 )
-def test_what_an_answer_means(answer: tuple[int, str, bytes] | None, outcome: str | None, new_order: bool, tmp_path: Path) -> None:
+def test_what_an_answer_means(
+    answer: tuple[int, str, bytes] | None, outcome: str | None, new_order: bool, tmp_path: Path
+) -> None:
     handler = type("One", (Server,), {"answers": [answer, answer], "asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, LedgerFile(tmp_path, "worker-v0-0", 0.0) as ledger:
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        LedgerFile(tmp_path, "worker-v0-0", 0.0) as ledger,
+    ):
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         host, port = server.server_address[:2]
@@ -101,7 +137,9 @@ def test_what_an_answer_means(answer: tuple[int, str, bytes] | None, outcome: st
 def test_nobody_at_the_port_means_that_nothing_was_sent(tmp_path: Path) -> None:
     with socket.socket() as unused, LedgerFile(tmp_path, "worker-v0-0", 0.0) as ledger:
         unused.bind(("127.0.0.1", 0))
-        sender = HttpSender(ledger, SEED, "v0.0-http-protobuf", "http-protobuf", unused.getsockname(), {"alpha": 1}, 5)
+        sender = HttpSender(
+            ledger, SEED, "v0.0-http-protobuf", "http-protobuf", unused.getsockname(), {"alpha": 1}, 5
+        )
         sender.burst()
     assert {attempt.outcome for attempt in load_attempts(tmp_path)} == {"failed"}
     assert DELIMITED == "application/x-protobuf"
@@ -138,5 +176,12 @@ def test_a_dropped_file_is_in_the_ledger_before_it_has_its_name(kind: Any, tmp_p
 def load_attempts(folder: Path) -> list[Any]:
     """What the visitor's ledger says, with a run's ledger around it."""
     with LedgerFile(folder, "run", 0.0) as run:
-        run.write("run", format=1, seed=SEED, topics={"alpha": {"partitions": 1, "table": None}}, faults=[], rounds=0)
+        run.write(
+            "run",
+            format=1,
+            seed=SEED,
+            topics={"alpha": {"partitions": 1, "table": None}},
+            faults=[],
+            rounds=0,
+        )
     return list(load(folder).attempts)

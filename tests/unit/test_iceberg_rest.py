@@ -24,13 +24,23 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-SIGNED = {"rest.sigv4-enabled": "true", "rest.signing-region": "x", "client.access-key-id": "a", "client.secret-access-key": "b"}
+SIGNED = {
+    "rest.sigv4-enabled": "true",
+    "rest.signing-region": "x",
+    "client.access-key-id": "a",
+    "client.secret-access-key": "b",
+}
 
 
-@pytest.mark.parametrize("credential", [{}, {"credential": "id:secret"}, SIGNED], ids=["configuration", "token", "signed"])
+@pytest.mark.parametrize(
+    "credential", [{}, {"credential": "id:secret"}, SIGNED], ids=["configuration", "token", "signed"]
+)
 def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credential: dict[str, str]) -> None:
-    """A catalog with a credential asks for a token before anything else; pyiceberg sends a signed request eleven times."""
-    tables = IcebergTables("lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), RemoteLimits(TIMEOUT_S))
+    """A catalog with a credential asks for a token before anything else; pyiceberg sends a signed request
+    eleven times."""
+    tables = IcebergTables(
+        "lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), RemoteLimits(TIMEOUT_S)
+    )
     found: list[object] = []
 
     def load() -> None:

@@ -37,7 +37,12 @@ def test_created_once_and_found_again() -> None:
 def test_a_table_that_somebody_else_made_at_the_same_moment_is_taken() -> None:
     class Racing(MemoryTables):
         def create(
-            self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+            self,
+            identifier: Identifier,
+            location: str,
+            schema_json: str,
+            granularity: Granularity,
+            properties: Mapping[str, str],
         ) -> TableView:
             super().create(identifier, location, schema_json, granularity, properties)
             return super().create(identifier, location, schema_json, granularity, properties)
@@ -116,7 +121,9 @@ def test_failpoints_around_the_creation() -> None:
     assert tables.load(IDENTIFIER) == ensure_table(tables, TARGET, None, schema_json())
 
 
-@pytest.mark.parametrize("name", ["flights", "../../evil.t", "a..b", "a.b/c", ".a", "a.", "a.b c", "", "a.-b"])
+@pytest.mark.parametrize(
+    "name", ["flights", "../../evil.t", "a..b", "a.b/c", ".a", "a.", "a.b c", "", "a.-b"]
+)
 def test_names_that_could_leave_the_warehouse_are_refused(name: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"namespace\.table"):
         parse_identifier(name)

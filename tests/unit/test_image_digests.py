@@ -1,4 +1,5 @@
-"""Every image that others made is named by its digest, in the Dockerfile and in the compose files: a tag can name other bytes tomorrow."""
+"""Every image that others made is named by its digest, in the Dockerfile and in the compose files: a tag can
+name other bytes tomorrow."""
 
 from __future__ import annotations
 
@@ -35,8 +36,16 @@ def from_compose(text: str) -> Iterator[str]:
 
 
 def found() -> list[tuple[str, str]]:
-    images = [(path, image) for path in DEPLOY.rglob("Dockerfile") for image in from_dockerfile(path.read_text(encoding="utf-8"))]
-    images += [(path, image) for path in DEPLOY.rglob("compose*.yaml") for image in from_compose(path.read_text(encoding="utf-8"))]
+    images = [
+        (path, image)
+        for path in DEPLOY.rglob("Dockerfile")
+        for image in from_dockerfile(path.read_text(encoding="utf-8"))
+    ]
+    images += [
+        (path, image)
+        for path in DEPLOY.rglob("compose*.yaml")
+        for image in from_compose(path.read_text(encoding="utf-8"))
+    ]
     return [(str(path.relative_to(DEPLOY)), image) for path, image in images]
 
 
@@ -54,6 +63,9 @@ def test_one_tag_has_one_digest() -> None:
     assert {tag for tag, known in digests.items() if len(known) > 1} == set()
 
 
-@pytest.mark.parametrize("line", ["FROM python:3.11.14-slim-bookworm", "FROM --platform=linux/amd64 python:3.11 AS build", "FROM python"])
+@pytest.mark.parametrize(
+    "line",
+    ["FROM python:3.11.14-slim-bookworm", "FROM --platform=linux/amd64 python:3.11 AS build", "FROM python"],
+)
 def test_an_image_without_a_digest_is_found(line: str) -> None:
     assert [image for image in from_dockerfile(f"{line}\nFROM build") if not PINNED.fullmatch(image)] != []

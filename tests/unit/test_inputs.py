@@ -23,7 +23,10 @@ def read(data: bytes, form: InputFormat, topic: str | None = None, text: bool = 
 
 def test_json_lines_skip_empty_lines_but_count_them() -> None:
     data = b'\xef\xbb\xbf{"topic": "t", "value": "YQ=="}\r\n\n  \n{"topic": "u", "value": null}'
-    assert [(item.topic, item.record.value, item.where) for item in read(data, "jsonl")] == [("t", b"a", "line 1"), ("u", None, "line 4")]
+    assert [(item.topic, item.record.value, item.where) for item in read(data, "jsonl")] == [
+        ("t", b"a", "line 1"),
+        ("u", None, "line 4"),
+    ]
 
 
 def test_lines_before_a_bad_one_are_read() -> None:
@@ -71,7 +74,9 @@ def test_delimited_input_reads_a_pipe_that_gives_little() -> None:
         def read(self, size: int | None = -1, /) -> bytes:
             return super().read(min(size or 0, 2))
 
-    assert [i.record.value for i in read_inputs(Dripping(b"\x05hello"), "delimited", "t", False, LIMIT)] == [b"hello"]
+    assert [i.record.value for i in read_inputs(Dripping(b"\x05hello"), "delimited", "t", False, LIMIT)] == [
+        b"hello"
+    ]
 
 
 def test_options_that_do_not_go_together() -> None:
@@ -117,7 +122,10 @@ def test_parquet_rows() -> None:
         ({"value": VALUES, "from": ["a", "b"]}, "unknown column 'from'"),
         ({"value": ["a", "b"]}, "column 'value' is of type string; it must be binary"),
         ({"value": VALUES, "key": [1, 2]}, "column 'key' is of type int64; it must be binary"),
-        ({"value": VALUES, "timestamp": pa.array([1, 2], pa.timestamp("us"))}, "must be a timestamp with a time zone"),
+        (
+            {"value": VALUES, "timestamp": pa.array([1, 2], pa.timestamp("us"))},
+            "must be a timestamp with a time zone",
+        ),
         ({"value": VALUES, "headers": pa.array([["a"], []])}, "must be a list of struct"),
         ({"value": VALUES, "partition": ["0", "1"]}, "must be an integer"),
         ({"value": VALUES, "topic": pa.array(["t", None])}, "row 1: the field 'topic' is missing"),
@@ -129,7 +137,9 @@ def test_bad_parquet_input_is_refused(columns: dict[str, Any], why: str) -> None
 
 
 def test_parquet_rows_keep_the_rules_of_records() -> None:
-    headers = pa.array([[{"key": None, "value": b""}]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    headers = pa.array(
+        [[{"key": None, "value": b""}]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    )
     with pytest.raises(RecordRefused, match="row 0: the name of header 0 is of type NoneType"):
         read(parquet({"value": VALUES[:1], "headers": headers}), "parquet", "t")
     late = pa.array([2**62], TIMESTAMP)

@@ -24,11 +24,21 @@ def folded(*entries: bytes) -> IntakeFold:
 
 def state_of(fold: IntakeFold) -> object:
     tps = [(topic.topic_id, p) for topic in fold.topics_by_id.values() for p in range(topic.partitions)]
-    return fold.next_index, fold.tick_us, fold.newest_us, dict(fold.topics_by_name), {tp: tuple(fold.segments(tp)) for tp in tps}
+    return (
+        fold.next_index,
+        fold.tick_us,
+        fold.newest_us,
+        dict(fold.topics_by_name),
+        {tp: tuple(fold.segments(tp)) for tp in tps},
+    )
 
 
 def test_offsets_follow_the_order_of_entries() -> None:
-    fold = folded(declared(1, "a", 2), named("f1", [Run(A, 0, rows=3), Run(A, 1, rows=2)]), named("f2", [Run(A, 1, rows=4)]))
+    fold = folded(
+        declared(1, "a", 2),
+        named("f1", [Run(A, 0, rows=3), Run(A, 1, rows=2)]),
+        named("f2", [Run(A, 1, rows=4)]),
+    )
     assert [(s.file.key, s.base, s.end) for s in fold.segments((A, 1))] == [("f1", 0, 2), ("f2", 2, 6)]
     assert (fold.next_offset((A, 0)), fold.stable_offset((A, 1))) == (3, 6)
 
@@ -121,7 +131,14 @@ def test_unknown_partitions_are_not_found() -> None:
 
 
 _RUNS = st.lists(
-    st.builds(Run, st.sampled_from([A, B]), st.integers(0, 2), st.integers(1, 5), st.integers(0, 100), st.integers(1, 50)),
+    st.builds(
+        Run,
+        st.sampled_from([A, B]),
+        st.integers(0, 2),
+        st.integers(1, 5),
+        st.integers(0, 100),
+        st.integers(1, 50),
+    ),
     min_size=1,
     max_size=5,
 )
@@ -146,7 +163,8 @@ def test_the_fold_agrees_with_a_naive_model(steps: list[int | list[Run]]) -> Non
             ingest = rows.setdefault(tp, [])
             floor = max([tick, *ingest])
             expected.setdefault(tp, []).append((len(ingest), run.rows, floor))
-            # The naive model knows one thing of a segment's times: its newest, which the last row has at the latest.
+            # The naive model knows one thing of a segment's times: its newest, which the last row has at the
+            # latest.
             ingest.extend([max(floor, run.accept_max_us)] * run.rows)
     for tp, segments in expected.items():
         assert [(s.base, s.rows, s.floor_us) for s in fold.segments(tp)] == segments

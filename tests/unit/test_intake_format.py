@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.runtime.ids import TopicId
-from intake.format import FOOTER_TAIL_BYTES, INTAKE_SCHEMA, SegmentRows, footer_length, footer_sha256, write_intake_file
+from intake.format import (
+    FOOTER_TAIL_BYTES,
+    INTAKE_SCHEMA,
+    SegmentRows,
+    footer_length,
+    footer_sha256,
+    write_intake_file,
+)
 
 TOPIC = TopicId("a" * 32)
 
@@ -38,7 +45,9 @@ def segment(partition: int, rows: int, raw_bytes: int) -> SegmentRows:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 40)), min_size=1, max_size=12), st.integers(1, 60))
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 40)), min_size=1, max_size=12), st.integers(1, 60)
+)
 def test_round_trip(runs: list[tuple[int, int]], row_group_bytes: int) -> None:
     table = table_of(sum(rows for rows, _ in runs))
     segments = [segment(number, rows, size) for number, (rows, size) in enumerate(runs)]

@@ -32,7 +32,12 @@ def path_with(folder: Path) -> dict[str, str]:
 def test_java_in_path(tmp_path: Path) -> None:
     program = pretend(tmp_path, OPENJDK_17)
     found = require_java(path_with(tmp_path))
-    assert (found.executable, found.major, found.version, found.tested) == (program, 17, 'openjdk version "17.0.15" 2025-04-15', True)
+    assert (found.executable, found.major, found.version, found.tested) == (
+        program,
+        17,
+        'openjdk version "17.0.15" 2025-04-15',
+        True,
+    )
 
 
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
@@ -63,11 +68,18 @@ def test_versions_as_vendors_print_them(tmp_path: Path, said: str, major: int) -
 
 
 @pytest.mark.parametrize(
-    ("said", "major"), [('openjdk version "1.8.0_392"', 8), ('openjdk version "11.0.21"', 11), ('openjdk version "25" 2025-09-16', 25)]
+    ("said", "major"),
+    [
+        ('openjdk version "1.8.0_392"', 8),
+        ('openjdk version "11.0.21"', 11),
+        ('openjdk version "25" 2025-09-16', 25),
+    ],
 )
 def test_an_unsupported_version_is_named(tmp_path: Path, said: str, major: int) -> None:
     program = pretend(tmp_path, said)
-    with pytest.raises(JavaUnfit, match=rf"{program} is Java {major} .*Spark needs Java 17 or 21; install a Java runtime"):
+    with pytest.raises(
+        JavaUnfit, match=rf"{program} is Java {major} .*Spark needs Java 17 or 21; install a Java runtime"
+    ):
         require_java(path_with(tmp_path))
 
 
@@ -88,7 +100,10 @@ def test_no_java_says_what_to_install(tmp_path: Path) -> None:
 
 def test_a_java_home_without_java_is_not_passed_over(tmp_path: Path) -> None:
     pretend(tmp_path, OPENJDK_17)
-    with pytest.raises(JavaUnfit, match=r"JAVA_HOME is /nowhere, but there is no program /nowhere/bin/java; correct or unset JAVA_HOME"):
+    with pytest.raises(
+        JavaUnfit,
+        match=r"JAVA_HOME is /nowhere, but there is no program /nowhere/bin/java; correct or unset JAVA_HOME",
+    ):
         require_java({**path_with(tmp_path), "JAVA_HOME": "/nowhere"})
 
 

@@ -103,7 +103,9 @@ def test_wrong_number_of_rows(count: int) -> None:
     assert f"has {count} rows by the table, its name means 10" in (found.why or "")
 
 
-@pytest.mark.parametrize("bounds", [{"offset_min": 11}, {"offset_max": 20}, {"partition_min": 1, "partition_max": 1}])
+@pytest.mark.parametrize(
+    "bounds", [{"offset_min": 11}, {"offset_max": 20}, {"partition_min": 1, "partition_max": 1}]
+)
 def test_bounds_that_contradict_the_name(bounds: dict[str, int]) -> None:
     assert one([WHOLE[0], archive(10, 20, **bounds), WHOLE[2]]).verdict == "invalid"
 
@@ -236,7 +238,9 @@ def test_foreign_file_concerns_only_the_partitions_of_its_bounds() -> None:
     files = [archive(0, 5, 0), archive(0, 5, 1), foreign(None, unread="x", partition_min=1, partition_max=1)]
     partitions = (PartitionView(0, 0, 5, 5, 5), PartitionView(1, 0, 5, 5, 5))
     state = TableState("t", 1, {0: 5, 1: 5}, None, tuple(files))
-    assert [found.verdict for found in judge_topic(TopicView("orders", TOPIC, "iceberg", partitions, state))] == ["valid", "unknown"]
+    assert [
+        found.verdict for found in judge_topic(TopicView("orders", TOPIC, "iceberg", partitions, state))
+    ] == ["valid", "unknown"]
 
 
 def test_removed_by_somebody_else() -> None:
@@ -250,7 +254,9 @@ def test_a_removal_does_not_explain_what_came_after_it() -> None:
     for below, verdict in (({0: 14}, "valid"), ({0: 13}, "invalid"), ({}, "invalid"), (None, "valid")):
         found = one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2, below=below),))
         assert (found.verdict, bool(found.missing)) == (verdict, verdict == "invalid"), (below, found.why)
-    assert "came before offsets 12 to 13" in (one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2, below={}),)).why or "")
+    assert "came before offsets 12 to 13" in (
+        one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2, below={}),)).why or ""
+    )
     earlier_and_later = (Removal(98, 1, below={0: 5}), Removal(99, 1, below={0: 20}))
     assert one([foreign({0: ((0, 12), (14, 30))})], removals=earlier_and_later).verdict == "valid"
 
@@ -267,7 +273,9 @@ def test_fewer_missing_than_removed() -> None:
 def test_which_partitions_rows_were_removed_from_is_not_told_to_who_looks_at_some_of_them() -> None:
     """As many may be lost here as were removed from the partitions that nobody looked at."""
     for lost, removed, verdict in ((2, 2, "unknown"), (2, 5, "unknown"), (3, 2, "invalid"), (0, 2, "valid")):
-        state = TableState("t", 7, {0: 30, 1: 30}, None, (foreign({0: ((0, 12), (12 + lost, 30))}),), (Removal(99, removed),))
+        state = TableState(
+            "t", 7, {0: 30, 1: 30}, None, (foreign({0: ((0, 12), (12 + lost, 30))}),), (Removal(99, removed),)
+        )
         partition = PartitionView(0, 0, 40, 40, 30)
         (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (partition,), state, count=2))
         assert (found.verdict, found.removed) == (verdict, ()), (lost, removed, found.why)
@@ -284,11 +292,16 @@ def test_rows_that_others_added_and_took_out_again_are_not_missed() -> None:
         (5, 5, 3, "invalid"),
     ):
         left = foreign({0: ((0, 12), (12 + missing, 30))})
-        assert one([left], removals=(Removal(99, removed),), additions=added).verdict == verdict, (missing, removed, added)
+        assert one([left], removals=(Removal(99, removed),), additions=added).verdict == verdict, (
+            missing,
+            removed,
+            added,
+        )
 
 
 def test_rows_of_others_that_are_still_there_explain_nothing() -> None:
-    """Whether they stand at offsets of ours, in gaps, or have no place at all: only what came and went is taken off what was removed."""
+    """Whether they stand at offsets of ours, in gaps, or have no place at all: only what came and went is
+    taken off what was removed."""
     erased: tuple[Range, ...] = ((0, 12), (14, 30))
     for strange, unplaced, added, removed, explained in (
         ((), 0, 0, 2, True),
@@ -301,15 +314,24 @@ def test_rows_of_others_that_are_still_there_explain_nothing() -> None:
         ((), 0, 3, 5, True),
         (((3, 6),), 0, 0, 2, True),
     ):
-        files = [foreign({0: erased}), foreign({0: strange}, record_count=unplaced + sum(high - low for low, high in strange))]
+        files = [
+            foreign({0: erased}),
+            foreign({0: strange}, record_count=unplaced + sum(high - low for low, high in strange)),
+        ]
         found = one(files, removals=(Removal(99, removed),), additions=added)
         assert (found.removed == ((12, 14),)) is explained, (strange, unplaced, added, removed, found.why)
         assert found.verdict == ("valid" if explained and not strange else "invalid"), found.why
 
 
 def test_where_retention_has_passed_part_of_a_removal_nothing_is_called_lost() -> None:
-    """Rows 1 and 7 were erased, the start is 5: whether 7 was one of them, the numbers do not say. More than were removed is a loss."""
-    for missing, removed, added, verdict in ((1, 2, 0, "unknown"), (2, 2, 0, "valid"), (3, 2, 0, "invalid"), (1, 1, 2, "unknown")):
+    """Rows 1 and 7 were erased, the start is 5: whether 7 was one of them, the numbers do not say. More than
+    were removed is a loss."""
+    for missing, removed, added, verdict in (
+        (1, 2, 0, "unknown"),
+        (2, 2, 0, "valid"),
+        (3, 2, 0, "invalid"),
+        (1, 1, 2, "unknown"),
+    ):
         left = foreign({0: ((5, 7), (7 + missing, 30))})
         found = one([left], start=5, removals=(Removal(99, removed),), additions=added)
         assert found.verdict == verdict, (missing, removed, added, found.why)
@@ -318,8 +340,14 @@ def test_where_retention_has_passed_part_of_a_removal_nothing_is_called_lost() -
 def test_what_has_expired_is_named_as_such() -> None:
     removals = (Removal(99, 1), Removal(98, 1, expired=(97, 98)))
     found = one([foreign({0: ((0, 12), (14, 30))})], removals=removals)
-    assert found.why == "offsets 12 to 13 were removed by somebody else's snapshot 99, 98 (which has expired), 97 (which has expired)"
-    hidden = one([foreign({0: ((0, 12), (14, 30))})], removals=removals, removed={0: ((12, 14),)}, removed_by=(98, 99))
+    assert (
+        found.why
+        == "offsets 12 to 13 were removed by somebody else's snapshot 99, 98 (which has expired), 97 "
+        "(which has expired)"
+    )
+    hidden = one(
+        [foreign({0: ((0, 12), (14, 30))})], removals=removals, removed={0: ((12, 14),)}, removed_by=(98, 99)
+    )
     assert "snapshot 99, 98 (which has expired)" in (hidden.why or "")
 
 
@@ -337,7 +365,8 @@ def test_without_knowing_what_expired_snapshots_changed_nothing_that_is_missing_
 
 
 def test_rows_that_were_hidden_and_compacted_away_are_not_missed() -> None:
-    """A compaction takes hidden rows out of the data files and says nothing of it; what nobody hid is lost all the same."""
+    """A compaction takes hidden rows out of the data files and says nothing of it; what nobody hid is lost
+    all the same."""
     for missing, removals, verdict in (
         (1, (Removal(99, 0, 1),), "valid"),
         (2, (Removal(99, 0, 1),), "invalid"),
@@ -371,7 +400,9 @@ def test_what_is_there_too_often_may_be_what_delete_files_hide() -> None:
 
 
 def test_catalog_that_is_down() -> None:
-    view = TopicView("orders", TOPIC, "iceberg", (PartitionView(0, 0, 9, 9, 5),), unreadable="the catalog does not answer")
+    view = TopicView(
+        "orders", TOPIC, "iceberg", (PartitionView(0, 0, 9, 9, 5),), unreadable="the catalog does not answer"
+    )
     (found,) = judge_topic(view)
     assert (found.verdict, found.why) == ("unknown", "the catalog does not answer")
 

@@ -1,7 +1,8 @@
-"""Every combination of faults and foreign hands: is nothing faulty ever called valid, and nothing sound invalid?
+"""Every combination of faults and foreign hands: is nothing faulty ever called valid, and nothing sound
+invalid?
 
-A small world of two partitions whose truth is computed row by row, in a way that shares nothing with the judge: from the rows that an
-engine would read.
+A small world of two partitions whose truth is computed row by row, in a way that shares nothing with the
+judge: from the rows that an engine would read.
 """
 
 from __future__ import annotations
@@ -64,7 +65,13 @@ class World:
         )
         told = None if self.told is None else {0: self.told, 1: WATERMARK}
         state = TableState(
-            "t", 7, told, None if told is not None else "rolled back", self.files, self.removals, has_deletes=self.has_deletes
+            "t",
+            7,
+            told,
+            None if told is not None else "rolled back",
+            self.files,
+            self.removals,
+            has_deletes=self.has_deletes,
         )
         return judge_topic(TopicView("orders", TOPIC, "iceberg", places, state))
 
@@ -75,7 +82,10 @@ SOUND = World(tuple(archive(partition, base, base + 10) for partition in (0, 1) 
 def changed(world: World, base: int, **changes: object) -> World:
     """The world with another view of partition 0's archive that begins at `base`."""
     name = f"0/{base}-{base + 10}"
-    return replace(world, files=tuple(replace(file, **changes) if file.path == name else file for file in world.files))  # type: ignore[arg-type]
+    return replace(
+        world,
+        files=tuple(replace(file, **changes) if file.path == name else file for file in world.files),  # type: ignore[arg-type]
+    )
 
 
 def added(world: World, *files: FileView) -> World:
@@ -115,7 +125,9 @@ FAULTS: dict[str, Change] = {
     "foreign file unread, of no partition": lambda world: added(
         world, FileView("f7", 5, 10, 10, partition_min=9, partition_max=9, unread="no")
     ),
-    "foreign file with another count": lambda world: added(world, replace(foreign({0: ()}, "f8"), record_count=3)),
+    "foreign file with another count": lambda world: added(
+        world, replace(foreign({0: ()}, "f8"), record_count=3)
+    ),
     "foreign file gone": lambda world: added(world, FileView("f9", 0, 10, None)),
     "delete files": lambda world: replace(world, has_deletes=True),
     "removal that nothing is missing of": lambda world: replace(world, removals=(Removal(9, 3),)),
@@ -129,16 +141,25 @@ PEACEFUL: dict[str, Change] = {
     "order": lambda world: replace(world, files=world.files[::-1]),
     "backlog pending": lambda world: replace(world, pending=((30, 40),)),
     "no bounds": lambda world: replace(
-        world, files=tuple(replace(f, offset_min=None, offset_max=None, partition_min=None, partition_max=None) for f in world.files)
+        world,
+        files=tuple(
+            replace(f, offset_min=None, offset_max=None, partition_min=None, partition_max=None)
+            for f in world.files
+        ),
     ),
     "foreign file without rows": lambda world: added(world, foreign({}, "empty")),
-    "intake lost that is archived": lambda world: replace(world, lost=(Lost(3, 30, "intake file x is gone"),)),
+    "intake lost that is archived": lambda world: replace(
+        world, lost=(Lost(3, 30, "intake file x is gone"),)
+    ),
 }
 
 
 def mends(names: tuple[str, ...]) -> bool:
-    """Combinations in which one fault explains another: the missing rows are those that somebody removed, or were never promised."""
-    return "removal that nothing is missing of" in names and any("missing" in name or "rows" in name for name in names)
+    """Combinations in which one fault explains another: the missing rows are those that somebody removed, or
+    were never promised."""
+    return "removal that nothing is missing of" in names and any(
+        "missing" in name or "rows" in name for name in names
+    )
 
 
 def test_sound_worlds_are_valid() -> None:
@@ -223,6 +244,8 @@ def test_random_worlds_get_the_verdict_that_counting_rows_gives(seed: int) -> No
             assert found.why
         missing = {offset for low, high in found.missing for offset in range(low, high)}
         assert missing == set(range(end)) - set(rows)
-        assert {offset for low, high in found.doubled for offset in range(low, high)} == {o for o, n in rows.items() if n > 1}
+        assert {offset for low, high in found.doubled for offset in range(low, high)} == {
+            o for o, n in rows.items() if n > 1
+        }
         seen[found.verdict] += 1
     assert min(seen[verdict] for verdict in ("valid", "invalid", "unknown")) > 20, seen

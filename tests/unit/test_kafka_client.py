@@ -39,9 +39,24 @@ def test_nothing_of_a_partition_comes_behind_its_error() -> None:
     broken: set[Place] = set()
     polled = Polled()
     end, damaged = KafkaError._PARTITION_EOF, KafkaError._BAD_MSG
-    said: list[Any] = [Said(3, topic="u"), Said(4), Said(5, damaged), Said(4, topic="u"), Said(10), Said(12, end), Said(5, end, "u")]
-    assert [(one.topic(), one.offset()) for one in _sound(said, polled, broken)] == [("u", 3), ("t", 4), ("u", 4)]
-    assert (polled.ends, [(one.place, one.trouble) for one in polled.stopped]) == ({("u", 0): 5}, [(("t", 0), "damaged")])
+    said: list[Any] = [
+        Said(3, topic="u"),
+        Said(4),
+        Said(5, damaged),
+        Said(4, topic="u"),
+        Said(10),
+        Said(12, end),
+        Said(5, end, "u"),
+    ]
+    assert [(one.topic(), one.offset()) for one in _sound(said, polled, broken)] == [
+        ("u", 3),
+        ("t", 4),
+        ("u", 4),
+    ]
+    assert (polled.ends, [(one.place, one.trouble) for one in polled.stopped]) == (
+        {("u", 0): 5},
+        [(("t", 0), "damaged")],
+    )
     later: list[Any] = [Said(13), Said(6, topic="u")]
     assert [one.topic() for one in _sound(later, Polled(), broken)] == ["u"], "neither in later polls"
 
@@ -56,7 +71,10 @@ def answered(value: object) -> Future[Any]:
 
 
 def test_one_question_without_an_answer_leaves_the_others() -> None:
-    leaderless, away = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)), KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
+    leaderless, away = (
+        KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)),
+        KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC)),
+    )
     answers = _Answers[str](1.0)
     answers.hear("a", answered(leaderless), "a")
     answers.hear("b", answered(away), "b")
@@ -67,7 +85,8 @@ def test_one_question_without_an_answer_leaves_the_others() -> None:
 
 
 class Fetched:
-    """What the library has fetched, in place of a consumer; and of the administrative client, which is only polled."""
+    """What the library has fetched, in place of a consumer; and of the administrative client, which is only
+    polled."""
 
     def __init__(self, *messages: Message[Any, Any]) -> None:
         self._left = list(messages)
@@ -84,7 +103,9 @@ class Fetched:
         pass
 
 
-def message(topic: str, partition: int, offset: int, value: bytes | None = b"v", epoch: int = 1, **more: Any) -> Message[Any, Any]:
+def message(
+    topic: str, partition: int, offset: int, value: bytes | None = b"v", epoch: int = 1, **more: Any
+) -> Message[Any, Any]:
     given = {"key": b"k%d" % offset, "timestamp": (1, 100 + offset)} | more
     return Message(topic=topic, partition=partition, offset=offset, value=value, leader_epoch=epoch, **given)
 
@@ -99,15 +120,22 @@ def polled(fetched: Fetched, records_max: int = 100) -> Polled:
     return found
 
 
-def test_a_poll_takes_portions_until_its_time_is_over_and_then_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_takes_portions_until_its_time_is_over_and_then_what_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
     headers = [("h", b"1")]
-    fetched = Fetched(*(message("t", 0, offset, headers=headers if offset == 3 else None) for offset in range(5)))
+    fetched = Fetched(
+        *(message("t", 0, offset, headers=headers if offset == 3 else None) for offset in range(5))
+    )
     found = polled(fetched)
     assert fetched.asked == [(2, 0.5), (2, 0.2), (2, 0.0)]
     assert not found.more, "the last portion was not full"
     assert (found.topics, found.partitions, found.offsets) == (["t"] * 5, [0] * 5, [0, 1, 2, 3, 4])
-    assert (found.timestamps_ms, found.keys) == ([100, 101, 102, 103, 104], [b"k0", b"k1", b"k2", b"k3", b"k4"])
+    assert (found.timestamps_ms, found.keys) == (
+        [100, 101, 102, 103, 104],
+        [b"k0", b"k1", b"k2", b"k3", b"k4"],
+    )
     assert (found.values, found.headers) == ([b"v"] * 5, [None, None, None, headers, None])
     fetched = Fetched(*(message("t", 0, offset) for offset in range(5)))
     found = polled(fetched, records_max=3)
@@ -119,7 +147,14 @@ def test_a_poll_takes_portions_until_its_time_is_over_and_then_what_is_there(mon
 def test_a_poll_takes_no_further_portion_of_large_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
     monkeypatch.setattr(kafka_client, "POLL_BYTES_MAX", 20)
-    found = polled(Fetched(*(message("t", 0, offset, value) for offset, value in enumerate([b"x" * 5, None, b"x" * 15, b"x", b"x"]))))
+    found = polled(
+        Fetched(
+            *(
+                message("t", 0, offset, value)
+                for offset, value in enumerate([b"x" * 5, None, b"x" * 15, b"x", b"x"])
+            )
+        )
+    )
     assert (found.offsets, found.more) == ([0, 1, 2, 3], True)
 
 
@@ -127,15 +162,24 @@ def test_an_epoch_is_that_of_the_last_record_of_each_partition(monkeypatch: pyte
     monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 5)
     found = polled(
         Fetched(
-            *[message("t", 0, 0, epoch=1), message("u", 0, 0, epoch=2), message("t", 0, 1, epoch=3), message("t", 1, 0, epoch=4)],
+            *[
+                message("t", 0, 0, epoch=1),
+                message("u", 0, 0, epoch=2),
+                message("t", 0, 1, epoch=3),
+                message("t", 1, 0, epoch=4),
+            ],
             message("u", 1, 0, epoch=4),
             *[message("t", 0, 2, epoch=6), message("t", 1, 1, epoch=-1), message("t", 2, 0, epoch=7)],
         )
     )
-    assert found.epochs == {("t", 0): 6, ("u", 0): 2, ("u", 1): 4, ("t", 2): 7}, "of the partition whose last record has none, none"
+    assert found.epochs == {("t", 0): 6, ("u", 0): 2, ("u", 1): 4, ("t", 2): 7}, (
+        "of the partition whose last record has none, none"
+    )
 
 
-def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def headers(one: Message[Any, Any]) -> Any:
         if one.offset() in (1, 3):
             raise UnicodeError  # what the library says; a message like that cannot be made here
@@ -144,11 +188,15 @@ def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(mo
     monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
     monkeypatch.setattr(kafka_client, "_HEADERS", headers)
     found = polled(Fetched(*(message("t", 0, offset) for offset in range(5))))
-    assert (sorted(found.broken), found.headers) == ([1, 3], [[("h", b"0")], None, [("h", b"2")], None, [("h", b"4")]])
+    assert (sorted(found.broken), found.headers) == (
+        [1, 3],
+        [[("h", b"0")], None, [("h", b"2")], None, [("h", b"4")]],
+    )
 
 
 def test_a_record_without_a_timestamp_has_none_whatever_number_stands_there() -> None:
-    """The oldest formats have no timestamp: the library gives the kind 0 (not available) and any number, newer ones give -1."""
+    """The oldest formats have no timestamp: the library gives the kind 0 (not available) and any number,
+    newer ones give -1."""
     given = [(0, 0), (0, 5), (0, -1), (1, -1), (1, 7), (2, 8), (1, 0)]
     found = polled(Fetched(*(message("t", 0, offset, timestamp=one) for offset, one in enumerate(given))))
     assert found.timestamps_ms == [-1, -1, -1, -1, 7, 8, 0]

@@ -29,7 +29,9 @@ def closed() -> str:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [one for one in caplog.records if "kafka client" in one.getMessage() and one.levelno >= logging.INFO]
+    return [
+        one for one in caplog.records if "kafka client" in one.getMessage() and one.levelno >= logging.INFO
+    ]
 
 
 def repeated(caplog: pytest.LogCaptureFixture) -> int:
@@ -53,7 +55,8 @@ def test_a_cluster_that_is_away_is_a_few_lines(closed: str, caplog: pytest.LogCa
 
 
 def test_a_line_carries_the_time_at_which_it_happened(closed: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A question waits for two seconds, in which the connection is refused at once; the line must not wait as long."""
+    """A question waits for two seconds, in which the connection is refused at once; the line must not wait as
+    long."""
     settings = KafkaSourceSettings.model_validate({"brokers": closed, "topics": "t", "request_timeout": 3})
     client = KafkaClient(settings, SystemClock())
     began_s = time.time()
@@ -65,7 +68,9 @@ def test_a_line_carries_the_time_at_which_it_happened(closed: str, caplog: pytes
     assert lines(caplog)[0].created - began_s < 2.0, "and the line was there before its end"
 
 
-def test_an_idle_publisher_reports_a_broker_that_is_away_once(closed: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_publisher_reports_a_broker_that_is_away_once(
+    closed: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "intake.sources.kafka.client_log")
     topic = KafkaTopic(ControlTopicSettings(brokers=closed, topic="events"), SystemClock())
     deadline = time.monotonic() + 30
@@ -81,9 +86,16 @@ def test_the_same_kind_of_line_is_logged_once_and_counted(caplog: pytest.LogCapt
     clock = ManualClock()
     log = ClientLog("source s", clock, LOG)
     for number in range(100):
-        log.ear().log(logging.ERROR, "FAIL [a#producer-%d] [thrd:b:1/2]: b:1/2: refused (after %dms in state CONNECT)", number, number)
+        log.ear().log(
+            logging.ERROR,
+            "FAIL [a#producer-%d] [thrd:b:1/2]: b:1/2: refused (after %dms in state CONNECT)",
+            number,
+            number,
+        )
         log.say(logging.WARNING, f"b:1/2: refused (after {number + 7}ms in state CONNECT)")
-    assert [one.getMessage() for one in lines(caplog)] == ["source s: kafka client: b:1/2: refused (after 0ms in state CONNECT)"]
+    assert [one.getMessage() for one in lines(caplog)] == [
+        "source s: kafka client: b:1/2: refused (after 0ms in state CONNECT)"
+    ]
     assert lines(caplog)[0].levelno == logging.WARNING, "a broker that is away is no error of this process"
     clock.sleep(REPEAT_S)
     log.say(logging.WARNING, "b:1/2: refused (after 3ms in state CONNECT)")

@@ -17,7 +17,13 @@ from intake.sources.kafka.client import KafkaClient
 from intake.sources.kafka.numbers import NO_RECORD, OFFSET_MAX, known, known_bounds, known_since, known_size
 from intake.sources.kafka.upstream import Bounds, Place
 
-SENTINELS = [library.OFFSET_INVALID, library.OFFSET_STORED, library.OFFSET_BEGINNING, library.OFFSET_END, -(2**63)]
+SENTINELS = [
+    library.OFFSET_INVALID,
+    library.OFFSET_STORED,
+    library.OFFSET_BEGINNING,
+    library.OFFSET_END,
+    -(2**63),
+]
 NO_NUMBERS: list[Any] = [*SENTINELS, None, True, 2**63, 1.5, "7"]
 
 
@@ -36,7 +42,9 @@ def test_the_ends_of_the_range_are_known() -> None:
     assert known_bounds(8, 7) is None, "two answers that contradict each other"
 
 
-@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1048588", 1048588), ("-1", None), ("", None), (None, None), ("1.5", None)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("1048588", 1048588), ("-1", None), ("", None), (None, None), ("1.5", None)]
+)
 def test_a_size_of_a_topics_configuration(text: str | None, size: int | None) -> None:
     assert known_size(text) == size
 
@@ -51,7 +59,9 @@ class Cluster:
         found: dict[Any, Future[Any]] = {}
         for partition, spec in asked.items():
             found[partition] = Future()
-            found[partition].set_result(SimpleNamespace(offset=self.offsets[spec if isinstance(spec, str) else "since"]))
+            found[partition].set_result(
+                SimpleNamespace(offset=self.offsets[spec if isinstance(spec, str) else "since"])
+            )
         return found
 
     def describe_topics(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
@@ -63,7 +73,11 @@ class Cluster:
             SimpleNamespace(id=2, leader=None),
         ]
         topic_id = SimpleNamespace(get_most_significant_bits=lambda: 1, get_least_significant_bits=lambda: 2)
-        future.set_result(SimpleNamespace(is_internal=False, topic_id=topic_id, partitions=partitions if self.offsets else []))
+        future.set_result(
+            SimpleNamespace(
+                is_internal=False, topic_id=topic_id, partitions=partitions if self.offsets else []
+            )
+        )
         return {"t": future}
 
 
@@ -71,7 +85,9 @@ def client_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
     client: Any = KafkaClient.__new__(KafkaClient)  # what connects is made in `__init__`
     client._admin, client._timeout_s, client._log, client._leaderless = cluster, 1.0, None, set()
     client._clock = ManualClock()
-    specs = SimpleNamespace(earliest=lambda: "low", latest=lambda: "high", for_timestamp=lambda since_ms: since_ms)
+    specs = SimpleNamespace(
+        earliest=lambda: "low", latest=lambda: "high", for_timestamp=lambda since_ms: since_ms
+    )
     monkeypatch.setattr(kafka_client, "_SPECS", specs)
     return client
 
@@ -90,12 +106,18 @@ PLACE: Place = ("t", 0)
         (3, 7, {PLACE: Bounds(3, 7)}),
     ],
 )
-def test_bounds_of_a_partition(low: int, high: int, found: dict[Place, Bounds], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_a_partition(
+    low: int, high: int, found: dict[Place, Bounds], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert client_of(Cluster(low=low, high=high), monkeypatch).bounds([PLACE]) == found
 
 
-@pytest.mark.parametrize(("since", "found"), [(5, {PLACE: 5}), (NO_RECORD, {PLACE: NO_RECORD}), (library.OFFSET_INVALID, {})])
-def test_the_first_offset_since_a_time(since: int, found: dict[Place, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("since", "found"), [(5, {PLACE: 5}), (NO_RECORD, {PLACE: NO_RECORD}), (library.OFFSET_INVALID, {})]
+)
+def test_the_first_offset_since_a_time(
+    since: int, found: dict[Place, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert client_of(Cluster(since=since), monkeypatch).offsets_since([PLACE], 1_700_000_000_000) == found
 
 
@@ -113,6 +135,12 @@ def test_a_leader_without_a_number_is_none(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_parent_of_a_snapshot_that_is_a_sentinel_is_none(stated: int | None, parent: int | None) -> None:
     """The same rule for a catalog: some writers state -1 as the parent of a table's first snapshot."""
     snapshot = Snapshot.model_validate(
-        {"snapshot-id": 9, "parent-snapshot-id": stated, "sequence-number": 1, "timestamp-ms": 5, "manifest-list": "m"}
+        {
+            "snapshot-id": 9,
+            "parent-snapshot-id": stated,
+            "sequence-number": 1,
+            "timestamp-ms": 5,
+            "manifest-list": "m",
+        }
     )
     assert _snapshot(snapshot).parent_id == parent

@@ -1,4 +1,5 @@
-"""The history of lags: bounded whatever happens, the worst of each step kept, no step of a wall clock seen."""
+"""The history of lags: bounded whatever happens, the worst of each step kept, no step of a wall clock
+seen."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ SPAN_S = 480.0
 
 def topic(name: str, seconds: float | None, records: int | None = 1) -> TopicStanding:
     lag = StageLag(0, records, seconds)
-    partition = PartitionStanding(name, 0, 0, 10, {"stable": StageLag(10, 0, 0.0), "committed": lag}, None, None, None)
+    partition = PartitionStanding(
+        name, 0, 0, 10, {"stable": StageLag(10, 0, 0.0), "committed": lag}, None, None, None
+    )
     return TopicStanding(name, TopicId("0" * 32), "iceberg", (partition,), None, None, 0, None)
 
 
@@ -91,8 +94,17 @@ def test_after_a_long_pause_nothing_old_is_left() -> None:
     assert history.known_s == SPAN_S
 
 
-@given(st.lists(st.tuples(st.floats(0, 200), st.one_of(st.none(), st.integers(0, 1000)), st.integers(-(10**15), 10**15)), max_size=60))
-def test_against_a_naive_model_with_a_wall_clock_that_steps(steps: list[tuple[float, int | None, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 200), st.one_of(st.none(), st.integers(0, 1000)), st.integers(-(10**15), 10**15)
+        ),
+        max_size=60,
+    )
+)
+def test_against_a_naive_model_with_a_wall_clock_that_steps(
+    steps: list[tuple[float, int | None, int]],
+) -> None:
     history, at_s, seen = LagHistory(SPAN_S, 5), 50.0, dict[int, list[int | None]]()
     for passed_s, seconds, wall_us in steps:
         at_s += passed_s

@@ -1,4 +1,5 @@
-"""The command starts quickly: Spark, the catalog's library and pandas are imported when something needs them."""
+"""The command starts quickly: Spark, the catalog's library and pandas are imported when something needs
+them."""
 
 from __future__ import annotations
 
@@ -14,15 +15,28 @@ HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}
 
 
 def loaded_by(arguments: list[str], environ: dict[str, str] | None = None) -> set[str]:
-    program = f"import sys\nfrom archiver.cli.app import run\nrun({arguments!r})\nprint(sorted(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=environ)
+    program = (
+        f"import sys\nfrom archiver.cli.app import run\nrun({arguments!r})\nprint(sorted(sys.modules), "
+        "file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=environ
+    )
     loaded = {name.strip("'[], \n") for name in done.stderr.split(",")}
     assert "archiver.cli.app" in loaded
     return loaded
 
 
 @pytest.mark.parametrize(
-    "arguments", [["config", "schema"], ["--help"], ["archive", "--help"], ["demo", "--help"], ["query", "--help"], ["explain", "--help"]]
+    "arguments",
+    [
+        ["config", "schema"],
+        ["--help"],
+        ["archive", "--help"],
+        ["demo", "--help"],
+        ["query", "--help"],
+        ["explain", "--help"],
+    ],
 )
 def test_what_reads_nothing_loads_nothing(arguments: list[str]) -> None:
     assert not HEAVY & loaded_by(arguments)

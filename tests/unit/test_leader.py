@@ -168,13 +168,18 @@ def test_what_does_not_fit_is_said_before_anything_is_made() -> None:
     one = leader(on, entry_bytes_max=1000)
     one.take_over()
     one.check_size(pb.SchemaChanged(version=1, iceberg_schema="x" * 800), "the schema of topic orders")
-    with pytest.raises(Halt, match=r"the schema of topic orders needs an entry of 1\d+ bytes, more than log.entry_bytes_max \(1000\)"):
+    with pytest.raises(
+        Halt,
+        match=r"the schema of topic orders needs an entry of 1\d+ bytes, more than log.entry_bytes_max "
+        r"\(1000\)",
+    ):
         one.check_size(pb.SchemaChanged(version=1, iceberg_schema="x" * 1000), "the schema of topic orders")
     assert on.tail() == 1
 
 
 def test_l3_void_entries_at_the_tail_do_not_stop_the_leader() -> None:
-    """A deposed leader's append was in flight and lands after the new EPOCH: it is void, the new leader goes on."""
+    """A deposed leader's append was in flight and lands after the new EPOCH: it is void, the new leader goes
+    on."""
     on = log()
     one, two = leader(on, "a"), leader(on, "b")
     one.take_over()
@@ -231,7 +236,8 @@ def test_failpoints_around_the_epoch(tmp_path: Path) -> None:
 
 
 def test_l2_what_is_unsettled_is_settled_before_the_log_is_read_on() -> None:
-    """Else cleaning would decide by a log without the entry, and its own entry would settle that one first."""
+    """Else cleaning would decide by a log without the entry, and its own entry would settle that one
+    first."""
     on = FaultyLog(log())
     one = leader(on, append_attempts_max=1)
     one.take_over()

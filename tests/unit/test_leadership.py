@@ -64,7 +64,10 @@ def test_a_daemon_keeps_lease_and_epoch_until_it_resigns(ground: Ground) -> None
 
 
 def test_one_that_does_not_hold_keeps_its_epoch_unless_others_lead(ground: Ground) -> None:
-    daemon, other = ground.leadership("a:1", lasting=True, holding=False), ground.leadership("b:1", lasting=True, holding=False)
+    daemon, other = (
+        ground.leadership("a:1", lasting=True, holding=False),
+        ground.leadership("b:1", lasting=True, holding=False),
+    )
     assert [turn(daemon), turn(daemon)] == [1, 1]
     with other.turn():
         pass  # nothing to do: it does not lead
@@ -83,7 +86,8 @@ def test_a_deposed_daemon_gives_the_lease_back(ground: Ground) -> None:
 
 
 def test_a_daemon_whose_lease_was_worth_nothing_steps_down(ground: Ground) -> None:
-    """It slept, and its lease was given to somebody else behind its back: it does not take the leadership away from that one."""
+    """It slept, and its lease was given to somebody else behind its back: it does not take the leadership
+    away from that one."""
     daemon, successor = ground.leadership("a:1", lasting=True), ground.leadership("b:1", lasting=True)
     assert turn(daemon) == 1
     assert successor.leader.take_over() == 2
@@ -153,7 +157,9 @@ def test_a_turn_waits_only_so_long_for_another(ground: Ground) -> None:
             other.start()
             other.join(30)
     clean()
-    assert found == ["archiving is under way here and has not ended within 0.05 s; cleaning waits no longer"] * 2 + ["had its turn"]
+    assert found == [
+        "archiving is under way here and has not ended within 0.05 s; cleaning waits no longer"
+    ] * 2 + ["had its turn"]
 
 
 # giving way within a turn
@@ -307,7 +313,9 @@ def test_l4_who_watches_the_log_ends_a_leadership_in_the_middle_of_a_turn(ground
     assert turn(newer.leadership) == 2
 
 
-def test_l4_an_epoch_of_ones_own_is_nobody_elses_though_it_is_seen_before_its_append_has_returned(ground: Ground) -> None:
+def test_l4_an_epoch_of_ones_own_is_nobody_elses_though_it_is_seen_before_its_append_has_returned(
+    ground: Ground,
+) -> None:
     """The watch reads the log beside the leader, which may still wait for the reply to its EPOCH."""
     daemon = Timed(ground, "a:1", 11)
     turn(daemon.leadership)

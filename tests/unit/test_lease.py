@@ -1,4 +1,5 @@
-"""Does a dead holder of a lease on a file let go? What every lease owes is in tests/contract/test_leases.py."""
+"""Does a dead holder of a lease on a file let go? What every lease owes is in
+tests/contract/test_leases.py."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def other_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_another_process_holds_it_and_a_kill_frees_it(path: Path, other_process: subprocess.Popen[bytes]) -> None:
+def test_another_process_holds_it_and_a_kill_frees_it(
+    path: Path, other_process: subprocess.Popen[bytes]
+) -> None:
     lease = FileLease(path, "here:1")
     assert lease.holder() == "elsewhere:4711"
     with pytest.raises(LeaseHeld, match="elsewhere:4711"):

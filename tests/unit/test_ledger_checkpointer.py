@@ -45,7 +45,9 @@ class Scene:
         self.whole = LedgerFold()
 
     def another(self, **limits: int) -> Leader:
-        return Leader(self.log, SeededIds(next(SEEDS)), ManualClock(), "a:1", Limits(**limits), self.checkpoints)
+        return Leader(
+            self.log, SeededIds(next(SEEDS)), ManualClock(), "a:1", Limits(**limits), self.checkpoints
+        )
 
     def beside(self, leader: Leader) -> LedgerCheckpointer:
         return LedgerCheckpointer(self.log, self.checkpoints, leader, self.spans, lambda: self.needed_from)
@@ -188,7 +190,8 @@ def test_a_checkpoint_of_another_log_does_not_count() -> None:
 
 
 def test_nothing_is_trimmed_by_checkpoints_of_another_log() -> None:
-    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that no index is taken twice."""
+    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that
+    no index is taken twice."""
     other, scene = Scene(Spans(3)), Scene(Spans(25))
     other.fill(32)
     other.checkpointer.run()
@@ -248,7 +251,14 @@ def test_a_leader_whose_entry_was_trimmed_unsettled_finds_out_that_it_was_depose
     """Its entry did arrive, others led, and the log was trimmed beyond it."""
     scene = Scene()
     spoilt = FaultyLog(scene.log)
-    old = Leader(spoilt, SeededIds(next(SEEDS)), ManualClock(), "old:1", Limits(append_attempts_max=1), scene.checkpoints)
+    old = Leader(
+        spoilt,
+        SeededIds(next(SEEDS)),
+        ManualClock(),
+        "old:1",
+        Limits(append_attempts_max=1),
+        scene.checkpoints,
+    )
     old.take_over()
     spoilt.script(AppendFault.REPLY_LOST)
     with pytest.raises(OutcomeUnknown):
@@ -331,7 +341,14 @@ def test_an_epoch_of_unknown_outcome_is_left_to_taking_over() -> None:
     """Settled while it reads on, the leader would take its own EPOCH for somebody else's."""
     scene = Scene()
     spoilt = FaultyLog(scene.log)
-    one = Leader(spoilt, SeededIds(next(SEEDS)), ManualClock(), "one:1", Limits(append_attempts_max=1), scene.checkpoints)
+    one = Leader(
+        spoilt,
+        SeededIds(next(SEEDS)),
+        ManualClock(),
+        "one:1",
+        Limits(append_attempts_max=1),
+        scene.checkpoints,
+    )
     one.take_over()
     spoilt.script(AppendFault.DROPPED)
     with pytest.raises(OutcomeUnknown):

@@ -39,7 +39,14 @@ class Feed:
 
     def add(self, epoch: int, **body: object) -> int:
         index = self.fold.next_index
-        entry = pb.ControlEntry(format=1, id=index.to_bytes(16, "big"), epoch=epoch, owner=f"o{epoch}", time_us=5, **body)  # type: ignore[arg-type]
+        entry = pb.ControlEntry(
+            format=1,
+            id=index.to_bytes(16, "big"),
+            epoch=epoch,
+            owner=f"o{epoch}",
+            time_us=5,
+            **body,  # type: ignore[arg-type]
+        )
         self.fold.apply(index, entry.SerializeToString())
         return index
 
@@ -47,7 +54,9 @@ class Feed:
         self.add(epoch, epoch_started=pb.EpochStarted())
 
     def written(self, epoch: int, *files: ArchiveFile, table: bool = True, token: int = 0) -> int:
-        message = pb.FilesWritten(commit_id=bytes(16), topic_id=bytes.fromhex(TOPIC), files=[item.to_proto() for item in files])
+        message = pb.FilesWritten(
+            commit_id=bytes(16), topic_id=bytes.fromhex(TOPIC), files=[item.to_proto() for item in files]
+        )
         if table:
             message.event.CopyFrom(pb.Event(text_sha256=SHA, datum=b"d"))
             message.table_uuid, message.last_sequence_number = TABLE.bytes, token
@@ -68,7 +77,10 @@ class Feed:
             snapshot_id=77,
             sequence_number=0 if more else sequence,
             more=more,
-            watermarks=[pb.PartitionOffset(partition=partition, offset=offset) for partition, offset in watermarks.items()],
+            watermarks=[
+                pb.PartitionOffset(partition=partition, offset=offset)
+                for partition, offset in watermarks.items()
+            ],
             committed=keys,
             killed=[pb.TableCommitted.Killed(key=key, why="because") for key in killed],
             valid_through_us=50,
@@ -92,9 +104,9 @@ def test_written_then_committed() -> None:
     feed = Feed()
     files = [file(0, 0, 5), file(0, 5, 9), file(1, 0, 2)]
     index = feed.written(1, *files, token=2)
-    assert [(item.archive, item.index, item.table_uuid, item.last_sequence_number) for item in feed.topic.pending] == [
-        (item, index, TABLE, 2) for item in files
-    ]
+    assert [
+        (item.archive, item.index, item.table_uuid, item.last_sequence_number) for item in feed.topic.pending
+    ] == [(item, index, TABLE, 2) for item in files]
     assert feed.topic.planned_to(0) == 9
     assert feed.topic.watermark(0) == 0
     feed.committed(1, {0: 9, 1: 2}, tuple(item.key for item in files))
@@ -235,11 +247,15 @@ def test_a_part_of_a_commit_says_nothing_of_the_table_but_watermarks_and_keys() 
     feed = Feed()
     gap = file(0, 5, 7, key="")
     feed.written(1, file(0, 0, 5), gap)
-    message = pb.TableCommitted(topic_id=bytes.fromhex(TOPIC), table_uuid=TABLE.bytes, more=True, sequence_number=9)
+    message = pb.TableCommitted(
+        topic_id=bytes.fromhex(TOPIC), table_uuid=TABLE.bytes, more=True, sequence_number=9
+    )
     message.watermarks.add(partition=0, offset=7)
     feed.add(1, table_committed=message)
     assert (feed.topic.snapshot_id, feed.topic.sequence_number, feed.topic.valid_through_us) == (None, 0, 0)
-    assert [item.archive for item in feed.topic.pending] == [file(0, 0, 5), gap], "ranges of gaps are settled with the last part"
+    assert [item.archive for item in feed.topic.pending] == [file(0, 0, 5), gap], (
+        "ranges of gaps are settled with the last part"
+    )
     assert feed.topic.planned_to(0) == 7
     feed.committed(1, {}, (file(0, 0, 5).key,))
     assert (feed.topic.pending, feed.topic.watermarks, feed.topic.sequence_number) == ((), {0: 7}, 3)
@@ -251,7 +267,12 @@ def test_a_round_knows_what_it_moved_until_it_is_over() -> None:
     for commit_id in rounds[:2]:
         feed.add(1, round_started=pb.RoundStarted(commit_id=commit_id))
         message = pb.FilesWritten(commit_id=commit_id, topic_id=bytes.fromhex(TOPIC))
-        message.files.extend([file(0, 0, 5, key=f"a{commit_id[0]}").to_proto(), file(2, 0, 5, key=f"b{commit_id[0]}").to_proto()])
+        message.files.extend(
+            [
+                file(0, 0, 5, key=f"a{commit_id[0]}").to_proto(),
+                file(2, 0, 5, key=f"b{commit_id[0]}").to_proto(),
+            ]
+        )
         message.event.CopyFrom(pb.Event(text_sha256=SHA, datum=b"d"))
         feed.add(1, files_written=message)
     round_ = feed.fold.round(rounds[0])
@@ -276,13 +297,23 @@ def test_a_round_is_written_when_its_last_data_complete_is() -> None:
 def test_unknown_formats_and_kinds_halt() -> None:
     fold = LedgerFold()
     with pytest.raises(Halt, match="format 9"):
-        fold.apply(0, pb.ControlEntry(format=9, id=bytes(16), epoch=1, epoch_started=pb.EpochStarted()).SerializeToString())
+        fold.apply(
+            0,
+            pb.ControlEntry(
+                format=9, id=bytes(16), epoch=1, epoch_started=pb.EpochStarted()
+            ).SerializeToString(),
+        )
     with pytest.raises(Halt, match="kind"):
         fold.apply(0, pb.ControlEntry(format=1, id=bytes(16), epoch=1).SerializeToString())
     with pytest.raises(Corrupted, match="no entry"):
         fold.apply(0, b"\xff\xff\xff")
     with pytest.raises(Corrupted, match="id of 3 bytes"):
-        fold.apply(0, pb.ControlEntry(format=1, id=b"abc", epoch=1, epoch_started=pb.EpochStarted()).SerializeToString())
+        fold.apply(
+            0,
+            pb.ControlEntry(
+                format=1, id=b"abc", epoch=1, epoch_started=pb.EpochStarted()
+            ).SerializeToString(),
+        )
     with pytest.raises(Halt, match="entry 0 next"):
         fold.apply(1, b"")
     assert fold.next_index == 0
@@ -304,7 +335,12 @@ def test_bad_contents_are_corrupted() -> None:
 def test_schemas_by_version() -> None:
     feed = Feed()
     for version in (1, 2):
-        feed.add(1, schema_changed=pb.SchemaChanged(topic_id=bytes.fromhex(TOPIC), version=version, iceberg_schema=f"s{version}"))
+        feed.add(
+            1,
+            schema_changed=pb.SchemaChanged(
+                topic_id=bytes.fromhex(TOPIC), version=version, iceberg_schema=f"s{version}"
+            ),
+        )
     assert feed.topic.schema_version == 2
     assert [item.iceberg_schema for item in feed.topic.schemas.values()] == ["s1", "s2"]
 
@@ -324,12 +360,23 @@ def test_rounds_are_kept_up_to_a_number() -> None:
     assert fold.rounds[1].to_json()["settled_us"] == 5
 
 
-@given(st.builds(file, st.integers(0, 2**31), st.integers(0, 2**40), st.integers(2**41, 2**62), st.integers(0, 2**40), st.text(max_size=9)))
+@given(
+    st.builds(
+        file,
+        st.integers(0, 2**31),
+        st.integers(0, 2**40),
+        st.integers(2**41, 2**62),
+        st.integers(0, 2**40),
+        st.text(max_size=9),
+    )
+)
 def test_archives_survive_their_stored_form(one: ArchiveFile) -> None:
     assert ArchiveFile.from_proto(pb.ArchiveFile.FromString(one.to_proto().SerializeToString())) == one
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1), st.integers(0, 30), st.integers(1, 8)), max_size=40))
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 1), st.integers(0, 30), st.integers(1, 8)), max_size=40)
+)
 def test_coverage_against_a_set_of_offsets(steps: list[tuple[bool, int, int, int]]) -> None:
     coverage, naive = Coverage(), {0: set[int](), 1: set[int]()}
     for add, partition, at, size in steps:
@@ -394,9 +441,9 @@ class Naive:
             self.watermarks[partition] = offset
 
 
-FILES = st.builds(file, st.integers(0, 1), st.integers(0, 6), st.integers(7, 9), st.integers(1, 3)) | st.builds(
-    file, st.just(0), st.sampled_from([0, 2, 4]), st.sampled_from([6, 7]), st.integers(1, 3)
-)
+FILES = st.builds(
+    file, st.integers(0, 1), st.integers(0, 6), st.integers(7, 9), st.integers(1, 3)
+) | st.builds(file, st.just(0), st.sampled_from([0, 2, 4]), st.sampled_from([6, 7]), st.integers(1, 3))
 STEPS = st.one_of(
     st.tuples(st.just("start"), st.integers(1, 4)),
     st.tuples(st.just("written"), st.integers(0, 1), FILES, st.booleans()),
@@ -433,7 +480,11 @@ def test_fold_against_a_naive_model(steps: list[tuple]) -> None:  # type: ignore
     assert topic.watermarks == naive.watermarks
     assert {key: item.archive for key, item in topic.killed.items()} == naive.killed
     for partition in (0, 1):
-        covered = {(partition, offset) for base, end in topic.covered.ranges(partition) for offset in range(base, end)}
+        covered = {
+            (partition, offset)
+            for base, end in topic.covered.ranges(partition)
+            for offset in range(base, end)
+        }
         assert covered == {one for one in naive.done if one[0] == partition}
     of_this_epoch = {key for key in naive.used if key.endswith(f"-{naive.epoch}")}
     assert {key for key in of_this_epoch if topic.knows(key)} == of_this_epoch
@@ -466,7 +517,10 @@ def test_what_is_told_gone_is_forgotten_and_a_second_condemnation_keeps_the_firs
     first = feed.add(1, condemned=pb.Condemned(keys=["a", "b"]))
     feed.add(1, condemned=pb.Condemned(keys=["b", "c"]))
     feed.add(1, deleted=pb.Deleted(keys=["a", "z"]))
-    assert [(key, item.index) for key, item in feed.fold.condemned.items()] == [("b", first), ("c", first + 1)]
+    assert [(key, item.index) for key, item in feed.fold.condemned.items()] == [
+        ("b", first),
+        ("c", first + 1),
+    ]
 
 
 def test_l3_a_deposed_leader_condemns_nothing() -> None:
@@ -485,7 +539,10 @@ def test_d3_the_ledger_remembers_where_the_watermarks_stood() -> None:
     feed.written(1, file(0, 5, 9), file(1, 0, 2))
     feed.committed(1, {0: 9}, more=True)
     feed.committed(1, {1: 2}, (file(0, 5, 9).key, file(1, 0, 2).key), sequence=2)
-    lowest = [[feed.topic.past.lowest(partition, feed.topic.watermark(partition), since) for partition in (0, 1)] for since in (0, 1, 2)]
+    lowest = [
+        [feed.topic.past.lowest(partition, feed.topic.watermark(partition), since) for partition in (0, 1)]
+        for since in (0, 1, 2)
+    ]
     assert lowest == [[0, 0], [5, 0], [9, 2]]
 
 

@@ -38,16 +38,34 @@ def topic_of(feed: Feed) -> TopicLedger:
     return feed.fold.topic(TopicId(TOPIC))
 
 
-def rewritten(feed: Feed, epoch: int, new: ArchiveFile, old: str = "", table: bytes = TABLE.bytes, more: Sequence[str] = ()) -> None:
+def rewritten(
+    feed: Feed,
+    epoch: int,
+    new: ArchiveFile,
+    old: str = "",
+    table: bytes = TABLE.bytes,
+    more: Sequence[str] = (),
+) -> None:
     further = [pb.FilesRewritten.OldFile(key=one, size=20) for one in more]
     item = pb.FilesRewritten.File(old_key=old or key(1), old_size=10, archive=new.to_proto(), more=further)
-    body = pb.FilesRewritten(topic_id=bytes.fromhex(TOPIC), table_uuid=table, last_sequence_number=3, files=[item])
+    body = pb.FilesRewritten(
+        topic_id=bytes.fromhex(TOPIC), table_uuid=table, last_sequence_number=3, files=[item]
+    )
     feed.add(epoch, files_rewritten=body)
 
 
-def settled(feed: Feed, epoch: int, *, replaced: tuple[str, ...] = (), abandoned: tuple[str, ...] = (), sequence: int = 4) -> None:
+def settled(
+    feed: Feed,
+    epoch: int,
+    *,
+    replaced: tuple[str, ...] = (),
+    abandoned: tuple[str, ...] = (),
+    sequence: int = 4,
+) -> None:
     named = [pb.RewriteSettled.Abandoned(key=one, why="because") for one in abandoned]
-    body = pb.RewriteSettled(topic_id=bytes.fromhex(TOPIC), sequence_number=sequence, replaced=replaced, abandoned=named)
+    body = pb.RewriteSettled(
+        topic_id=bytes.fromhex(TOPIC), sequence_number=sequence, replaced=replaced, abandoned=named
+    )
     feed.add(epoch, rewrite_settled=body)
 
 
@@ -55,7 +73,15 @@ def still(feed: Feed) -> tuple[object, ...]:
     """What no rewrite may move."""
     topic = topic_of(feed)
     counted = (topic.totals.files, topic.totals.rows, topic.totals.raw_bytes)
-    return (topic.watermarks, topic.covered.ranges(0), topic.sequence_number, topic.snapshot_id, topic.pending, topic.committed_us, counted)
+    return (
+        topic.watermarks,
+        topic.covered.ranges(0),
+        topic.sequence_number,
+        topic.snapshot_id,
+        topic.pending,
+        topic.committed_us,
+        counted,
+    )
 
 
 def test_a_rewrite_takes_the_place_of_the_old_archive_and_moves_nothing_else() -> None:
@@ -67,7 +93,10 @@ def test_a_rewrite_takes_the_place_of_the_old_archive_and_moves_nothing_else() -
     assert (key(1) in topic.unread, key(2) in topic.unread) == (False, False)
     settled(feed, 2, replaced=(key(2),))
     assert topic.rewrites.under_way == {}
-    assert (topic.rewrites.replaced[key(1)].by, topic.rewrites.replaced[key(1)].sequence_number) == (key(2), 4)
+    assert (topic.rewrites.replaced[key(1)].by, topic.rewrites.replaced[key(1)].sequence_number) == (
+        key(2),
+        4,
+    )
     assert (key(1) in topic.unread, key(2) in topic.unread) == (True, False)
     assert topic.totals.stored_bytes == 17
     assert still(feed) == before
@@ -103,7 +132,9 @@ def test_p2_what_stands_for_a_condemned_archive_is_refused() -> None:
 def test_an_entry_with_several_old_archives_has_a_format_of_its_own() -> None:
     """Who reads the first one alone would take the others for archives still, and count their rows twice."""
     one = pb.FilesRewritten.File(old_key="a", archive=archive(2).to_proto())
-    several = pb.FilesRewritten.File(old_key="a", archive=archive(2).to_proto(), more=[pb.FilesRewritten.OldFile(key="b")])
+    several = pb.FilesRewritten.File(
+        old_key="a", archive=archive(2).to_proto(), more=[pb.FilesRewritten.OldFile(key="b")]
+    )
     assert format_of(pb.FilesRewritten(files=[one])) == 2
     assert format_of(pb.FilesRewritten(files=[one, several])) == FORMATS[-1] == 4
 
@@ -173,7 +204,10 @@ def test_a_deleted_archive_is_forgotten() -> None:
 
 
 def test_an_older_version_stops_at_a_rewrite() -> None:
-    assert [format_of(body) for body in (pb.FilesRewritten(), pb.RewriteSettled(), pb.FilesWritten(), pb.Condemned())] == [2, 2, 1, 1]
+    assert [
+        format_of(body)
+        for body in (pb.FilesRewritten(), pb.RewriteSettled(), pb.FilesWritten(), pb.Condemned())
+    ] == [2, 2, 1, 1]
 
 
 def test_an_entry_without_a_table_is_no_entry() -> None:

@@ -22,13 +22,26 @@ class Feed:
 
     def add(self, epoch: int, **body: object) -> None:
         (message,) = body.values()
-        entry = pb.ControlEntry(format=format_of(message), id=self.fold.next_index.to_bytes(16), epoch=epoch, time_us=7, **body)  # type: ignore[arg-type]
+        entry = pb.ControlEntry(
+            format=format_of(message),  # type: ignore[arg-type]
+            id=self.fold.next_index.to_bytes(16),
+            epoch=epoch,
+            time_us=7,
+            **body,  # type: ignore[arg-type]
+        )
         self.fold.apply(self.fold.next_index, entry.SerializeToString())
 
     def files(self, epoch: int, *ranges: tuple[int, int, int], partition: int = 0) -> None:
         """Archives without a table of (base, end, newest ingest time)."""
         files = [
-            pb.ArchiveFile(key=key(base, end, epoch, partition), base=base, end=end, epoch=epoch, partition=partition, ingest_max_us=when)
+            pb.ArchiveFile(
+                key=key(base, end, epoch, partition),
+                base=base,
+                end=end,
+                epoch=epoch,
+                partition=partition,
+                ingest_max_us=when,
+            )
             for base, end, when in ranges
         ]
         self.add(epoch, files_written=pb.FilesWritten(topic_id=bytes.fromhex(TOPIC), files=files))
@@ -60,7 +73,9 @@ def test_c1_no_watermark_is_below_the_start() -> None:
     feed = Feed()
     feed.files(1, (0, 10, 100), (10, 20, 200))
     feed.start(1, (0, 10))
-    lowered = pb.TableCommitted(topic_id=bytes.fromhex(TOPIC), watermarks=[pb.PartitionOffset(partition=0, offset=0)])
+    lowered = pb.TableCommitted(
+        topic_id=bytes.fromhex(TOPIC), watermarks=[pb.PartitionOffset(partition=0, offset=0)]
+    )
     feed.add(1, table_committed=lowered)
     topic = feed.fold.topic(TOPIC)  # type: ignore[arg-type]
     assert (topic.watermarks[0], topic.watermark(0), topic.planned_to(0)) == (0, 10, 10)

@@ -1,4 +1,5 @@
-"""The ledger's checkpoints: a fold that was restored is the fold it was made of, and goes on as that one would."""
+"""The ledger's checkpoints: a fold that was restored is the fold it was made of, and goes on as that one
+would."""
 
 from __future__ import annotations
 
@@ -79,7 +80,20 @@ class Chronicle:
         self.number += 1
         gaps = ((base, base + 1),) if self.random.random() < 0.5 else ()
         return ArchiveFile(
-            key, 10, b"s" * 32, b"d" * 32, partition, base, end, self.epoch, 1, end - base, 7, self.number, self.number + 1, gaps
+            key,
+            10,
+            b"s" * 32,
+            b"d" * 32,
+            partition,
+            base,
+            end,
+            self.epoch,
+            1,
+            end - base,
+            7,
+            self.number,
+            self.number + 1,
+            gaps,
         )
 
     def step(self) -> None:
@@ -99,7 +113,9 @@ class Chronicle:
         message = pb.FilesWritten(commit_id=self.rounds[-1], topic_id=bytes.fromhex(topic_id))
         if topic_id == TOPICS[0]:  # the other one has no table
             text = self.random.choice(TEXTS)
-            message.event.CopyFrom(pb.Event(text_sha256=hashlib.sha256(text).digest(), datum=b"d%d" % self.number))
+            message.event.CopyFrom(
+                pb.Event(text_sha256=hashlib.sha256(text).digest(), datum=b"d%d" % self.number)
+            )
             message.table_uuid, message.last_sequence_number = self.random.choice(TABLES).bytes, self.number
         message.files.extend(self.archive(topic_id).to_proto() for _ in range(self.random.randint(1, 3)))
         self.add(files_written=message)
@@ -110,7 +126,10 @@ class Chronicle:
 
     def commit(self) -> None:
         topic = self.fold.topic(TOPICS[0])
-        marks = [(number, topic.planned_to(number) + self.random.choice((0, 0, -1, -3))) for number in range(PARTITIONS)]
+        marks = [
+            (number, topic.planned_to(number) + self.random.choice((0, 0, -1, -3)))
+            for number in range(PARTITIONS)
+        ]
         known = [item.archive.key for item in topic.pending if item.archive.key] + list(topic.killed)
         committed = self._some(known)
         killed = [key for key in self._some(known) if key not in committed]
@@ -123,7 +142,9 @@ class Chronicle:
                 table_uuid=b"" if self.random.random() < 0.5 else self.random.choice(TABLES).bytes,
                 snapshot_id=self.random.randint(0, 3),
                 sequence_number=0 if more else self.number,
-                watermarks=[pb.PartitionOffset(partition=number, offset=max(0, offset)) for number, offset in marks],
+                watermarks=[
+                    pb.PartitionOffset(partition=number, offset=max(0, offset)) for number, offset in marks
+                ],
                 committed=committed,
                 killed=[pb.TableCommitted.Killed(key=key, why="because") for key in killed],
                 valid_through_us=self.random.randint(0, 9),
@@ -133,19 +154,33 @@ class Chronicle:
 
     def rewrite(self) -> None:
         archive = dataclasses.replace(self.archive(TOPICS[0]), key=f"new/{self.number}")
-        more = [pb.FilesRewritten.OldFile(key=f"more/{number}", size=number) for number in range(self.random.choice([0, 0, 2]))]
+        more = [
+            pb.FilesRewritten.OldFile(key=f"more/{number}", size=number)
+            for number in range(self.random.choice([0, 0, 2]))
+        ]
         old = self.random.choice([*self.keys, "old"])
         item = pb.FilesRewritten.File(old_key=old, old_size=8, archive=archive.to_proto(), more=more)
-        self.add(files_rewritten=pb.FilesRewritten(topic_id=bytes.fromhex(TOPICS[0]), table_uuid=TABLES[0].bytes, files=[item]))
+        self.add(
+            files_rewritten=pb.FilesRewritten(
+                topic_id=bytes.fromhex(TOPICS[0]), table_uuid=TABLES[0].bytes, files=[item]
+            )
+        )
 
     def settle_rewrite(self) -> None:
         rewrites = self.fold.topic(TOPICS[0]).rewrites
         known = [*rewrites.under_way, *rewrites.abandoned]
         replaced = self._some(known)
-        abandoned = [pb.RewriteSettled.Abandoned(key=key, why="lost") for key in self._some(known) if key not in replaced]
+        abandoned = [
+            pb.RewriteSettled.Abandoned(key=key, why="lost")
+            for key in self._some(known)
+            if key not in replaced
+        ]
         self.add(
             rewrite_settled=pb.RewriteSettled(
-                topic_id=bytes.fromhex(TOPICS[0]), sequence_number=self.number, replaced=replaced, abandoned=abandoned
+                topic_id=bytes.fromhex(TOPICS[0]),
+                sequence_number=self.number,
+                replaced=replaced,
+                abandoned=abandoned,
             )
         )
 
@@ -158,18 +193,37 @@ class Chronicle:
     def retire(self) -> None:
         topic_id, number = self._topic(), self._partition()
         start = self.random.randint(0, self.fold.topic(topic_id).watermark(number) + 2)
-        self.add(start_moved=pb.StartMoved(topic_id=bytes.fromhex(topic_id), starts=[pb.PartitionOffset(partition=number, offset=start)]))
+        self.add(
+            start_moved=pb.StartMoved(
+                topic_id=bytes.fromhex(topic_id), starts=[pb.PartitionOffset(partition=number, offset=start)]
+            )
+        )
 
     def schema(self) -> None:
         topic_id = self._topic()
         version = self.fold.topic(topic_id).schema_version + 1
-        self.add(schema_changed=pb.SchemaChanged(topic_id=bytes.fromhex(topic_id), version=version, iceberg_schema="{}"))
+        self.add(
+            schema_changed=pb.SchemaChanged(
+                topic_id=bytes.fromhex(topic_id), version=version, iceberg_schema="{}"
+            )
+        )
 
 
 STEPS = (
     *("write",) * 5,
     *("commit",) * 4,
-    *("begin", "settle", "void", "start", "rewrite", "settle_rewrite", "condemn", "delete", "retire", "schema"),
+    *(
+        "begin",
+        "settle",
+        "void",
+        "start",
+        "rewrite",
+        "settle_rewrite",
+        "condemn",
+        "delete",
+        "retire",
+        "schema",
+    ),
 )
 
 
@@ -212,8 +266,16 @@ def test_a_fold_from_a_checkpoint_goes_on_as_the_one_from_the_start(seed: int) -
     assert encode(restored) == encode(whole)
     for topic_id in TOPICS:
         one, other = restored.topic(topic_id), whole.topic(topic_id)
-        assert [one.planned_to(number) for number in range(PARTITIONS)] == [other.planned_to(number) for number in range(PARTITIONS)]
+        assert [one.planned_to(number) for number in range(PARTITIONS)] == [
+            other.planned_to(number) for number in range(PARTITIONS)
+        ]
         assert [one.knows(key) for key in told.keys] == [other.knows(key) for key in told.keys]
+
+
+def archive(base: int, end: int, key: str) -> pb.ArchiveFile:
+    return ArchiveFile(
+        key, 10, b"s", b"d", 1, base, end, 1, 2, end - base, 7, 100 + base, 100 + end, ((base, base + 1),)
+    ).to_proto()
 
 
 def test_everything_that_a_fold_knows_is_stored() -> None:
@@ -222,25 +284,33 @@ def test_everything_that_a_fold_knows_is_stored() -> None:
 
     def add(time_us: int = 5, **body: object) -> None:
         nonlocal index
-        entry = pb.ControlEntry(format=1, id=index.to_bytes(16, "big"), epoch=1, owner="o", time_us=time_us, **body)  # type: ignore[arg-type]
+        entry = pb.ControlEntry(
+            format=1,
+            id=index.to_bytes(16, "big"),
+            epoch=1,
+            owner="o",
+            time_us=time_us,
+            **body,  # type: ignore[arg-type]
+        )
         fold.apply(index, entry.SerializeToString())
         index += 1
-
-    def archive(base: int, end: int, key: str) -> pb.ArchiveFile:
-        return ArchiveFile(key, 10, b"s", b"d", 1, base, end, 1, 2, end - base, 7, 100 + base, 100 + end, ((base, base + 1),)).to_proto()
 
     topic = bytes.fromhex(TOPICS[0])
     add(epoch_started=pb.EpochStarted())
     add(schema_text=pb.SchemaText(sha256=hashlib.sha256(TEXTS[0]).digest(), text=TEXTS[0]))
     add(schema_changed=pb.SchemaChanged(topic_id=topic, version=1, iceberg_schema="{}"))
     add(round_started=pb.RoundStarted(commit_id=b"r" * 16))
-    written = pb.FilesWritten(commit_id=b"r" * 16, topic_id=topic, table_uuid=TABLES[0].bytes, last_sequence_number=4)
+    written = pb.FilesWritten(
+        commit_id=b"r" * 16, topic_id=topic, table_uuid=TABLES[0].bytes, last_sequence_number=4
+    )
     written.event.CopyFrom(pb.Event(text_sha256=hashlib.sha256(TEXTS[0]).digest(), datum=b"d"))
     own = [archive_key(TOPICS[0], 1, "day", 20000, base, base + 5, 1) for base in (0, 5, 10, 15)]
     written.files.extend(archive(base, base + 5, key) for base, key in zip((0, 5, 10, 15), own, strict=True))
     written.files.append(archive(20, 25, ""))
     add(files_written=written)
-    committed = pb.TableCommitted(commit_id=b"r" * 16, topic_id=topic, table_uuid=TABLES[0].bytes, snapshot_id=8, sequence_number=5)
+    committed = pb.TableCommitted(
+        commit_id=b"r" * 16, topic_id=topic, table_uuid=TABLES[0].bytes, snapshot_id=8, sequence_number=5
+    )
     committed.watermarks.add(partition=1, offset=5)
     committed.committed.append(own[0])
     committed.killed.add(key=own[1], why="because")
@@ -251,14 +321,22 @@ def test_everything_that_a_fold_knows_is_stored() -> None:
     add(table_committed=moving)
     for number, name in enumerate(("new/1", "new/2", "new/3")):
         more = [pb.FilesRewritten.OldFile(key=f"more/{number}", size=9)] * number
-        item = pb.FilesRewritten.File(old_key=f"old/{number}", old_size=8, archive=archive(0, 5, name), more=more)
-        add(files_rewritten=pb.FilesRewritten(topic_id=topic, table_uuid=TABLES[0].bytes, last_sequence_number=6, files=[item]))
+        item = pb.FilesRewritten.File(
+            old_key=f"old/{number}", old_size=8, archive=archive(0, 5, name), more=more
+        )
+        add(
+            files_rewritten=pb.FilesRewritten(
+                topic_id=topic, table_uuid=TABLES[0].bytes, last_sequence_number=6, files=[item]
+            )
+        )
     gone = pb.RewriteSettled(topic_id=topic, sequence_number=7, replaced=["new/1"])
     gone.abandoned.add(key="new/2", why="lost")
     add(rewrite_settled=gone)
     add(start_moved=pb.StartMoved(topic_id=topic, starts=[pb.PartitionOffset(partition=1, offset=2)]))
     add(condemned=pb.Condemned(keys=["intake/x"], why="done"))
-    void = pb.ControlEntry(format=1, id=b"v" * 16, epoch=0, owner="late", round_started=pb.RoundStarted(commit_id=bytes(16)))
+    void = pb.ControlEntry(
+        format=1, id=b"v" * 16, epoch=0, owner="late", round_started=pb.RoundStarted(commit_id=bytes(16))
+    )
     fold.apply(index, void.SerializeToString())
     index += 1
     restored = again(fold)
@@ -266,7 +344,11 @@ def test_everything_that_a_fold_knows_is_stored() -> None:
     unset = [name for name, value in vars(fold).items() if value in (0, b"", "", {}, [])]
     assert set(unset) <= {"refused"}, "the scene must set what it is to show"
     known = fold.topics[TOPICS[0]]
-    missed = [item.name for item in dataclasses.fields(TopicLedger) if getattr(known, item.name) in (0, None, {}, set())]
+    missed = [
+        item.name
+        for item in dataclasses.fields(TopicLedger)
+        if getattr(known, item.name) in (0, None, {}, set())
+    ]
     assert missed == [], "the scene must set what it is to show"
 
 

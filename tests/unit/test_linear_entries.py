@@ -1,4 +1,5 @@
-"""Code that reads remote text takes time in proportion to it, also for its worst text. What it repeats is bounded and hides secrets."""
+"""Code that reads remote text takes time in proportion to it, also for its worst text. What it repeats is
+bounded and hides secrets."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def repeated(text: str, start: str = "", end: str = "") -> Callable[[int], str]:
 def numbered(form: str, between: str, start: str, end: str) -> Callable[[int], str]:
     """Fields that differ, as many as fit."""
     width = len(form.format(10**6)) + len(between)
-    return lambda length: start + between.join(form.format(10**6 + number) for number in range(length // width)) + end
+    return lambda length: (
+        start + between.join(form.format(10**6 + number) for number in range(length // width)) + end
+    )
 
 
 def refused(work: Work) -> Work:
@@ -91,12 +94,34 @@ def messages(text: str) -> object:
     return sum(1 for _ in read_messages(io.BytesIO(text.encode("latin-1")), "t", 1 << 22))
 
 
-URLS = ("a", "a://", "a://b:", "://", ":", "a://b:c@", "?password", "?password=", "a" * 8, SECRET[:-1], SECRET, CODED, "=", "A=", "%2f")
+URLS = (
+    "a",
+    "a://",
+    "a://b:",
+    "://",
+    ":",
+    "a://b:c@",
+    "?password",
+    "?password=",
+    "a" * 8,
+    SECRET[:-1],
+    SECRET,
+    CODED,
+    "=",
+    "A=",
+    "%2f",
+)
 FIELDS = numbered('"k{}":1', ",", "{", "}")
 
 ENTRIES: dict[str, tuple[Work, tuple[Callable[[int], str], ...]]] = {
-    "redacted": (REDACTOR.redacted, (*map(repeated, URLS), repeated("b", "a://"), repeated("c", "a://b:"), repeated("QUJD", "", CODED))),
-    "excerpt": (lambda text: REDACTOR.excerpt(text, len(text) // 2), (*map(repeated, URLS), repeated("c", "a://b:"))),
+    "redacted": (
+        REDACTOR.redacted,
+        (*map(repeated, URLS), repeated("b", "a://"), repeated("c", "a://b:"), repeated("QUJD", "", CODED)),
+    ),
+    "excerpt": (
+        lambda text: REDACTOR.excerpt(text, len(text) // 2),
+        (*map(repeated, URLS), repeated("c", "a://b:")),
+    ),
     "secrets of an address": (
         lambda text: list(redaction._secret_parameters(text)),
         (repeated("?password"), repeated("password", "?"), repeated("?password="), repeated("?a=")),
@@ -126,7 +151,12 @@ ENTRIES: dict[str, tuple[Work, tuple[Callable[[int], str], ...]]] = {
     "messages of records": (refused(messages), (repeated("\0"), repeated("\x02\x32\0"))),
     "the body of a request of administration": (
         refused(lambda text: parse_body(text.encode(), {"topic": BodyField("text", "")})),
-        (FIELDS, lambda length: FIELDS(length).replace("}", ',"k1000000":1}'), repeated("a", '{"topic":"', '"}'), repeated("[")),
+        (
+            FIELDS,
+            lambda length: FIELDS(length).replace("}", ',"k1000000":1}'),
+            repeated("a", '{"topic":"', '"}'),
+            repeated("["),
+        ),
     ),
     "a control event": (
         refused(lambda text: codec.read(text.encode("latin-1"))),
@@ -138,7 +168,14 @@ ENTRIES: dict[str, tuple[Work, tuple[Callable[[int], str], ...]]] = {
     ),
     "a path in a table's metadata": (
         refused(lambda text: tail(text, "archive/1")),
-        (repeated("/"), repeated("../"), repeated("archive/"), repeated("archive/1/"), repeated("%2f"), repeated("25", "%")),
+        (
+            repeated("/"),
+            repeated("../"),
+            repeated("archive/"),
+            repeated("archive/1/"),
+            repeated("%2f"),
+            repeated("25", "%"),
+        ),
     ),
     "names of columns": (lambda text: column_names(["a"] * (len(text) // 32), ()), (repeated("a"),)),
     "fields that a schema does not know": (
@@ -171,11 +208,19 @@ def test_a_doubled_field_is_named() -> None:
         parse_record_json('{"a":1,"b":2,"c":3,"b":4,"a":5}', "line 1", "t", False)
 
 
-@given(st.integers(0, 60), st.integers(1, 60), st.sampled_from([SECRET, CODED, f"x://me:{SECRET}@h", "x://me:not-known-before@h"]))
+@given(
+    st.integers(0, 60),
+    st.integers(1, 60),
+    st.sampled_from([SECRET, CODED, f"x://me:{SECRET}@h", "x://me:not-known-before@h"]),
+)
 def test_no_cut_leaves_a_part_of_a_secret(before: int, length_max: int, written: str) -> None:
     text = " " * before + written + " " * 200
     shown = REDACTOR.excerpt(text, length_max).partition("…")[0]
-    hidden = "not-known-before" if "not-known" in written else written.partition("me:")[2].partition("@")[0] or written
+    hidden = (
+        "not-known-before"
+        if "not-known" in written
+        else written.partition("me:")[2].partition("@")[0] or written
+    )
     assert not any(hidden[:size] in shown for size in range(3, len(hidden)))
 
 

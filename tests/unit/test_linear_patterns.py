@@ -17,7 +17,12 @@ _NAME: tuple[Worst, ...] = (("", "a", "!"), ("", "a", ""))
 _HEX: tuple[Worst, ...] = (("", "a", "!"), ("", "0", ""))
 _DIGITS: tuple[Worst, ...] = (("", "1", "!"),)
 _HOST: tuple[Worst, ...] = (("", "a", "/"), ("[", ":", ""), ("a:", "1", "!"), ("", "a:", ""), ("", "[", ""))
-_DECIMAL: tuple[Worst, ...] = (("decimal(", "1", ""), ("decimal(1,", " ", ""), ("decimal(", " ", "!"), ("", "decimal(", ""))
+_DECIMAL: tuple[Worst, ...] = (
+    ("decimal(", "1", ""),
+    ("decimal(1,", " ", ""),
+    ("decimal(", " ", "!"),
+    ("", "decimal(", ""),
+)
 
 WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
@@ -27,7 +32,13 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.iceberg.remote_limits._ROOTED_URI": (("file:", "/", ""), ("file:/", "a", "")),
     "archiver.catalog.iceberg.remote_properties._HOST_PART": _NAME,
     "archiver.catalog.iceberg.remote_properties._NAME": _NAME,
-    "archiver.catalog.iceberg.remote_properties._PREFIX": (*_NAME, ("", "a/", ""), ("", "a/", "!"), ("", "/", ""), ("", "%2F", "")),
+    "archiver.catalog.iceberg.remote_properties._PREFIX": (
+        *_NAME,
+        ("", "a/", ""),
+        ("", "a/", "!"),
+        ("", "/", ""),
+        ("", "%2F", ""),
+    ),
     "archiver.catalog.iceberg.remote_properties._SEPARATOR": _NAME,
     "archiver.catalog.iceberg.remote_properties._VISIBLE": (*_NAME, ("", "\n", ""), ("", " ", "\n")),
     "archiver.catalog.iceberg.auth._TOKEN": _NAME,
@@ -45,7 +56,12 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.events.specs._TRUNCATE": (("truncate[", "1", ""),),
     "archiver.events.specs._BUCKET": (("bucket[", "1", ""),),
     "archiver.events.times._TEXT": (("", "0", ""), ("2026-01-01T00:00:00.", "0", "Z")),
-    "archiver.spark.java._VERSION": (("", 'version "', ""), ('version "', "1", ""), ('version "', "1.", ""), ("", 'version "1', "")),
+    "archiver.spark.java._VERSION": (
+        ("", 'version "', ""),
+        ('version "', "1", ""),
+        ('version "', "1.", ""),
+        ("", 'version "1', ""),
+    ),
     "archiver.publish.scope._PARTITION": _DIGITS,
     "archiver.log.etcd.log_store._NAME": _NAME,
     "archiver.log.sqlite._NAME": _NAME,
@@ -90,12 +106,27 @@ WORST: dict[str, tuple[Worst, ...]] = {
         ("a://b:", "c:", ""),
         ("", "a://b:", ""),
     ),
-    "archiver.runtime.redaction._PARAMETER": (("", "?", ""), ("?", "password", ""), ("", "?password", ""), ("", "?password=", "")),
+    "archiver.runtime.redaction._PARAMETER": (
+        ("", "?", ""),
+        ("?", "password", ""),
+        ("", "?password", ""),
+        ("", "?password=", ""),
+    ),
     "archiver.runtime.redaction._PARAMETER_VALUE": _NAME,
-    "archiver.runtime.redaction._SECRET_NAME": (("", "pass", ""), ("", "api_", ""), ("", "access", ""), ("", "a", "")),
+    "archiver.runtime.redaction._SECRET_NAME": (
+        ("", "pass", ""),
+        ("", "api_", ""),
+        ("", "access", ""),
+        ("", "a", ""),
+    ),
     "archiver.runtime.redaction._lower_hex": (("", "%", ""), ("", "%AA", ""), ("", "%A", "")),
     "archiver.registry.compile._ROOT": (("", "1", ""), ("", "1/", "")),
-    "archiver.registry.compile._CHATTER": (("", " ", "a"), ("", "\n", "a"), ("", ": warning:", ""), ("I", "1", "")),
+    "archiver.registry.compile._CHATTER": (
+        ("", " ", "a"),
+        ("", "\n", "a"),
+        ("", ": warning:", ""),
+        ("I", "1", ""),
+    ),
     "archiver.registry.subjects._PLAIN": (("", "/", ""), ("", "a", "")),
     "archiver.runtime.rfc3339._TIME": (("2026-01-01T00:00:00.", "0", ""), ("", "0", "")),
     "archiver.schema.columns._arrow_primitive": _DECIMAL,
@@ -103,7 +134,12 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.config.storage._BUCKET": _NAME,
     "archiver.config.storage._PREFIX": (*_NAME, ("", "a/", "!"), ("", "a/", "")),
     "archiver.config.storage._REGION": _NAME,
-    "archiver.config.groups._SECRET_NAME": (("header.", "a", ""), ("header.", "api", ""), ("", "header.", ""), ("", "private", "")),
+    "archiver.config.groups._SECRET_NAME": (
+        ("header.", "a", ""),
+        ("header.", "api", ""),
+        ("", "header.", ""),
+        ("", "private", ""),
+    ),
     "archiver.config.groups._USER_IN_URL": (("", "://", ""), ("://", "a", ""), ("", "://a", "")),
     "archiver.config.groups._SQL_SERVER": (
         ("", "a", ""),
@@ -120,9 +156,20 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.config.groups._CONTROL": _NAME,
     "archiver.config.groups._prepare": (("", "sqlite:///", ""),),
     "archiver.config.groups._LOCAL_MASTER": (("", "local-cluster", ""),),
-    "archiver.config.kafka._SECRET": (("", "token", ""), ("", "token.endpoint.", ""), ("", ".pem", "a"), ("", "pass", "")),
+    "archiver.config.kafka._SECRET": (
+        ("", "token", ""),
+        ("", "token.endpoint.", ""),
+        ("", ".pem", "a"),
+        ("", "pass", ""),
+    ),
     "archiver.config.kafka._LOST": (*_NAME, ("a:", "1", "")),
-    "archiver.config.yaml_loader": (("", "0", "!"), ("", "1", "."), ("1.", "1", "e"), ("1.1e", "1", "!"), ("", "true", "")),
+    "archiver.config.yaml_loader": (
+        ("", "0", "!"),
+        ("", "1", "."),
+        ("1.", "1", "e"),
+        ("1.1e", "1", "!"),
+        ("", "true", ""),
+    ),
     "archiver.config.telemetry._HEADER": _NAME,
     "archiver.config.types._QUANTITY": (("", "1", "!"), ("1", " ", "!"), ("1.", "1", "!"), ("1", "a", "!")),
     "archiver.config.types._TOPIC": _NAME,
@@ -132,7 +179,10 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.config.types._LISTEN": _HOST,
     "archiver.config.types._COLUMN": _NAME,
     "archiver.config.types._HOST_AND_PORT": _HOST,
-    "archiver.spark.connect._SPLITS": (("", "Range (0, 1, step=1, splits=", ""), ("Range (0, 1, step=1, splits=", "1", "")),
+    "archiver.spark.connect._SPLITS": (
+        ("", "Range (0, 1, step=1, splits=", ""),
+        ("Range (0, 1, step=1, splits=", "1", ""),
+    ),
     "archiver.spark.session._NO_MASTER": (("", "stopped ", ""), ("", "All masters are ", "")),
     "archiver.spark.worker_checks._UNFIT": (
         ("", "Cannot run program", ""),
@@ -151,16 +201,29 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.spark.worker_checks._HANDLED": (
         ("", "Traceback (most recent call last):", ""),
         ("Traceback (most recent call last):", "T", ""),
-        ("Traceback (most recent call last):", "The above exception was the direct cause of the following", ""),
+        (
+            "Traceback (most recent call last):",
+            "The above exception was the direct cause of the following",
+            "",
+        ),
     ),
     "archiver.web.app._HOST": _HOST,
     "archiver.web.openapi.CHALLENGE": _HEX,
     "archiver.web.request_head._BARE_LINE_FEED": (("", "\n", ""), ("", "\r", "")),
     "archiver.web.metrics._TOPIC_RECORDS": (("/v1/topics/", "a", ""), ("", "/v1/topics/", "")),
-    "archiver.registry.serialized._BASE64": (("", "A", "!"), ("A", " ", "!"), ("A=", " ", "!"), ("", " ", "=")),
+    "archiver.registry.serialized._BASE64": (
+        ("", "A", "!"),
+        ("A", " ", "!"),
+        ("A=", " ", "!"),
+        ("", " ", "="),
+    ),
     "archiver.spark.environment._SECRET_NAME": (("", "TOKE", ""), ("", "_", ""), ("", "_API_KEY", "a")),
     "intake.log.sequencer._TOPIC_NAME": _NAME,
-    "intake.sources.kafka.client_log._PREFIX": (("", "[thrd:a]: ", ""), ("", "a", "#"), ("", "a#producer-1: ", "a")),
+    "intake.sources.kafka.client_log._PREFIX": (
+        ("", "[thrd:a]: ", ""),
+        ("", "a", "#"),
+        ("", "a#producer-1: ", "a"),
+    ),
     "intake.sources.kafka.client_log._VARIABLE": (
         ("", "1", ""),
         ("", "1/", ""),
@@ -189,11 +252,16 @@ def test_every_pattern_is_in_this_list() -> None:
     assert made == set(MADE_AT_RUN_TIME)
 
 
-@pytest.mark.parametrize("pattern", [one for one in patterns() if one.compiled is not None], ids=lambda one: one.key)
+@pytest.mark.parametrize(
+    "pattern", [one for one in patterns() if one.compiled is not None], ids=lambda one: one.key
+)
 def test_a_pattern_is_linear_on_its_worst_text(pattern: Pattern) -> None:
     for start, repeated, end in WORST[pattern.key]:
         for method in sorted(pattern.methods):
-            assert_linear(_use(pattern, method), lambda length: start + repeated * (length // len(repeated)) + end)  # noqa: B023
+            assert_linear(
+                _use(pattern, method),
+                lambda length: start + repeated * (length // len(repeated)) + end,  # noqa: B023
+            )
 
 
 def test_a_quadratic_pattern_is_found() -> None:
@@ -207,4 +275,8 @@ def _use(pattern: Pattern, method: str) -> Callable[[str], object]:
     compiled = pattern.compiled
     assert compiled is not None
     # All matches are asked for, as `sub` and `finditer` do: a search that ends at the first one shows less.
-    return (lambda text: sum(1 for _ in compiled.finditer(text))) if method == "search" else getattr(compiled, method)
+    return (
+        (lambda text: sum(1 for _ in compiled.finditer(text)))
+        if method == "search"
+        else getattr(compiled, method)
+    )

@@ -1,4 +1,5 @@
-"""What is installed is locked: every package in one version, by the digest of its bytes, wherever an installation is described."""
+"""What is installed is locked: every package in one version, by the digest of its bytes, wherever an
+installation is described."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ _PINNED = re.compile(r"[a-z0-9][a-z0-9._-]*(?:\[[a-z0-9,_-]+\])?==[A-Za-z0-9.!+_
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 _INSTALL = re.compile(r"pip install\b[^\n]*")
 _EXACT = re.compile(r"[0-9][A-Za-z0-9.+-]*")
-INSTALLERS = ["Makefile", "deploy/Dockerfile", "docs/operations/install.md", "README.md", "CONTRIBUTING.md", "docs/quickstart.md"]
+INSTALLERS = [
+    "Makefile",
+    "deploy/Dockerfile",
+    "docs/operations/install.md",
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/quickstart.md",
+]
 
 
 def requirements(text: str) -> list[list[str]]:
@@ -43,19 +51,27 @@ def loose(text: str) -> list[str]:
     return [
         one[0]
         for one in requirements(text)
-        if not _PINNED.fullmatch(one[0].strip()) or len(one) < 2 or not all(_HASH.fullmatch(option) for option in one[1:])
+        if not _PINNED.fullmatch(one[0].strip())
+        or len(one) < 2
+        or not all(_HASH.fullmatch(option) for option in one[1:])
     ]
 
 
 def unchecked(text: str) -> list[str]:
-    """Calls of pip that would take bytes that nobody has seen: neither by digest, nor of what lies there already."""
+    """Calls of pip that would take bytes that nobody has seen: neither by digest, nor of what lies there
+    already."""
     local = re.compile(r"--no-index\b|--no-deps --editable \.|pip install --upgrade pip\b")
-    return [line for line in _INSTALL.findall(text) if "--require-hashes" not in line and not local.search(line)]
+    return [
+        line for line in _INSTALL.findall(text) if "--require-hashes" not in line and not local.search(line)
+    ]
 
 
 def test_the_locks_are_seen() -> None:
     assert {path.name for path in LOCKS} == {"audit.lock", "build.lock", "dev.lock", "runtime.lock"}
-    assert [len(requirements(path.read_text())) > least for path, least in zip(LOCKS, (10, 2, 80, 40), strict=True)] == [True] * 4
+    assert [
+        len(requirements(path.read_text())) > least
+        for path, least in zip(LOCKS, (10, 2, 80, 40), strict=True)
+    ] == [True] * 4
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
@@ -66,10 +82,19 @@ def test_every_requirement_is_pinned_and_has_its_digests(path: Path) -> None:
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_no_lock_says_where_packages_come_from(path: Path) -> None:
     """A second index, or an address, would be a second source of what has the same name."""
-    assert re.findall(r"(?m)^\s*(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)\b.*| @ \S+", path.read_text()) == []
+    assert (
+        re.findall(
+            r"(?m)^\s*(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)\b.*| @ \S+",
+            path.read_text(),
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("text", ["a>=1 \\\n    --hash=sha256:" + "0" * 64, "a==1", "a==1 \\\n    --hash=md5:" + "0" * 32, "a==1 ; x"])
+@pytest.mark.parametrize(
+    "text",
+    ["a>=1 \\\n    --hash=sha256:" + "0" * 64, "a==1", "a==1 \\\n    --hash=md5:" + "0" * 32, "a==1 ; x"],
+)
 def test_what_is_loose_is_found(text: str) -> None:
     assert loose(text) != []
 
@@ -95,9 +120,20 @@ def test_the_audit_asks_of_every_lock_and_does_not_pass_over_what_it_cannot_tell
 
 
 def test_packages_of_java_have_one_version() -> None:
-    """Also those that users are told to have Spark fetch. Their digests are the repository's to check: Ivy compares them with its own."""
-    coordinates = {*engines.SPARK_PACKAGES, engines.SQLITE_PACKAGE, engines.AWS_PACKAGE, *kafka_server.PACKAGES}
-    coordinates |= {*rest_catalog.PACKAGES, *rest_catalog.AWS_PACKAGES, real_registry.ARCHIVE, s3_server.PACKAGE}
+    """Also those that users are told to have Spark fetch. Their digests are the repository's to check: Ivy
+    compares them with its own."""
+    coordinates = {
+        *engines.SPARK_PACKAGES,
+        engines.SQLITE_PACKAGE,
+        engines.AWS_PACKAGE,
+        *kafka_server.PACKAGES,
+    }
+    coordinates |= {
+        *rest_catalog.PACKAGES,
+        *rest_catalog.AWS_PACKAGES,
+        real_registry.ARCHIVE,
+        s3_server.PACKAGE,
+    }
     parsed = [maven._parsed(one) for one in coordinates]
     assert len(parsed) >= 8
     assert [one for one in parsed if not _EXACT.fullmatch(one.version) or "SNAPSHOT" in one.version] == []

@@ -44,7 +44,9 @@ SCHEMA = {
         },
     ],
 }
-ROWS: list[dict[str, Any]] = [{"number": number, "text": "x" * number, "bounds": [{"key": 1, "value": b"\x01"}]} for number in range(40)]
+ROWS: list[dict[str, Any]] = [
+    {"number": number, "text": "x" * number, "bounds": [{"key": 1, "value": b"\x01"}]} for number in range(40)
+]
 
 
 def container(codec: str) -> bytes:
@@ -61,10 +63,14 @@ def test_what_unpacks_to_more_than_the_bound_is_refused(monkeypatch: pytest.Monk
     """The bound holds for each block and for compressed metadata; only so much is ever unpacked."""
     whole, unpacked = container("deflate"), json.dumps({"snapshots": []}).encode()
     monkeypatch.setattr(manifests, "UNPACKED_BYTES_MAX", 100)
-    with pytest.raises(Corrupted, match=r"x cannot be read as an Avro file: it has more than 100 bytes without compression"):
+    with pytest.raises(
+        Corrupted, match=r"x cannot be read as an Avro file: it has more than 100 bytes without compression"
+    ):
         list(records(whole, "x"))
     zeros = gzip.compress(unpacked + b" " * 2**20)
-    with pytest.raises(Corrupted, match=r"x does not tell where snapshot 7 is: .* unpack to more than 100 bytes"):
+    with pytest.raises(
+        Corrupted, match=r"x does not tell where snapshot 7 is: .* unpack to more than 100 bytes"
+    ):
         snapshot_files(lambda _: zeros, "x", 7, stream_fields(order_schema().iceberg_json))
     with pytest.raises(Corrupted, match="cut off"):
         snapshot_files(lambda _: zeros[:40], "x", 7, stream_fields(order_schema().iceberg_json))
@@ -83,7 +89,9 @@ def test_another_librarys_container_files(codec: str) -> None:
 
 def test_a_codec_that_is_not_known() -> None:
     data = container("null").replace(b"\x08null", b"\x08nope")
-    with pytest.raises(Corrupted, match="x cannot be read as an Avro file: its compression 'nope' is not supported"):
+    with pytest.raises(
+        Corrupted, match="x cannot be read as an Avro file: its compression 'nope' is not supported"
+    ):
         list(records(data, "x"))
 
 
@@ -113,12 +121,15 @@ def test_a_bit_flipped_anywhere_raises_nothing_but_corrupted() -> None:
 
 
 def test_the_same_files_as_the_library_sees(tmp_path: Path) -> None:
-    """Appends, a merge of manifests, a foreign compaction and an expiry: at each step both readers agree in every field."""
+    """Appends, a merge of manifests, a foreign compaction and an expiry: at each step both readers agree in
+    every field."""
     bench, tables = Bench(tmp_path), iceberg_tables(tmp_path, 3)
     leader = bench.leader()
     agree(tables)
     for number in range(6):
-        bench.write(leader, bench.table(tables), (0, 10 * number, 10 * number + 10), (1, 5 * number, 5 * number + 5))
+        bench.write(
+            leader, bench.table(tables), (0, 10 * number, 10 * number + 10), (1, 5 * number, 5 * number + 5)
+        )
         bench.commit(tables, leader, merge_every=3)
         agree(tables)
     compact(tables, bench, 0, 0, 60)
@@ -134,12 +145,20 @@ def agree(tables: IcebergTables) -> None:
     except AssertionError:  # no table yet
         return
     found = snapshot_files(read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json))
-    assert sorted(found.data, key=lambda one: one.path) == sorted(tables.live_files(view), key=lambda one: one.path)
+    assert sorted(found.data, key=lambda one: one.path) == sorted(
+        tables.live_files(view), key=lambda one: one.path
+    )
     assert found.deletes == ()
 
 
 def test_delete_files_with_the_snapshot_that_added_them(tmp_path: Path) -> None:
-    topics = [{"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.clicks"}}]
+    topics = [
+        {
+            "name": "clicks",
+            "partitions": 1,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.clicks"},
+        }
+    ]
     deployment = Deployment(tmp_path / "d", overrides={"topics": topics})
     with Driver(deployment) as driver:
         driver.send("clicks", [b"%d" % number for number in range(10)], 0)
@@ -147,7 +166,9 @@ def test_delete_files_with_the_snapshot_that_added_them(tmp_path: Path) -> None:
         snapshot_id = hide(deployment, lambda offset: offset in (2, 3), "shop.clicks")
         view = driver.application.table("clicks")
         assert view is not None
-        found = snapshot_files(read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json))
+        found = snapshot_files(
+            read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json)
+        )
         assert list(found.data) == driver.application.live_files("local", view)
         assert [(one.kind, one.format, one.snapshot_id, one.sequence_number) for one in found.deletes] == [
             ("positions", "PARQUET", snapshot_id, view.sequence_number)

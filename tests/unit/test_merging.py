@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.catalog.merging import LARGE_BYTES, SMALL_BYTES, TARGET_BYTES, TOGETHER_MIN, ManifestSize, groups
+from archiver.catalog.merging import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    TARGET_BYTES,
+    TOGETHER_MIN,
+    ManifestSize,
+    groups,
+)
 
 MERGE_EVERY = 25
 
@@ -58,7 +65,9 @@ ENTRY_BYTES = 194
     ("entries", "entry_bytes", "written_max"),
     [(1, ENTRY_BYTES, 15), (10, ENTRY_BYTES, 4), (200, ENTRY_BYTES, 3), (1, 1000, 6), (600, 1000, 2)],
 )
-def test_what_a_merge_costs_does_not_grow_with_the_table(entries: int, entry_bytes: int, written_max: int) -> None:
+def test_what_a_merge_costs_does_not_grow_with_the_table(
+    entries: int, entry_bytes: int, written_max: int
+) -> None:
     """From commits 100 to 10,000, each with a manifest of so many entries, and a merge every 25 commits."""
     manifests: list[dict[int, int]] = []
     """Newest first: commit → how often its entries were written."""
@@ -72,7 +81,9 @@ def test_what_a_merge_costs_does_not_grow_with_the_table(entries: int, entry_byt
         if commit % MERGE_EVERY:
             continue
         chosen = groups([ManifestSize(size(one), 0) for one in manifests])
-        merged_bytes_max = max(merged_bytes_max, sum(size(manifests[position]) for group in chosen for position in group))
+        merged_bytes_max = max(
+            merged_bytes_max, sum(size(manifests[position]) for group in chosen for position in group)
+        )
         replaced = dict(enumerate(manifests))
         for group in chosen:
             parts = [replaced.pop(position) for position in group]

@@ -1,4 +1,5 @@
-"""Cached table metadata: bounded in bytes and in age, kept only if it was read to its end, and never of a local file."""
+"""Cached table metadata: bounded in bytes and in age, kept only if it was read to its end, and never of a
+local file."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_the_entries_read_least_recently_make_room(cache: MetadataCache) -> None
     assert [cache.get(key(number)) is not None for number in range(4)] == [True, False, True, True]
     cache.put(key(3), b"z" * 5)
     cache.put(key(4), b"z" * 35)
-    assert [cache.get(key(number)) is not None for number in (0, 2, 3, 4)] == [True, True, True, True], "an entry counts once"
+    assert [cache.get(key(number)) is not None for number in (0, 2, 3, 4)] == [True, True, True, True], (
+        "an entry counts once"
+    )
 
 
 def test_a_file_that_is_too_large_is_not_kept(cache: MetadataCache) -> None:
@@ -116,4 +119,6 @@ def test_local_files_and_data_files_are_not_cached(cache: MetadataCache, tmp_pat
     path.write_bytes(b"[]")
     with files.new_input(f"file://{path}").open() as stream:
         assert stream.read() == b"[]"
-    assert [is_immutable(name) for name in ("s3://b/a.avro", "s3://b/v1.gz.metadata.json", "s3://b/a.parquet")] == [True, True, False]
+    assert [
+        is_immutable(name) for name in ("s3://b/a.avro", "s3://b/v1.gz.metadata.json", "s3://b/a.parquet")
+    ] == [True, True, False]

@@ -61,9 +61,12 @@ def topic(name: str, lags: Sequence[StageLag], **changes: Any) -> TopicStanding:
     """A topic whose partitions have these lags at every stage."""
     stages: list[Stage] = ["stable", "archived", "committed"]
     partitions = tuple(
-        PartitionStanding(name, number, 0, 10, dict.fromkeys(stages, one), None, "due", "why") for number, one in enumerate(lags)
+        PartitionStanding(name, number, 0, 10, dict.fromkeys(stages, one), None, "due", "why")
+        for number, one in enumerate(lags)
     )
-    made = TopicStanding(name, TopicId("a" * 32), "iceberg", partitions, NOW_US - 5_000_000, NOW_US - 9_000_000, 0, None)
+    made = TopicStanding(
+        name, TopicId("a" * 32), "iceberg", partitions, NOW_US - 5_000_000, NOW_US - 9_000_000, 0, None
+    )
     return replace(made, **changes)
 
 
@@ -76,7 +79,9 @@ class Rig:
     clock: ManualClock
 
     def see(self, *topics: TopicStanding, **seen: Any) -> None:
-        self.numbers.watched(Watched(seen_us=self.clock.now_us(), standing=Standing(NOW_US, topics, ()), **seen))
+        self.numbers.watched(
+            Watched(seen_us=self.clock.now_us(), standing=Standing(NOW_US, topics, ()), **seen)
+        )
 
     def shown(self, writer: Any = None) -> dict[Any, float]:
         return shown(self.numbers.families(writer))
@@ -119,9 +124,24 @@ def test_closed_sets_are_those_of_the_code() -> None:
     [
         ("cannot be decoded as shop.Order: Wire format was corrupt", "malformed"),
         ("cannot be decoded as shop.Order: String field had bad UTF-8", "not_utf8"),
-        ("cannot be decoded as a.B: field at: timestamp of 9 s and -1 ns is outside the years 1 to 9999", "time_range"),
-        ("cannot be decoded as a.B: its registry envelope has schema id 9, which is not one of the topic's subject", "unknown_schema"),
-        ("cannot be decoded as a.B: its registry envelope has message indexes [1], which is not the topic's message", "other_message"),
+        (
+            "cannot be decoded as a.B: field at: timestamp of 9 s and -1 ns is outside the years 1 to 9999",
+            "time_range",
+        ),
+        (
+            (
+                "cannot be decoded as a.B: its registry envelope has schema id 9, which is not one of the "
+                "topic's subject"
+            ),
+            "unknown_schema",
+        ),
+        (
+            (
+                "cannot be decoded as a.B: its registry envelope has message indexes [1], which is not the "
+                "topic's message"
+            ),
+            "other_message",
+        ),
         ("cannot be decoded as a.B: its registry envelope is cut off or damaged, after 3 bytes", "malformed"),
         ("", "malformed"),
     ],
@@ -134,7 +154,11 @@ def test_a_daemon_shows_what_its_roles_do() -> None:
     intake = Numbers(Journal(1), ManualClock(NOW_US), MetricsSettings(), "1", roles=["intake"])
     names = {name for name, _ in shown(intake.families(Writer(WriterMetrics(*range(13)))))}
     assert "archiver_intake_flushes_total" in names and "archiver_ready" in names
-    assert not {name for name in names if METRICS.get(name, METRICS["archiver_ready"]).shown in ("archive", "reconcile")}
+    assert not {
+        name
+        for name in names
+        if METRICS.get(name, METRICS["archiver_ready"]).shown in ("archive", "reconcile")
+    }
     assert "archiver_archive_rounds_total" not in names and "archiver_commit_seconds_count" not in names
 
 
@@ -143,7 +167,10 @@ def test_a_daemon_shows_what_its_roles_do() -> None:
 
 def test_lag_per_partition_and_what_cannot_be_told() -> None:
     at = rig()
-    at.see(topic("a", [lag(3, 7.5), lag(0, 0.0)]), topic("b", [lag(None, None), lag(1, None)], valid_through_us=None, last_commit_us=None))
+    at.see(
+        topic("a", [lag(3, 7.5), lag(0, 0.0)]),
+        topic("b", [lag(None, None), lag(1, None)], valid_through_us=None, last_commit_us=None),
+    )
     found = at.shown()
     assert found[series("archiver_lag_records", topic="a", partition=0, stage="committed")] == 3
     assert found[series("archiver_lag_seconds", topic="a", partition=0, stage="stable")] == 7.5
@@ -160,7 +187,9 @@ def test_lag_per_partition_and_what_cannot_be_told() -> None:
     at.clock.advance(10)
     found = at.shown()
     assert found[series("archiver_watch_age_seconds")] == 10
-    assert found[series("archiver_freshness_seconds", topic="a")] == 19, "an age grows though the watch does not look"
+    assert found[series("archiver_freshness_seconds", topic="a")] == 19, (
+        "an age grows though the watch does not look"
+    )
 
 
 def test_partitions_beyond_the_bound_are_one_sum_per_topic() -> None:
@@ -178,7 +207,11 @@ def test_partitions_beyond_the_bound_are_one_sum_per_topic() -> None:
 
 def test_topics_beyond_the_bound_are_one_topic() -> None:
     at = rig(topics_max=1)
-    at.see(topic("a", [lag(1, 1.0)]), topic("b", [lag(2, 8.0), lag(3, 4.0)]), topic("_other", [lag(4, 2.0)], stuck="why"))
+    at.see(
+        topic("a", [lag(1, 1.0)]),
+        topic("b", [lag(2, 8.0), lag(3, 4.0)]),
+        topic("_other", [lag(4, 2.0)], stuck="why"),
+    )
     found = at.shown()
     assert found[series("archiver_lag_records", topic=OTHER, partition=OTHER, stage="committed")] == 9
     assert found[series("archiver_lag_seconds", topic=OTHER, partition=OTHER, stage="committed")] == 8.0
@@ -187,7 +220,9 @@ def test_topics_beyond_the_bound_are_one_topic() -> None:
     assert found[series("archiver_folded_topics")] == 2
     at.see(topic("a", [lag(1, 1.0)]), topic("b", [lag(2, None), lag(None, 4.0)]), topic("c", [lag(4, 2.0)]))
     found = at.shown()
-    assert series("archiver_lag_records", topic=OTHER, partition=OTHER, stage="committed") not in found, "a part is unknown, so the sum is"
+    assert series("archiver_lag_records", topic=OTHER, partition=OTHER, stage="committed") not in found, (
+        "a part is unknown, so the sum is"
+    )
     assert series("archiver_lag_seconds", topic=OTHER, partition=OTHER, stage="committed") not in found
     assert found[series("archiver_untold_partitions", topic=OTHER)] == 2
 
@@ -232,9 +267,14 @@ def test_ten_thousand_partitions_and_hostile_names(bounds: tuple[int, int]) -> N
 
 
 def test_the_bound_of_series_is_met() -> None:
-    """Every label value that there can be: as many series as the formula says, but for what is derived of fewer things."""
+    """Every label value that there can be: as many series as the formula says, but for what is derived of
+    fewer things."""
     at = rig(2, 1)
-    at.see(topic("a", [lag(1, 1.0)] * 3), topic("b", [lag(1, 1.0)]), logs={"intake": LogNumbers(0, 1), "control": LogNumbers(0, 1)})
+    at.see(
+        topic("a", [lag(1, 1.0)] * 3),
+        topic("b", [lag(1, 1.0)]),
+        logs={"intake": LogNumbers(0, 1), "control": LogNumbers(0, 1)},
+    )
     found = at.shown()
     lags = [key for key in found if key[0] == "archiver_lag_records"]
     assert len(lags) == (2 + 1 + 1) * 3
@@ -283,7 +323,9 @@ def test_sums_of_other_topics_never_step_back() -> None:
             if key[0].endswith("_total") and not key[0].startswith("process_"):
                 assert found[key] >= value, key
         seen = found
-    assert {dict(labels)["topic"] for name, labels in seen if name == "archiver_archive_records_total"} >= {OTHER}
+    assert {dict(labels)["topic"] for name, labels in seen if name == "archiver_archive_records_total"} >= {
+        OTHER
+    }
 
 
 def test_counters_of_topics_begin_with_0() -> None:
@@ -291,7 +333,13 @@ def test_counters_of_topics_begin_with_0() -> None:
     at.numbers.declare(
         [
             TopicSettings.model_validate({"name": "kept", "partitions": 1, "archive": {"kind": "none"}}),
-            TopicSettings.model_validate({"name": "raw", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "c", "table": "a.b"}}),
+            TopicSettings.model_validate(
+                {
+                    "name": "raw",
+                    "partitions": 1,
+                    "archive": {"kind": "iceberg", "catalog": "c", "table": "a.b"},
+                }
+            ),
         ]
     )
     found = at.shown()
@@ -328,15 +376,29 @@ def test_what_runs_did() -> None:
     assert found[series("archiver_commit_seconds_bucket", le="0.5")] == 2
     assert found[series("archiver_commit_seconds_bucket", le="120.0")] == 2
     assert found[series("archiver_commit_seconds_bucket", le="+Inf")] == 4
-    cleaned = [found[series(f"archiver_clean_{what}_total")] for what in ("condemned", "deleted", "compacted")]
+    cleaned = [
+        found[series(f"archiver_clean_{what}_total")] for what in ("condemned", "deleted", "compacted")
+    ]
     assert cleaned == [1, 2, 6]
 
 
 def test_changes_of_schemas_are_counted_by_compatibility() -> None:
     at = rig()
     report = ArchiveReport()
-    report.of("orders").schema_change = {"from": 1, "to": 2, "changes": 3, "incompatible": 2, "incompatible_fields": ["value.price"]}
-    report.of("events").schema_change = {"from": 4, "to": 5, "changes": 1, "incompatible": 0, "incompatible_fields": []}
+    report.of("orders").schema_change = {
+        "from": 1,
+        "to": 2,
+        "changes": 3,
+        "incompatible": 2,
+        "incompatible_fields": ["value.price"],
+    }
+    report.of("events").schema_change = {
+        "from": 4,
+        "to": 5,
+        "changes": 1,
+        "incompatible": 0,
+        "incompatible_fields": [],
+    }
     report.of("other")
     at.numbers.archived(report)
     at.numbers.archived(report)
@@ -349,17 +411,26 @@ def test_changes_of_schemas_are_counted_by_compatibility() -> None:
 def test_findings_are_shown_by_id_and_what_was_repaired_is_counted() -> None:
     at = rig()
     assert not any("archiver_findings{" in name for name in at.shown()), "absent before the first reconciling"
-    gap, pending = Finding("gap", "error", "a", 0, "x", "y"), Finding("missing-in-catalog", "warning", "a", 0, "x", "y", safe=True)
+    gap, pending = (
+        Finding("gap", "error", "a", 0, "x", "y"),
+        Finding("missing-in-catalog", "warning", "a", 0, "x", "y", safe=True),
+    )
     at.numbers.reconciled(ReconcileReport("safe", 0, [(gap, False), (gap, False), (pending, True)]))
     found = at.shown()
     assert found[series("archiver_findings", finding="gap", severity="error")] == 2
     assert found[series("archiver_findings", finding="missing-in-catalog", severity="warning")] == 0
-    assert found[series("archiver_findings", finding="rolled-back", severity="error")] == 0, "every id has a series"
+    assert found[series("archiver_findings", finding="rolled-back", severity="error")] == 0, (
+        "every id has a series"
+    )
     assert found[series("archiver_findings_fixed_total", finding="missing-in-catalog")] == 1
     at.numbers.reconciled(ReconcileReport("everything", 0, []), whole=False)
-    assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 2, "one topic says nothing of the others"
+    assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 2, (
+        "one topic says nothing of the others"
+    )
     at.numbers.reconciled(ReconcileReport("safe", 0, [], error=RetryLater("away")))
-    assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 2, "nor does a run that could not look"
+    assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 2, (
+        "nor does a run that could not look"
+    )
     at.numbers.reconciled(ReconcileReport("safe", 0, []))
     assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 0
 
@@ -368,12 +439,18 @@ def test_sources_go_on_when_they_are_opened_anew() -> None:
     at = rig()
     records = series("archiver_source_records_total", source="in/*.jsonl")
     for now, total in ((0, 0), (5, 5), (9, 9), (2, 11), (2, 11), (4, 13)):
-        states = [FilesState("in/*.jsonl", "a", "jsonl", waiting=3, failed=1, records=now), FilesState("x", "b", "jsonl", trouble="why")]
+        states = [
+            FilesState("in/*.jsonl", "a", "jsonl", waiting=3, failed=1, records=now),
+            FilesState("x", "b", "jsonl", trouble="why"),
+        ]
         at.see(sources=sources_of(states))
         assert at.shown()[records] == total
     found = at.shown()
     assert found[series("archiver_source_files", source="in/*.jsonl", state="waiting")] == 3
-    assert (found[series("archiver_source_up", source="in/*.jsonl")], found[series("archiver_source_up", source="x")]) == (1, 0)
+    assert (
+        found[series("archiver_source_up", source="in/*.jsonl")],
+        found[series("archiver_source_up", source="x")],
+    ) == (1, 0)
     same = [FilesState("x", "a", "jsonl", failed=1), FilesState("x", "b", "jsonl", failed=2, trouble="why")]
     assert sources_of(same) == {"x": SourceNumbers(False, 0, 3, 0, 0, 0)}
 
@@ -393,12 +470,16 @@ def test_cycles_checks_and_the_audit() -> None:
     at.journal.checked("catalog local", "down", NOW_US - 1_000_000)
     found = at.shown()
     assert found[series("archiver_ready")] == 0
-    assert [found[series("archiver_audit_verdict", verdict=one)] for one in ("valid", "invalid", "unknown")] == [0, 1, 0]
+    assert [
+        found[series("archiver_audit_verdict", verdict=one)] for one in ("valid", "invalid", "unknown")
+    ] == [0, 1, 0]
     assert found[series("archiver_audit_age_seconds")] == 60
     assert not any(name.startswith("archiver_deep_audit") for name, _ in at.shown()), "there was none yet"
     at.journal.add(Cycle("deep_audit", NOW_US - 90_000_000, 2.0, "untold", "unknown", {"verdict": "unknown"}))
     deep = at.shown()
-    assert [deep[series("archiver_deep_audit_verdict", verdict=one)] for one in ("valid", "invalid", "unknown")] == [0, 0, 1]
+    assert [
+        deep[series("archiver_deep_audit_verdict", verdict=one)] for one in ("valid", "invalid", "unknown")
+    ] == [0, 0, 1]
     assert deep[series("archiver_deep_audit_age_seconds")] == 90
     assert found[series("archiver_cycles_total", job="tick", outcome="fine")] == 2
     assert found[series("archiver_cycle_seconds_total", job="tick", outcome="fine")] == 2.0
@@ -428,7 +509,12 @@ def test_requests_are_counted_by_route_and_status() -> None:
     counted = counting(application, at.numbers.requested, at.clock)
 
     async def all_of_them() -> None:
-        for path, status in (("/metrics", 200), ("/v1/topics/a%20b/records", 429), ("/v1/topics/a/records", 200), ("/secret/path", 404)):
+        for path, status in (
+            ("/metrics", 200),
+            ("/v1/topics/a%20b/records", 429),
+            ("/v1/topics/a/records", 200),
+            ("/secret/path", 404),
+        ):
             await counted({"type": "http", "path": path, "status": status}, nothing, sent)
         await counted({"type": "lifespan"}, nothing, sent)
         with pytest.raises(ConnectionError):

@@ -1,4 +1,5 @@
-"""How long a piece of a mirror waits for company: longer while polls leave more behind, so that there are fewer files."""
+"""How long a piece of a mirror waits for company: longer while polls leave more behind, so that there are
+fewer files."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_a_piece_waits_longer_while_there_is_more(more: bool, waits_s: float) ->
     settings: Any = parts(name="s", discover_interval=60.0)
     nobody: Any = None
     mirror = Mirror(settings, pieces, sequencer, nobody, accepts, clock, nobody)
-    mirror._cursors[PLACE] = Cursor(PLACE, TopicState(TopicId("a" * 32), "a", 1, 0, mirrored=True), b"u" * 16, 0, 0, 0)
+    mirror._cursors[PLACE] = Cursor(
+        PLACE, TopicState(TopicId("a" * 32), "a", 1, 0, mirrored=True), b"u" * 16, 0, 0, 0
+    )
     upstream: Any = Upstream(more=more)
     mirror._read(upstream)
     clock.sleep(waits_s - 0.01)

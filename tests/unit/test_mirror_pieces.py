@@ -1,4 +1,5 @@
-"""From polls to pieces: order, gaps, what cannot be stored, what fits an entry; and what a cluster that is not as it was means."""
+"""From polls to pieces: order, gaps, what cannot be stored, what fits an entry; and what a cluster that is
+not as it was means."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from intake.sources.kafka.upstream_changes import GoOn, MirrorFinding, judge_par
 from intake.write.encode import SortedFlush
 
 ID = b"u" * 16
-TOPICS = {name: TopicState(TopicId(f"{number:032x}"), name, 50, 0, mirrored=True) for number, name in enumerate("ab")}
+TOPICS = {
+    name: TopicState(TopicId(f"{number:032x}"), name, 50, 0, mirrored=True)
+    for number, name in enumerate("ab")
+}
 
 
 def cursors(*places: tuple[str, int], end: int = 0) -> dict[tuple[str, int], Cursor]:
@@ -33,7 +37,10 @@ def polled(*rows: tuple[str, int, int], size: int = 3, time_ms: int = 5) -> Poll
 
 def segments(piece: MirrorPiece) -> list[tuple[str, int, int | None, int]]:
     flush = SortedFlush(piece.items)
-    return [(topic.name, one.partition, one.offset, one.rows) for topic, one in zip(flush.topics, flush.segments, strict=True)]
+    return [
+        (topic.name, one.partition, one.offset, one.rows)
+        for topic, one in zip(flush.topics, flush.segments, strict=True)
+    ]
 
 
 def test_runs_of_offsets_become_segments_over_several_polls() -> None:
@@ -95,7 +102,11 @@ def test_a_leader_epoch_is_kept_with_its_record_only() -> None:
     second.epochs = {("a", 0): 9}  # of the record that is not taken; nothing is known of the other's
     second.ends = {("a", 2): 5}
     piece.add(second, known, 1)
-    assert {move.item: (move.end, move.count) for move in piece.moves(0)} == {"0": (2, 0), "1": (2, 0), "2": (5, 8)}
+    assert {move.item: (move.end, move.count) for move in piece.moves(0)} == {
+        "0": (2, 0),
+        "1": (2, 0),
+        "2": (5, 8),
+    }
 
 
 def test_a_piece_from_before_a_topic_grew_is_refused() -> None:
@@ -117,7 +128,11 @@ def test_headers_and_missing_times_are_kept() -> None:
     piece.add(batch, known, 1)
     rows = piece.items[0].columns.to_pylist()
     assert rows[0]["event_timestamp"] is None and rows[0]["headers"] == []
-    assert rows[1]["headers"] == [{"key": "x", "value": None}, {"key": "x", "value": b""}, {"key": "", "value": b"1"}]
+    assert rows[1]["headers"] == [
+        {"key": "x", "value": None},
+        {"key": "x", "value": b""},
+        {"key": "", "value": b"1"},
+    ]
 
 
 def test_an_end_behind_markers_moves_the_position_alone() -> None:
@@ -148,10 +163,16 @@ def test_a_full_piece_fits_one_entry(seed: int) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 4, 25, 50])
 def test_a_piece_in_which_no_record_follows_another_fits_one_entry(partitions: int) -> None:
-    piece, places = MirrorPiece(16 * 1024, 10**6), [(topic, partition) for topic in "ab" for partition in range(partitions)]
+    piece, places = (
+        MirrorPiece(16 * 1024, 10**6),
+        [(topic, partition) for topic in "ab" for partition in range(partitions)],
+    )
     known, taken = cursors(*places), 0
     while (room := piece.records_max(len(known))) >= 1:
-        rows = [(*places[number % len(places)], 1 + 2 * (number // len(places))) for number in range(taken, taken + room)]
+        rows = [
+            (*places[number % len(places)], 1 + 2 * (number // len(places)))
+            for number in range(taken, taken + room)
+        ]
         piece.add(polled(*rows), known, 1)
         taken += room
     moves = piece.moves(0)
@@ -166,7 +187,9 @@ def test_where_a_partition_goes_on() -> None:
     assert [kind(5, 0, 9), kind(5, 5, 5), kind(0, 0, 0)] == [5, 5, 0]
     assert [kind(5, 6, 9), kind(6, 0, 5)] == ["truncated", "behind"]
     given_up = [kind(5, 7, 9, 7), kind(5, 7, 9, 8), kind(5, 7, 9, 6), kind(5, 7, 9, 10), kind(5, 5, 9, 7)]
-    assert given_up == [7, 7, "truncated", "truncated", 5], "what is there is never passed over, whatever was given up"
+    assert given_up == [7, 7, "truncated", "truncated", 5], (
+        "what is there is never passed over, whatever was given up"
+    )
     assert kind(9, 0, 5, 9) == "behind", "giving up what was not read gives up nothing that was"
 
 

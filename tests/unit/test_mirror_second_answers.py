@@ -1,4 +1,5 @@
-"""A finding that records are lost rests on two agreeing answers of the cluster, and no partition begins at a number that is not known."""
+"""A finding that records are lost rests on two agreeing answers of the cluster, and no partition begins at a
+number that is not known."""
 
 from __future__ import annotations
 
@@ -34,14 +35,21 @@ def look(mirror: Mirroring) -> list[tuple[str, str]]:
     mirror.mirror._look_at_s = None
     mirror.mirror._told_s = 0.0
     mirror.step()
-    if mirror.mirror._upstream is None:  # a partition that was read before is read again over a new connection
+    if (
+        mirror.mirror._upstream is None
+    ):  # a partition that was read before is read again over a new connection
         mirror.step()
     return mirror.kinds
 
 
 @pytest.mark.parametrize(
     ("bounds", "kind"),
-    [(Bounds(0, 4), "behind"), (Bounds(0, 0), "behind"), (Bounds(12, 20), "truncated"), (Bounds(30, 30), "truncated")],
+    [
+        (Bounds(0, 4), "behind"),
+        (Bounds(0, 0), "behind"),
+        (Bounds(12, 20), "truncated"),
+        (Bounds(30, 30), "truncated"),
+    ],
 )
 def test_a_finding_of_lost_records_needs_a_second_answer(bounds: Bounds, kind: str) -> None:
     upstream = MemoryUpstream({PLACE: Bounds(0, 10)}, {"t": ID})

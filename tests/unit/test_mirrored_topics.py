@@ -1,4 +1,5 @@
-"""Mirrored topics in the log: offsets of an upstream, gaps, growth; what does not count, and what a checkpoint keeps of it."""
+"""Mirrored topics in the log: offsets of an upstream, gaps, growth; what does not count, and what a
+checkpoint keeps of it."""
 
 from __future__ import annotations
 
@@ -31,15 +32,37 @@ class Bench:
         self.sequencer = self.process()
 
     def process(self) -> Sequencer:
-        return Sequencer(self.log, SeededIds(self.log.tail()), SystemClock(), LogSettings(append_backoff=0.001))
+        return Sequencer(
+            self.log, SeededIds(self.log.tail()), SystemClock(), LogSettings(append_backoff=0.001)
+        )
 
     def topic(self, partitions: int = 2) -> TopicState:
         return self.sequencer.declare_topic("orders", partitions, mirrored=True)
 
-    def take(self, topic: TopicState, base: int, end: int, *runs: tuple[int, int], partition: int = 0, identity: bytes = ID) -> str | None:
+    def take(
+        self,
+        topic: TopicState,
+        base: int,
+        end: int,
+        *runs: tuple[int, int],
+        partition: int = 0,
+        identity: bytes = ID,
+    ) -> str | None:
         """An entry that takes in these runs of offsets and moves on; why it does not count."""
-        segments = [PlacedSegment(topic.topic_id, partition, 0, 0, high - low, 10, 1000 + low, None, low) for low, high in runs]
-        move = Move(mirror_source(topic.topic_id), str(partition), base, end, False, identity, self.sequencer.fold.next_index, 1)
+        segments = [
+            PlacedSegment(topic.topic_id, partition, 0, 0, high - low, 10, 1000 + low, None, low)
+            for low, high in runs
+        ]
+        move = Move(
+            mirror_source(topic.topic_id),
+            str(partition),
+            base,
+            end,
+            False,
+            identity,
+            self.sequencer.fold.next_index,
+            1,
+        )
         file = (KEY, 100, bytes(32), segments) if runs else ()
         return self.sequencer.append_moves([move], *file)
 
@@ -56,9 +79,18 @@ def test_offsets_are_the_upstreams_and_what_lies_between_is_a_gap(bench: Bench) 
     assert bench.take(topic, 100, 120, (103, 105), (105, 106), (110, 118)) is None
     assert bench.take(topic, 120, 121, (120, 121)) is None
     fold = bench.sequencer.fold
-    assert [(one.base, one.end) for one in fold.segments(tp)] == [(103, 105), (105, 106), (110, 118), (120, 121)]
+    assert [(one.base, one.end) for one in fold.segments(tp)] == [
+        (103, 105),
+        (105, 106),
+        (110, 118),
+        (120, 121),
+    ]
     assert fold.gaps(tp, 0, 200) == [(0, 103), (106, 110), (118, 120)]
-    assert (fold.next_offset(tp), fold.stable_offset(tp), fold.next_offset((topic.topic_id, 1))) == (121, 121, 0)
+    assert (fold.next_offset(tp), fold.stable_offset(tp), fold.next_offset((topic.topic_id, 1))) == (
+        121,
+        121,
+        0,
+    )
     backlog = bench.sequencer.backlog()
     assert (backlog.waiting(tp, 0).records, backlog.summary(tp, 0).rows) == (12, 12)
 
@@ -80,7 +112,10 @@ def test_records_outside_of_what_was_read_of_their_partition_do_not_count(bench:
         assert bench.take(topic, base, end, run) == "position"
     moved = Move(mirror_source(topic.topic_id), "0", 10, 20, False, ID, 9, 1)
     assert (
-        bench.sequencer.append_moves([moved], KEY, 1, bytes(32), [PlacedSegment(topic.topic_id, 1, 0, 0, 5, 1, 1, None, 10)]) == "position"
+        bench.sequencer.append_moves(
+            [moved], KEY, 1, bytes(32), [PlacedSegment(topic.topic_id, 1, 0, 0, 5, 1, 1, None, 10)]
+        )
+        == "position"
     )
     fold = bench.sequencer.fold
     assert [fold.next_offset((topic.topic_id, number)) for number in (0, 1)] == [10, 0]
@@ -101,7 +136,9 @@ def test_what_no_reader_would_take_is_never_appended(bench: Bench) -> None:
 
 def test_records_that_state_no_offset_do_not_count(bench: Bench) -> None:
     topic = bench.topic()
-    (landed,) = bench.sequencer.append_file(KEY, 100, bytes(32), [PlacedSegment(topic.topic_id, 0, 0, 0, 5, 10, 1000)])
+    (landed,) = bench.sequencer.append_file(
+        KEY, 100, bytes(32), [PlacedSegment(topic.topic_id, 0, 0, 0, 5, 10, 1000)]
+    )
     assert (landed.refusal, bench.sequencer.fold.next_offset((topic.topic_id, 0))) == ("mirrored", 0)
 
 
@@ -114,12 +151,20 @@ def test_records_that_state_no_offset_do_not_count(bench: Bench) -> None:
         ([(2**63 - 4, 2**63)], True, True, "larger than there can be"),
     ],
 )
-def test_an_entry_that_cannot_be_is_told(runs: list[tuple[int, int]], mirrored: bool, moves: bool, why: str) -> None:
+def test_an_entry_that_cannot_be_is_told(
+    runs: list[tuple[int, int]], mirrored: bool, moves: bool, why: str
+) -> None:
     fold, topic_id = IntakeFold(), TopicId("a" * 32)
     declared = pb.TopicDeclared(topic_id=bytes.fromhex(topic_id), name="t", partitions=1, mirrored=mirrored)
     fold.apply(0, pb.IntakeEntry(format=4, id=b"1" * 16, topic=declared).SerializeToString())
     segments = [PlacedSegment(topic_id, 0, 0, 0, high - low, 1, 1, None, low) for low, high in runs]
-    file = file_entry(KEY, 1, bytes(32), segments, [Move(mirror_source(topic_id), "0", 0, 20, False, ID, 0, 0)] if moves else [])
+    file = file_entry(
+        KEY,
+        1,
+        bytes(32),
+        segments,
+        [Move(mirror_source(topic_id), "0", 0, 20, False, ID, 0, 0)] if moves else [],
+    )
     with pytest.raises(Corrupted, match=why):
         fold.apply(1, pb.IntakeEntry(format=4, id=b"2" * 16, file=file).SerializeToString())
     assert fold.next_index == 1

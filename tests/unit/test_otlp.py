@@ -75,7 +75,12 @@ def test_a_password_in_the_address_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_another_machine_may_be_told_in_the_clear_if_it_is_said(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, endpoint="http://otel.example.com:4318", allow_http=True, headers={"authorization": {"env": "KEY"}})
+    settings = loaded(
+        tmp_path,
+        endpoint="http://otel.example.com:4318",
+        allow_http=True,
+        headers={"authorization": {"env": "KEY"}},
+    )
     assert settings.telemetry.otlp is not None
     assert "planted" not in repr(settings)
 
@@ -92,8 +97,13 @@ def test_nothing_begins_without_the_setting(tmp_path: Path) -> None:
 
 
 def test_the_packages_are_loaded_only_for_the_setting() -> None:
-    program = "import sys, archiver.daemon.daemon; print([name for name in sys.modules if name.startswith('opentelemetry')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    program = (
+        "import sys, archiver.daemon.daemon; print([name for name in sys.modules if "
+        "name.startswith('opentelemetry')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "[]\n"
 
 

@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in (*paths, ROOT))}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, env=environ, cwd="/", capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 CHECK = """
@@ -40,7 +42,10 @@ def test_a_foreign_package_is_named_and_not_imported(tmp_path: Path, name: str) 
     (tmp_path / name / "__init__.py").write_text("raise SystemExit('the foreign package was imported')\n")
     done = run(CHECK, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"the package '{name}' is found at {tmp_path / name}, but the archiver's own is {ROOT / name}" in done.stdout
+    assert (
+        f"the package '{name}' is found at {tmp_path / name}, but the archiver's own is {ROOT / name}"
+        in done.stdout
+    )
     assert f"pip uninstall {name}" in done.stdout
 
 

@@ -1,4 +1,5 @@
-"""What the page headers of Parquet files say, against what was written; and rows in bounded batches, against the rows."""
+"""What the page headers of Parquet files say, against what was written; and rows in bounded batches, against
+the rows."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def values(count: int, size: int, kinds: int) -> pa.Array[Any]:
 def test_a_dictionary(codec: str, version: str) -> None:
     found = pages_of(written({"value": values(5000, 50, 20)}, compression=codec, data_page_version=version))
     assert (found.dictionary_values, found.dictionary_bytes) == (20, 20 * 54)
-    assert found.longest_bytes == (50 if codec != "lz4" else 20 * 54), "of a codec that is not known here, the whole page"
+    assert found.longest_bytes == (50 if codec != "lz4" else 20 * 54), (
+        "of a codec that is not known here, the whole page"
+    )
     assert (found.indexed_values, found.plain_bytes, found.foreseeable) == (5000, 0, True)
 
 
@@ -49,7 +52,11 @@ def test_a_dictionary(codec: str, version: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_plain_pages(codec: str, version: str) -> None:
     source = written(
-        {"value": values(5000, 50, 5000)}, compression=codec, data_page_version=version, use_dictionary=False, data_page_size=10_000
+        {"value": values(5000, 50, 5000)},
+        compression=codec,
+        data_page_version=version,
+        use_dictionary=False,
+        data_page_size=10_000,
     )
     found = pages_of(source)
     assert (found.dictionary_bytes, found.longest_bytes, found.indexed_values) == (0, 0, 0)
@@ -60,7 +67,9 @@ def test_plain_pages(codec: str, version: str) -> None:
 
 
 def test_a_dictionary_that_was_given_up() -> None:
-    found = pages_of(written({"value": values(20_000, 50, 20_000)}, dictionary_pagesize_limit=1000, write_batch_size=100))
+    found = pages_of(
+        written({"value": values(20_000, 50, 20_000)}, dictionary_pagesize_limit=1000, write_batch_size=100)
+    )
     assert 0 < found.indexed_values < 20_000
     assert found.plain_bytes > 0
     assert found.longest_bytes == 50
@@ -72,18 +81,28 @@ def test_a_dictionary_above_the_limit_is_not_opened() -> None:
 
 
 def test_statistics_in_a_page_header_are_passed_over() -> None:
-    source = written({"value": values(10, 9000, 10)}, write_statistics=True, data_page_version="2.0", use_dictionary=False)
+    source = written(
+        {"value": values(10, 9000, 10)}, write_statistics=True, data_page_version="2.0", use_dictionary=False
+    )
     assert pages_of(source).page_values == 10
 
 
 def page(kind: int, size: int, stored: int, detail: int, values_of_it: int) -> bytes:
-    """A page header in Thrift's compact protocol, with `detail` as the number of its inner struct, and `stored` zero bytes."""
+    """A page header in Thrift's compact protocol, with `detail` as the number of its inner struct, and
+    `stored` zero bytes."""
 
     def number(field_step: int, value: int) -> bytes:
         return bytes([field_step << 4 | 5]) + _varint(value << 1)
 
     head = number(1, kind) + number(1, size) + number(1, stored)
-    return head + bytes([(detail - 3) << 4 | 12]) + number(1, values_of_it) + number(1, 8) + b"\0\0" + bytes(stored)
+    return (
+        head
+        + bytes([(detail - 3) << 4 | 12])
+        + number(1, values_of_it)
+        + number(1, 8)
+        + b"\0\0"
+        + bytes(stored)
+    )
 
 
 def _varint(value: int) -> bytes:
@@ -143,24 +162,41 @@ def test_damaged_headers_are_refused_or_harmless() -> None:
     assert refused > 100
 
 
-@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"dictionary_pagesize_limit": 2000}, {"row_group_size": 700}])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_dictionary": False}, {"dictionary_pagesize_limit": 2000}, {"row_group_size": 700}]
+)
 def test_every_row_comes_once_from_anywhere(options: dict[str, Any]) -> None:
     chance = random.Random(11)
     pool = [chance.randbytes(chance.choice([0, 5, 300, 60_000])) for _ in range(40)]
     rows = [chance.choice([None, *pool]) for _ in range(2000)]
-    headers = [[{"key": "h", "value": chance.choice(pool)}] * chance.choice([0, 0, 1, 3]) if row else None for row in rows]
-    columns = {"value": pa.array(rows, pa.binary()), "key": pa.array(rows[::-1], pa.large_binary()), "headers": pa.array(headers, HEADERS)}
+    headers = [
+        [{"key": "h", "value": chance.choice(pool)}] * chance.choice([0, 0, 1, 3]) if row else None
+        for row in rows
+    ]
+    columns = {
+        "value": pa.array(rows, pa.binary()),
+        "key": pa.array(rows[::-1], pa.large_binary()),
+        "headers": pa.array(headers, HEADERS),
+    }
     source = written(columns, write_batch_size=50, **options)
     for start in (0, 1, 699, 700, 1234, 1999, 2000):
         items = read_inputs(source, "parquet", "t", False, 1 << 20, Place(start, start))
         found = [(item.where, item.record.value, item.record.key, len(item.record.headers)) for item in items]
         expected = zip(rows, rows[::-1], headers, strict=True)
-        assert found == [(f"row {at}", *row[:2], len(row[2] or ())) for at, row in enumerate(expected) if at >= start]
+        assert found == [
+            (f"row {at}", *row[:2], len(row[2] or ())) for at, row in enumerate(expected) if at >= start
+        ]
 
 
 def test_rows_before_one_that_is_too_large_are_read() -> None:
     headers = [[{"key": "h", "value": b"x" * 10}] * count for count in (1, 2, 100, 1)]
-    items = read_inputs(written({"value": pa.array([b"v"] * 4), "headers": pa.array(headers, HEADERS)}), "parquet", "t", False, 1000)
+    items = read_inputs(
+        written({"value": pa.array([b"v"] * 4), "headers": pa.array(headers, HEADERS)}),
+        "parquet",
+        "t",
+        False,
+        1000,
+    )
     assert [next(items).where, next(items).where] == ["row 0", "row 1"]
     with pytest.raises(RecordRefused, match=r"^row 2: the record has 2701 bytes"):
         next(items)

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intake.arrow_arrays import binary_lengths
-from intake.write.partitioner import STICKY_BYTES, Unkeyed, murmur2, murmur2_rows, partition_for, partition_rows
+from intake.write.partitioner import (
+    STICKY_BYTES,
+    Unkeyed,
+    murmur2,
+    murmur2_rows,
+    partition_for,
+    partition_rows,
+)
 
 # Key and signed result, from the test of Kafka's own implementation.
 KAFKA = [
@@ -34,7 +41,9 @@ def test_the_column_form_gives_kafkas_numbers() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.binary(max_size=20)), max_size=30), st.integers(0, 5), st.integers(1, 50))
+@given(
+    st.lists(st.one_of(st.none(), st.binary(max_size=20)), max_size=30), st.integers(0, 5), st.integers(1, 50)
+)
 def test_rows_go_where_single_records_go(keys: list[bytes | None], cut: int, partitions: int) -> None:
     column = pa.array([b"before"] * cut + keys, pa.binary()).slice(cut)
     weights = np.array([1 + 3000 * (number % 9) for number in range(len(keys))], np.int64)

@@ -71,7 +71,9 @@ class Table:
             self.ledger.past.moved(self.sequence)
 
     def view(self) -> TableView:
-        snapshots = tuple(SnapshotView(number, None, number, 0, "append", {}) for number in sorted(self.retained))
+        snapshots = tuple(
+            SnapshotView(number, None, number, 0, "append", {}) for number in sorted(self.retained)
+        )
         return TableView(
             identifier=("n", "t"),
             uuid=uuid.UUID(int=1),
@@ -93,7 +95,10 @@ class Table:
 
     def needed(self) -> tuple[int, ...]:
         """Naively: the lowest watermark of all retained snapshots."""
-        return tuple(min((marks[partition] for marks in self.retained.values()), default=0) for partition in range(PARTITIONS))
+        return tuple(
+            min((marks[partition] for marks in self.retained.values()), default=0)
+            for partition in range(PARTITIONS)
+        )
 
 
 moves = st.dictionaries(st.integers(0, PARTITIONS - 1), st.integers(0, 5))
@@ -128,20 +133,28 @@ def play(table: Table, step: tuple[str, object]) -> None:
 
 
 @given(st.lists(steps, max_size=30), st.sampled_from([1, 4, 1 << 20]))
-def test_d3_the_line_is_never_above_what_a_rollback_needs(history: list[tuple[str, object]], offsets_max: int) -> None:
+def test_d3_the_line_is_never_above_what_a_rollback_needs(
+    history: list[tuple[str, object]], offsets_max: int
+) -> None:
     table = Table(offsets_max)
     before, exact = table.line(), True
     for step in history:
         play(table, step)
         line = table.line()
-        assert all(here <= needed for here, needed in zip(line, table.needed(), strict=True)), (step, line, table.retained)
+        assert all(here <= needed for here, needed in zip(line, table.needed(), strict=True)), (
+            step,
+            line,
+            table.retained,
+        )
         exact = exact and oldest_sequence(table.view()) >= table.ledger.past.exact_since
         if exact:
             assert all(was <= here for was, here in zip(before, line, strict=True)), "a line was taken back"
         before = line
 
 
-@given(st.lists(steps.filter(lambda step: step[0] in {"commit", "foreign", "expire", "expire all"}), max_size=30))
+@given(
+    st.lists(steps.filter(lambda step: step[0] in {"commit", "foreign", "expire", "expire all"}), max_size=30)
+)
 def test_d3_the_line_is_exact_while_the_ledger_is_told_everything(history: list[tuple[str, object]]) -> None:
     table = Table()
     for step in history:

@@ -41,7 +41,9 @@ def archive_keys(draw: st.DrawFn) -> ArchiveKey:
 
 
 def built(key: ArchiveKey) -> str:
-    return paths.archive_key(key.topic_id, key.partition, key.granularity, key.partition_value, key.base, key.end, key.epoch)
+    return paths.archive_key(
+        key.topic_id, key.partition, key.granularity, key.partition_value, key.base, key.end, key.epoch
+    )
 
 
 def test_keys_are_those_of_the_design() -> None:
@@ -243,7 +245,12 @@ def test_prefixes_of_hours_have_all_their_files_once(hours: list[int]) -> None:
 def test_a_day_of_hours_is_few_prefixes() -> None:
     """From 13 h to 14 h of the next day, and a day whole."""
     prefixes = paths.intake_hours_prefixes(range(13, 39))
-    assert prefixes == ["intake/1970-01-01/1", "intake/1970-01-01/2", "intake/1970-01-02/0", "intake/1970-01-02/1"]
+    assert prefixes == [
+        "intake/1970-01-01/1",
+        "intake/1970-01-01/2",
+        "intake/1970-01-02/0",
+        "intake/1970-01-02/1",
+    ]
     assert paths.intake_hours_prefixes(range(24, 49)) == ["intake/1970-01-02/", "intake/1970-01-03/0"]
 
 

@@ -21,7 +21,9 @@ EPOCH = 7
 
 
 def plan_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> Plan:
-    return Plan(ONE, "one", partition, base, end, epoch, Segments.of([segment(base, end - base)]), end - base, 1)
+    return Plan(
+        ONE, "one", partition, base, end, epoch, Segments.of([segment(base, end - base)]), end - base, 1
+    )
 
 
 def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
@@ -33,7 +35,11 @@ def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
     [
         (key_of(0, 5), plan_of(0, 5), True),
         (key_of(0, 5), plan_of(4, 9), True),
-        (key_of(5, 9), plan_of(0, 5), True),  # planned again from the start after a rollback: a later cut may be met
+        (
+            key_of(5, 9),
+            plan_of(0, 5),
+            True,
+        ),  # planned again from the start after a rollback: a later cut may be met
         (key_of(0, 5), plan_of(5, 9), False),
         (key_of(0, 5, partition=1), plan_of(0, 5), False),
         (key_of(0, 5, epoch=EPOCH - 1), plan_of(0, 5), False),
@@ -46,7 +52,9 @@ def test_path_used(where: str, key: str, plan: Plan, expected: bool) -> None:
     fold = LedgerFold()
     ledger = fold.topics.setdefault(ONE, TopicLedger(ONE))
     if where == "killed":
-        ledger.killed[key] = KilledFile(ArchiveFile(key, 1, b"", b"", 0, 0, 5, EPOCH, 1, 5, 5, 0, 0), "because", 3)
+        ledger.killed[key] = KilledFile(
+            ArchiveFile(key, 1, b"", b"", 0, 0, 5, EPOCH, 1, 5, 5, 0, 0), "because", 3
+        )
     else:
         ledger.epoch_keys.add(key)
     assert paths_used(fold, [plan]) is expected

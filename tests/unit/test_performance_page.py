@@ -1,4 +1,5 @@
-"""Does docs/performance.md follow the results: are figures, sentences and verdicts others when the results are?"""
+"""Does docs/performance.md follow the results: are figures, sentences and verdicts others when the results
+are?"""
 
 from __future__ import annotations
 
@@ -63,18 +64,28 @@ def test_every_result_but_those_of_other_pages_is_on_the_page() -> None:
 
 def test_every_section_has_a_target_of_its_own() -> None:
     text = committed()
-    assert len(re.findall(r"^(?:- )?`make bench-[a-z-]+`, `bench/results/", text, re.MULTILINE)) >= len(SECTIONS)
+    assert len(re.findall(r"^(?:- )?`make bench-[a-z-]+`, `bench/results/", text, re.MULTILINE)) >= len(
+        SECTIONS
+    )
     assert text.startswith("# Performance\n\nGenerated from `bench/results/` by `make docs`; do not edit.")
 
 
 def _stores_least(peers: Any) -> bool:
-    least = {name: min(one["stored_bytes"]) for name, one in peers["contenders"].items() if name not in ("libraries", "own_intake")}
+    least = {
+        name: min(one["stored_bytes"])
+        for name, one in peers["contenders"].items()
+        if name not in ("libraries", "own_intake")
+    }
     return bool(least.pop("archiver") <= min(least.values()))
 
 
 def _peers_reached(peers: Any) -> list[bool]:
     return [
-        *(peers[which][name] for which in ("reached", "reached_from_own_intake") for name in ("streaming", "sink")),
+        *(
+            peers[which][name]
+            for which in ("reached", "reached_from_own_intake")
+            for name in ("streaming", "sink")
+        ),
         _stores_least(peers),
     ]
 
@@ -83,7 +94,11 @@ def _peers_reached(peers: Any) -> list[bool]:
     ("name", "make", "reached"),
     [
         ("peers", reading.peers, _peers_reached),
-        ("freshness", reading.freshness, lambda found: [found["profiles"]["eager"]["p99_below_wanted"], found["idle"]["reached"]]),
+        (
+            "freshness",
+            reading.freshness,
+            lambda found: [found["profiles"]["eager"]["p99_below_wanted"], found["idle"]["reached"]],
+        ),
         ("writer", intake.writer, lambda found: [found["reached"]]),
         ("mirror", intake.mirror, lambda found: [found["reached"]]),
         ("log", logs.sqlite, lambda found: [found["append"]["reached"]]),
@@ -92,7 +107,9 @@ def _peers_reached(peers: Any) -> list[bool]:
 def test_a_verdict_is_that_of_the_bench(
     name: str, make: Callable[[Results], Section], reached: Callable[[dict[str, Any]], list[bool]]
 ) -> None:
-    assert verdicts(section(make)) == ["reached" if one else "**missed**" for one in reached(document_of(name))]
+    assert verdicts(section(make)) == [
+        "reached" if one else "**missed**" for one in reached(document_of(name))
+    ]
 
 
 def _put(found: dict[str, Any], path: str, value: Any) -> None:
@@ -128,7 +145,9 @@ def _reached_elsewhere(found: dict[str, Any]) -> None:
         ("schema", refinement.schema, "cases.unknown_between.ratio_to_clean", 0, spread(0.4), spread(0.39)),
     ],
 )
-def test_a_verdict_follows_the_figure(name: str, make: Callable[[Results], Section], at: str, aim: int, good: object, bad: object) -> None:
+def test_a_verdict_follows_the_figure(
+    name: str, make: Callable[[Results], Section], at: str, aim: int, good: object, bad: object
+) -> None:
     told = []
     for value in (good, bad):
         found = document_of(name)
@@ -149,8 +168,14 @@ def test_the_limit_follows_its_figures() -> None:
     found["wanted_at_least"]["tuned"] = 1.3
     first, *others = found["shapes"]
     made = section(refinement.limit, limit=found)
-    assert verdicts(made) == [f"reached: {' and '.join(others)}; **missed**: {first}", "**missed**", "reached"]
-    assert "| refinement on Spark (wanted: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(made).replace("0.061", "0.06")
+    assert verdicts(made) == [
+        f"reached: {' and '.join(others)}; **missed**: {first}",
+        "**missed**",
+        "reached",
+    ]
+    assert "| refinement on Spark (wanted: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(
+        made
+    ).replace("0.061", "0.06")
     assert "| refinement on Spark, a partition per core | 0.60 (0.30 to 1.20) |" in words(made)
     assert "| a whole run, a partition per core | 0.70 (0.35 to 1.40) |" in words(made)
     found["wanted_at_least"] = {"refine": 0.1, "whole": 0.5}
@@ -183,9 +208,12 @@ def test_peers_follow_their_figures() -> None:
     for number, name in enumerate(("streaming", "small_triggers", "sink_by_schema", "sink")):
         found["contenders"][name]["stored_bytes"] = [60 - number]
     made = section(reading.peers, peers=found)
-    assert verdicts(made) == ["reached", "**missed**", "**missed**", "reached", "reached"], "wanted are 4 and 6, and no more bytes"
-    assert "its work for a core-second is 3.0 (1.5 to 6.0) times that of Structured Streaming in one batch, wanted: 4 and 7.0 (" in words(
-        made
+    assert verdicts(made) == ["reached", "**missed**", "**missed**", "reached", "reached"], (
+        "wanted are 4 and 6, and no more bytes"
+    )
+    assert (
+        "its work for a core-second is 3.0 (1.5 to 6.0) times that of Structured Streaming in one "
+        "batch, wanted: 4 and 7.0 (" in words(made)
     )
     found["contenders"]["sink"]["stored_bytes"] = [49]
     assert verdicts(section(reading.peers, peers=found))[-1] == "**missed**"
@@ -193,10 +221,14 @@ def test_peers_follow_their_figures() -> None:
     assert "| the sink by DynamicMessage |" in words(made)
     assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, wanted: 4;" in words(made)
     alone = (
-        "the libraries alone do 5.0 (2.5 to 10.0) times the work of Structured Streaming in one batch (wanted of the archiver: 4) and 6.0 ("
+        "the libraries alone do 5.0 (2.5 to 10.0) times the work of Structured Streaming in one batch "
+        "(wanted of the archiver: 4) and 6.0 ("
     )
     assert alone in words(made)
-    assert "of Iceberg's sink for Kafka Connect (wanted of the archiver: 6); the archiver does 4.00 (2.00 to 8.00) times the" in words(made)
+    assert (
+        "of Iceberg's sink for Kafka Connect (wanted of the archiver: 6); the archiver does 4.00 (2.00 "
+        "to 8.00) times the" in words(made)
+    )
 
 
 def test_freshness_follows_its_figures_and_what_was_run() -> None:
@@ -218,24 +250,38 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     found = document_of("partitions")
     found["many"]["plan_s_max"] = 0.99
     found["many"]["oldest_s"] = [[0, 1.0], [15, 444.4], [30, 2.0]]
-    found["one_topic"] |= {"slower_by_cpu": spread(1.2), "slower_by_the_clock": spread(1.6), "archive_ms": spread(2.0)}
+    found["one_topic"] |= {
+        "slower_by_cpu": spread(1.2),
+        "slower_by_the_clock": spread(1.6),
+        "archive_ms": spread(2.0),
+    }
     found["one_topic"] |= {"libraries_slower_by_cpu": spread(1.7), "libraries_file_ms": spread(1.5)}
     found["one_topic"]["records_per_core_second_8"] = spread(250_000)
-    found["one_topic_large"] = found["one_topic"] | {"records": 20_000_000, "slower_by_the_clock": spread(1.4)}
+    found["one_topic_large"] = found["one_topic"] | {
+        "records": 20_000_000,
+        "slower_by_the_clock": spread(1.4),
+    }
     made = section(reading.partitions, partitions=found)
     assert verdicts(made) == ["reached", "reached: by CPU; **missed**: by the clock", "reached"]
     assert made.aims[-1].what == "2,000 partitions of a topic, by 8 with the same 20,000,000 records"
     assert "| the oldest record without a table, at most | 444 s |" in words(made)
-    assert "takes 2.00 (1.00 to 4.00) ms of CPU beyond what its records take in large ones, which is 4.00 µs each." in words(made)
     assert (
-        "take for 2,000 files 1.70 (0.85 to 3.40) times the CPU that they take for 8, 1.50 (0.750 to 3.00) ms for each further one"
-        in words(made)
+        "takes 2.00 (1.00 to 4.00) ms of CPU beyond what its records take in large ones, which is 4.00 "
+        "µs each." in words(made)
+    )
+    assert (
+        "take for 2,000 files 1.70 (0.85 to 3.40) times the CPU that they take for 8, 1.50 (0.750 to "
+        "3.00) ms for each further one" in words(made)
     )
     found["many"]["memory"]["daemon"]["max_mb_by_minute"] = [9, 700, 500, 600]
-    assert "| most of it in each minute of the second half | 500 to 600 MB |" in words(section(reading.partitions, partitions=found))
+    assert "| most of it in each minute of the second half | 500 to 600 MB |" in words(
+        section(reading.partitions, partitions=found)
+    )
     for one in found["many"]["round_steps_s"]:
         one["refine"] = 0.9
-    assert "| refine |" not in words(section(reading.partitions, partitions=found)), "no round refined for a second"
+    assert "| refine |" not in words(section(reading.partitions, partitions=found)), (
+        "no round refined for a second"
+    )
     for part, verdicts_left in (("many", 2), ("requests", 2), ("one_topic", 1), ("one_topic_large", 0)):
         found.pop(part)
         assert len(verdicts(section(reading.partitions, partitions=found))) == verdicts_left
@@ -260,7 +306,9 @@ def test_growth_follows_its_figures_at_whatever_ages() -> None:
 def test_compaction_says_what_became_slower_too() -> None:
     found = document_of("compaction")
     found["queries"]["duckdb"] = {"before_seconds": [1.0, 2.0, 9.0], "after_seconds": [4.0, 4.0, 4.0]}
-    assert "| query by DuckDB, median | 2.00 s | 4.00 s | 0.50 |" in words(section(reading.compaction, compaction=found))
+    assert "| query by DuckDB, median | 2.00 s | 4.00 s | 0.50 |" in words(
+        section(reading.compaction, compaction=found)
+    )
 
 
 def test_costs_follow_what_was_measured() -> None:
@@ -292,8 +340,14 @@ def _scaled(value: Any, factor: float) -> Any:
 
 
 @pytest.mark.parametrize("factor", [0.37, 3.0, 1000.0])
-@pytest.mark.parametrize("make", [one for one in SECTIONS if one is not cost.cost], ids=lambda one: f"{one.__module__}.{one.__name__}")
-def test_a_result_of_the_same_shape_makes_another_section(make: Callable[[Results], Section], factor: float) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [one for one in SECTIONS if one is not cost.cost],
+    ids=lambda one: f"{one.__module__}.{one.__name__}",
+)
+def test_a_result_of_the_same_shape_makes_another_section(
+    make: Callable[[Results], Section], factor: float
+) -> None:
     before, after = section(make), make(lambda name: Measured(name, _scaled(_stored(name), factor)))
     assert after.text() != before.text()
     assert not re.search(r"\bnan\b|\binf\b|None|Measured|Spread\(", after.text())
@@ -312,7 +366,12 @@ def _keys(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], str
 
 @pytest.mark.parametrize("name", ["writer", "mirror", "deep_audit", "backlog"])
 def test_a_figure_that_is_not_there_is_told_with_file_and_key(name: str) -> None:
-    makes = {"writer": intake.writer, "mirror": intake.mirror, "deep_audit": refinement.deep_audit, "backlog": tables.backlog}
+    makes = {
+        "writer": intake.writer,
+        "mirror": intake.mirror,
+        "deep_audit": refinement.deep_audit,
+        "backlog": tables.backlog,
+    }
     needed = 0
     for path in [path for path, _, _ in _keys(document_of(name))]:
         found = document_of(name)
@@ -347,7 +406,9 @@ def test_the_cost_model_says_what_it_lacks() -> None:
         section(cost.cost, requests=found)
 
 
-def test_the_check_fails_on_a_page_that_is_not_made_of_the_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_check_fails_on_a_page_that_is_not_made_of_the_results(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     for name in ("PAGE", "METRICS_PAGE", "OPENAPI", "PERFORMANCE_PAGE"):

@@ -8,7 +8,20 @@ import pytest
 
 from scripts.performance.measured import FigureMissingError, Measured, Spread
 from scripts.performance.sections import Case, at_least, at_most, load, source, verdict
-from scripts.performance.words import WIDTH, between, figure, listed, paragraph, percent, ratio, seconds, shown, size, table, whole
+from scripts.performance.words import (
+    WIDTH,
+    between,
+    figure,
+    listed,
+    paragraph,
+    percent,
+    ratio,
+    seconds,
+    shown,
+    size,
+    table,
+    whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +71,9 @@ def test_the_least_and_the_most() -> None:
 
 def test_no_line_ends_inside_of_a_link_or_code() -> None:
     for before in range(WIDTH - 40, WIDTH + 5):
-        text = paragraph(f"{'x' * before} [decision 0012](decisions/0012.md) and `make sweep-log` end\n      here")
+        text = paragraph(
+            f"{'x' * before} [decision 0012](decisions/0012.md) and `make sweep-log` end\n      here"
+        )
         assert "[decision 0012](decisions/0012.md)" in text
         assert "`make sweep-log`" in text
         assert text.endswith("here\n")
@@ -78,7 +93,10 @@ def test_a_table_has_rows_as_long_as_its_head() -> None:
         ([Case("1", reached=False)], "**missed**"),
         ([Case("1", reached=None)], "-"),
         ([Case("1", True, "a"), Case("1", True, "b")], "reached"),
-        ([Case("1", True, "a"), Case("1", False, "b"), Case("1", False, "c")], "reached: a; **missed**: b and c"),
+        (
+            [Case("1", True, "a"), Case("1", False, "b"), Case("1", False, "c")],
+            "reached: a; **missed**: b and c",
+        ),
     ],
 )
 def test_a_verdict(cases: list[Case], told: str) -> None:
@@ -93,9 +111,14 @@ def test_what_is_judged_is_the_middle() -> None:
 
 
 def test_a_section_names_target_result_machine_load_and_versions() -> None:
-    document = {"machine": {"system": "Linux", "cores": 2}, "load": 1.44, "versions": {"python": "3", "packages": ["many"], "etcd": "4"}}
+    document = {
+        "machine": {"system": "Linux", "cores": 2},
+        "load": 1.44,
+        "versions": {"python": "3", "packages": ["many"], "etcd": "4"},
+    }
     assert (
-        source("bench-x", Measured("x", document)) == "`make bench-x`, `bench/results/x.json`: Linux, 2 cores, load 1.4; python 3, etcd 4."
+        source("bench-x", Measured("x", document))
+        == "`make bench-x`, `bench/results/x.json`: Linux, 2 cores, load 1.4; python 3, etcd 4."
     )
 
 

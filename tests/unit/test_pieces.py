@@ -56,7 +56,13 @@ def test_many_rows_without_headers(rows: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 1000])
 @pytest.mark.parametrize("with_headers", ["none", "all", "the first", "the last", "some"])
 def test_rows_come_in_their_order(with_headers: str, count: int, of_each: int) -> None:
-    places = {"none": [], "all": range(count), "the first": [0], "the last": [count - 1], "some": range(2, count, 7)}[with_headers]
+    places = {
+        "none": [],
+        "all": range(count),
+        "the first": [0],
+        "the last": [count - 1],
+        "some": range(2, count, 7),
+    }[with_headers]
     whole = [batch([SOME if place in places else NONE] * 4, 4 * place) for place in range(count)]
     pieces: list[Piece] = [(kept(one), 1, of_each) for one in whole]
     wanted = [row for one in whole for row in one.slice(1, of_each).to_pylist()]

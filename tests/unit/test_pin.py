@@ -15,7 +15,8 @@ from tests.support.intake.unread_shelves import UnreadShelves
 
 
 def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> Pin | None:
-    """The pin, with the lines as the vacuum of the tests has them and these fields of a topic's line changed."""
+    """The pin, with the lines as the vacuum of the tests has them and these fields of a topic's line
+    changed."""
     intake = vacuumed.backlog()
     lines: dict[TopicId, TopicLine] = {}
     for topic_id, line in vacuumed.topic_lines(intake, vacuumed.ledger()).items():
@@ -59,7 +60,10 @@ def test_the_oldest_file_and_one_of_the_partitions_that_need_it_are_named() -> N
         "age_seconds": 0,
         "why": "not archived yet",
     }
-    assert str(pin) == f"{keys[1]}, written 2027-01-15 08:00:02 UTC, is needed by a partition 0: not archived yet"
+    assert (
+        str(pin)
+        == f"{keys[1]}, written 2027-01-15 08:00:02 UTC, is needed by a partition 0: not archived yet"
+    )
 
 
 def test_an_open_transaction_is_named() -> None:
@@ -70,7 +74,11 @@ def test_an_open_transaction_is_named() -> None:
     vacuumed.file(Run("a"))
     pin = pin_of(vacuumed)
     assert pin is not None
-    assert pin.why == "transaction billing is open since 2027-01-15 08:00:01 UTC; nothing behind its beginning is archived"
+    assert (
+        pin.why
+        == "transaction billing is open since 2027-01-15 08:00:01 UTC; nothing behind its beginning is "
+        "archived"
+    )
     assert vacuumed.sequencer.end_transaction(*producer, commit=True) is None
     pin = pin_of(vacuumed)
     assert pin is not None
@@ -97,9 +105,14 @@ def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_told_
         assert pin is not None
         return pin.why
 
-    assert why(watermarks=(1, 1)).startswith("archived, but a retained snapshot of its table ends at offset 0;")
+    assert why(watermarks=(1, 1)).startswith(
+        "archived, but a retained snapshot of its table ends at offset 0;"
+    )
     assert "(archive.snapshots_max, archive.snapshots_age)" in why(watermarks=(1, 1))
-    assert why(why="the topic has archive kind none") == "nothing of it is deleted: the topic has archive kind none"
+    assert (
+        why(why="the topic has archive kind none")
+        == "nothing of it is deleted: the topic has archive kind none"
+    )
     assert why(why="rolled back", doubted=True) == "nothing is deleted on doubt: rolled back"
 
 
@@ -115,7 +128,9 @@ def test_partitions_that_cannot_be_looked_up_are_passed_over() -> None:
     vacuumed, keys = two()
     intake = vacuumed.backlog()
     lines = vacuumed.topic_lines(intake, vacuumed.ledger())
-    shelves = UnreadShelves({tp_of(vacuumed, name, number): Corrupted("damaged") for name, number in (("a", 1), ("b", 0))})
+    shelves = UnreadShelves(
+        {tp_of(vacuumed, name, number): Corrupted("damaged") for name, number in (("a", 1), ("b", 0))}
+    )
     pin = oldest_pin(shelves.shelve(intake.fold), lines)
     assert pin is not None
     assert (pin.topic, pin.partition, pin.key) == ("a", 0, keys[1])

@@ -18,9 +18,16 @@ Gaps = list[tuple[int, int]]
 
 
 def plans(
-    segments: list[SegmentRef], start: int, stable: int, max_bytes: int = 100, partition: int = 0, gaps: Sequence[tuple[int, int]] = ()
+    segments: list[SegmentRef],
+    start: int,
+    stable: int,
+    max_bytes: int = 100,
+    partition: int = 0,
+    gaps: Sequence[tuple[int, int]] = (),
 ) -> list[Plan]:
-    return plan_partition((TOPIC, partition), "orders", Segments.of(segments), start, stable, 7, max_bytes, gaps)
+    return plan_partition(
+        (TOPIC, partition), "orders", Segments.of(segments), start, stable, 7, max_bytes, gaps
+    )
 
 
 def chain(rows: list[int], *, raw_bytes: int = 100) -> list[SegmentRef]:
@@ -54,7 +61,9 @@ def test_a_plan_says_everything_a_task_needs() -> None:
         ([1, 1], 1, [(0, 1), (1, 2)]),
     ],
 )
-def test_cut_at_the_segment_boundary_nearest_to_max_bytes(sizes: list[int], max_bytes: int, expected: list[tuple[int, int]]) -> None:
+def test_cut_at_the_segment_boundary_nearest_to_max_bytes(
+    sizes: list[int], max_bytes: int, expected: list[tuple[int, int]]
+) -> None:
     segments = [segment(index, 1, raw_bytes=size) for index, size in enumerate(sizes)]
     assert [(plan.base, plan.end) for plan in plans(segments, 0, len(sizes), max_bytes)] == expected
 
@@ -77,7 +86,9 @@ def test_start_and_stable_inside_segments() -> None:
         ([segment(0, 10), segment(0, 10)], 0, 10, "two intake segments claim offset 0"),
     ],
 )
-def test_p1_a_hole_or_an_overlap_halts_the_topic(segments: list[SegmentRef], start: int, stable: int, named: str) -> None:
+def test_p1_a_hole_or_an_overlap_halts_the_topic(
+    segments: list[SegmentRef], start: int, stable: int, named: str
+) -> None:
     with pytest.raises(TopicHalted, match=named):
         plans(segments, start, stable)
 
@@ -112,7 +123,9 @@ def test_gaps_explain_what_they_cover_and_no_more(segments: list[SegmentRef], ga
         ([], [(0, 15), (15, 99)], [(0, 30, [(0, 30)])]),
     ],
 )
-def test_gaps_belong_to_a_neighbour(bases: list[int], gaps: Gaps, expected: list[tuple[int, int, Gaps]]) -> None:
+def test_gaps_belong_to_a_neighbour(
+    bases: list[int], gaps: Gaps, expected: list[tuple[int, int, Gaps]]
+) -> None:
     found = plans([segment(base, 10) for base in bases], 0, 30, 100, gaps=gaps)
     assert [(plan.base, plan.end, list(plan.gaps)) for plan in found] == expected
     assert sum(plan.rows for plan in found) == 10 * len(bases)
@@ -126,7 +139,9 @@ def test_what_is_archived_may_be_missing() -> None:
 @st.composite
 def backlogs(draw: st.DrawFn) -> tuple[list[SegmentRef], int, int, int, Gaps]:
     """Segments and gaps that follow each other, and a part of them that is planned."""
-    sizes = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 300), st.booleans()), min_size=1, max_size=30))
+    sizes = draw(
+        st.lists(st.tuples(st.integers(1, 20), st.integers(0, 300), st.booleans()), min_size=1, max_size=30)
+    )
     found: list[SegmentRef] = []
     gaps: Gaps = []
     first = base = draw(st.integers(0, 50))
@@ -134,14 +149,18 @@ def backlogs(draw: st.DrawFn) -> tuple[list[SegmentRef], int, int, int, Gaps]:
         if aborted:
             gaps.append((base, base + rows))
         else:
-            found.append(segment(base, rows, raw_bytes=raw_bytes, log_index=draw(st.integers(index // 3, index))))
+            found.append(
+                segment(base, rows, raw_bytes=raw_bytes, log_index=draw(st.integers(index // 3, index)))
+            )
         base += rows
     start = draw(st.integers(first, base))
     return found, start, draw(st.integers(start, base)), draw(st.integers(1, 1000)), gaps
 
 
 @given(backlogs())
-def test_every_stable_offset_is_in_exactly_one_plan(case: tuple[list[SegmentRef], int, int, int, Gaps]) -> None:
+def test_every_stable_offset_is_in_exactly_one_plan(
+    case: tuple[list[SegmentRef], int, int, int, Gaps],
+) -> None:
     """Against a model that knows of every offset what it is."""
     segments, start, stable, max_bytes, gaps = case
     records = {offset for one in segments for offset in range(one.base, one.end)}
@@ -152,15 +171,25 @@ def test_every_stable_offset_is_in_exactly_one_plan(case: tuple[list[SegmentRef]
         inside = set(range(plan.base, plan.end))
         empty = [offset for low, high in plan.gaps for offset in range(low, high)]
         assert empty == sorted(inside - records)
-        assert all(before[1] < after[0] for before, after in zip(plan.gaps, plan.gaps[1:], strict=False)), "merged"
-        assert {offset for one in plan.segments for offset in range(one.base, one.end)} & inside == inside & records
+        assert all(before[1] < after[0] for before, after in zip(plan.gaps, plan.gaps[1:], strict=False)), (
+            "merged"
+        )
+        assert {
+            offset for one in plan.segments for offset in range(one.base, one.end)
+        } & inside == inside & records
         assert plan.rows == len(inside & records)
         assert plan.gap_only is (plan.rows == 0)
-        assert not plan.gap_only or len(found) == 1, "gaps have a plan of their own only if there is nothing else"
+        assert not plan.gap_only or len(found) == 1, (
+            "gaps have a plan of their own only if there is nothing else"
+        )
         # No more than half a segment beyond the target, unless there is one segment only.
-        assert len(plan.segments) <= 1 or plan.raw_bytes <= max_bytes + max(one.raw_bytes for one in plan.segments)
+        assert len(plan.segments) <= 1 or plan.raw_bytes <= max_bytes + max(
+            one.raw_bytes for one in plan.segments
+        )
     whole = plans(segments, start, stable, max_bytes, gaps=gaps)
-    bases = [plan.base for plan in plans(_closed_up(segments, gaps), *_closed(gaps, start, stable), max_bytes)]
+    bases = [
+        plan.base for plan in plans(_closed_up(segments, gaps), *_closed(gaps, start, stable), max_bytes)
+    ]
     assert [_before(gaps, plan.base) for plan in whole][1:] == bases[1:], "gaps do not move the cuts"
 
 
@@ -179,15 +208,25 @@ def _closed_up(segments: list[SegmentRef], gaps: Gaps) -> list[SegmentRef]:
 
 @given(st.lists(backlogs(), max_size=8), st.integers(1, 8), st.integers(1, 2000), st.integers(1, 5))
 def test_every_stable_record_is_in_exactly_one_plan_of_one_bundle(
-    cases: list[tuple[list[SegmentRef], int, int, int, Gaps]], cores: int, task_bytes: int, open_writers_max: int
+    cases: list[tuple[list[SegmentRef], int, int, int, Gaps]],
+    cores: int,
+    task_bytes: int,
+    open_writers_max: int,
 ) -> None:
     wanted, found = set(), []
     for partition, (segments, start, stable, max_bytes, gaps) in enumerate(cases):
-        planned = [plan for plan in plans(segments, start, stable, max_bytes, partition, gaps) if not plan.gap_only]
+        planned = [
+            plan for plan in plans(segments, start, stable, max_bytes, partition, gaps) if not plan.gap_only
+        ]
         wanted |= {(partition, offset) for plan in planned for offset in range(plan.base, plan.end)}
         found += planned
     bundles = bundle(found, cores, task_bytes, open_writers_max, task_bytes_min=1, writer_bytes=1)
-    offsets = [(plan.partition, offset) for members in bundles for plan in members for offset in range(plan.base, plan.end)]
+    offsets = [
+        (plan.partition, offset)
+        for members in bundles
+        for plan in members
+        for offset in range(plan.base, plan.end)
+    ]
     assert len(offsets) == len(wanted)
     assert set(offsets) == wanted
     assert all(0 < len(members) <= open_writers_max for members in bundles)

@@ -27,13 +27,24 @@ def test_positions(segments: list[tuple[int, int]], data: st.DataObject) -> None
     fold.apply(0, declared(1, "one", 3))
     rows = {0: 0, 1: 0, 2: 0}
     for partition, count in segments:
-        fold.apply(fold.next_index, named(f"intake/{fold.next_index}", [Run(ONE, partition, rows=count, raw_bytes=10 * count)]))
+        fold.apply(
+            fold.next_index,
+            named(f"intake/{fold.next_index}", [Run(ONE, partition, rows=count, raw_bytes=10 * count)]),
+        )
         rows[partition] += count
     marks = {partition: data.draw(st.integers(0, count)) for partition, count in rows.items()}
-    ledger.topics[ONE] = TopicLedger(ONE, watermarks={partition: mark for partition, mark in marks.items() if mark})
+    ledger.topics[ONE] = TopicLedger(
+        ONE, watermarks={partition: mark for partition, mark in marks.items() if mark}
+    )
     for found in positions(Backlog(fold), ledger, ONE):
         count, mark = rows[found.partition], marks[found.partition]
-        assert (found.start, found.watermark, found.written, found.stable, found.next) == (0, mark, mark, count, count)
+        assert (found.start, found.watermark, found.written, found.stable, found.next) == (
+            0,
+            mark,
+            mark,
+            count,
+            count,
+        )
         assert (found.backlog_rows, found.backlog_bytes) == (count - mark, 10 * (count - mark))
     assert [found.partition for found in positions(Backlog(fold), ledger, ONE)] == [0, 1, 2]
 
@@ -57,13 +68,19 @@ def test_the_oldest_open_transaction_is_what_holds_a_partition_back() -> None:
     assert item.held is not None
     told = item.held.to_json()
     assert (told["producer_id"], told["epoch"]) == (first.producer_id, 0)
-    assert (parse_time(str(told["since"])), parse_time(str(told["deadline"]))) == (5_000_000, 5_000_000 + HOUR_US)
+    assert (parse_time(str(told["since"])), parse_time(str(told["deadline"]))) == (
+        5_000_000,
+        5_000_000 + HOUR_US,
+    )
     assert item.held.described(65_000_000) == f"first (producer {first.producer_id}, epoch 0, open for 60 s)"
     first.end(commit=False)
     assert held() == [("second", 5), ("second", 1)]
     second.end(commit=True)
     assert held() == [None, None]
-    assert [(item.stable, item.backlog_rows) for item in positions(Backlog(fold), ledger, ONE)] == [(10, 8), (1, 1)]
+    assert [(item.stable, item.backlog_rows) for item in positions(Backlog(fold), ledger, ONE)] == [
+        (10, 8),
+        (1, 1),
+    ]
 
 
 def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> None:
@@ -75,8 +92,18 @@ def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> Non
     view = shelves.shelve(fold)
     fold.apply(2, named("intake/b", [Run(ONE, 0, rows=2)]))
     found = positions(view, ledger, ONE)
-    assert [(item.stable, item.next, item.written) for item in found] == [(5, 5, 0), (3, 3, 0), (3, 3, 0), (3, 3, 0)]
-    assert [(item.backlog_rows, item.backlog_bytes) for item in found] == [(None, None), (3, 30), (None, None), (None, None)]
+    assert [(item.stable, item.next, item.written) for item in found] == [
+        (5, 5, 0),
+        (3, 3, 0),
+        (3, 3, 0),
+        (3, 3, 0),
+    ]
+    assert [(item.backlog_rows, item.backlog_bytes) for item in found] == [
+        (None, None),
+        (3, 30),
+        (None, None),
+        (None, None),
+    ]
     assert whole_backlog(found) == (None, None)
     assert whole_backlog(found[1:2]) == (3, 30)
     assert troubles("one", found) == [

@@ -1,4 +1,5 @@
-"""Folders for files in the making, where other users may write too: nothing that somebody put there before us is used or followed."""
+"""Folders for files in the making, where other users may write too: nothing that somebody put there before us
+is used or followed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def store() -> s3.S3ObjectStore:
     """One that is asked for its spool only."""
-    return s3.S3ObjectStore(StorePlace("s3://bucket/p", S3Options(endpoint="http://127.0.0.1:1", access_key_id="a", secret_access_key="b")))
+    return s3.S3ObjectStore(
+        StorePlace(
+            "s3://bucket/p",
+            S3Options(endpoint="http://127.0.0.1:1", access_key_id="a", secret_access_key="b"),
+        )
+    )
 
 
 def mode(path: Path) -> int:
@@ -45,12 +51,16 @@ def test_a_link_in_its_place_is_not_followed(shared: Path, tmp_path: Path) -> No
     aim = tmp_path / "aim"
     aim.mkdir()
     (shared / f"{s3.SPOOL}{os.geteuid()}").symlink_to(aim)
-    with pytest.raises(Halt, match="is somebody else's, who could change what is in it; remove it, or set TMPDIR"):
+    with pytest.raises(
+        Halt, match="is somebody else's, who could change what is in it; remove it, or set TMPDIR"
+    ):
         store().spool_dir()
     assert list(aim.iterdir()) == []
 
 
-def test_a_folder_of_another_user_in_its_place_is_not_used(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_in_its_place_is_not_used(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     another = os.geteuid() + 1
     (shared / f"{s3.SPOOL}{another}").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: another)

@@ -1,4 +1,5 @@
-"""What `produce` says of the input behind a record that it could not read, and what a command says that Ctrl-C ended."""
+"""What `produce` says of the input behind a record that it could not read, and what a command says that
+Ctrl-C ended."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ def test_behind_a_bad_line_it_says_from_which_line_nothing_was_read() -> None:
     place = Place()
     read = rest_told(read_inputs(io.BytesIO(GOOD + b"{\n" + GOOD), "jsonl", "t", False, 1000, place), place)
     assert next(read).where == "line 1"
-    with pytest.raises(InvalidInput, match=r"^line 2: this is no JSON: .*; the rest of the input, from line 3 on, was not read$"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"^line 2: this is no JSON: .*; the rest of the input, from line 3 on, was not read$",
+    ):
         next(read)
 
 
@@ -33,7 +37,10 @@ def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
     ("command", "told"),
     [
         ("produce", "interrupted; what was acknowledged is safe"),
-        ("archive", "interrupted; nothing is lost: what the round under way had not finished, the next one does"),
+        (
+            "archive",
+            "interrupted; nothing is lost: what the round under way had not finished, the next one does",
+        ),
         ("consume", "interrupted; nothing was changed"),
         ("topics", "interrupted"),
     ],

@@ -25,7 +25,11 @@ class Log:
 
     def __init__(self) -> None:
         self.fold = IntakeFold()
-        self._apply(topic=pb.TopicDeclared(topic_id=bytes.fromhex(TOPIC), name="t", partitions=PARTITIONS, created_us=1))
+        self._apply(
+            topic=pb.TopicDeclared(
+                topic_id=bytes.fromhex(TOPIC), name="t", partitions=PARTITIONS, created_us=1
+            )
+        )
 
     def open(self, transactional_id: str = "") -> tuple[int, int]:
         """A producer: its id and epoch."""
@@ -42,10 +46,15 @@ class Log:
                 None
                 if stamp is None
                 else pb.ProducerBatch(
-                    producer_id=stamp.producer_id, epoch=stamp.epoch, sequence=stamp.sequence, transactional=stamp.transactional
+                    producer_id=stamp.producer_id,
+                    epoch=stamp.epoch,
+                    sequence=stamp.sequence,
+                    transactional=stamp.transactional,
                 )
             )
-            segments.append(pb.Segment(partition=partition, rows=rows, raw_bytes=rows, accept_max_us=5, producer=of))
+            segments.append(
+                pb.Segment(partition=partition, rows=rows, raw_bytes=rows, accept_max_us=5, producer=of)
+            )
         topics = [pb.TopicSegments(topic_id=bytes.fromhex(TOPIC), segments=segments)]
         file = pb.IntakeFile(key="k", size=1, footer_sha256=b"d" * 32, topics=topics)
         return self.fold.apply(self.fold.next_index, self._entry(file=file)).landed
@@ -94,12 +103,20 @@ _BATCH = st.tuples(
 )
 _OPEN = st.tuples(st.just("open"), st.integers(0, PRODUCERS - 1))
 _PLAIN = st.tuples(st.just("plain"), st.integers(0, PARTITIONS - 1))
-_STEPS = st.lists(st.sampled_from([*[_BATCH] * 12, _OPEN, _PLAIN]).flatmap(lambda step: step), min_size=20, max_size=60)
+_STEPS = st.lists(
+    st.sampled_from([*[_BATCH] * 12, _OPEN, _PLAIN]).flatmap(lambda step: step), min_size=20, max_size=60
+)
 
 
 @settings(max_examples=200, deadline=None)
-@given(steps=_STEPS, starts=st.sampled_from([0, SEQUENCE_COUNT - 1, SEQUENCE_COUNT - 9]), together=st.integers(1, 4))
-def test_the_fold_agrees_with_a_dictionary_of_every_number(steps: list[tuple[object, ...]], starts: int, together: int) -> None:
+@given(
+    steps=_STEPS,
+    starts=st.sampled_from([0, SEQUENCE_COUNT - 1, SEQUENCE_COUNT - 9]),
+    together=st.integers(1, 4),
+)
+def test_the_fold_agrees_with_a_dictionary_of_every_number(
+    steps: list[tuple[object, ...]], starts: int, together: int
+) -> None:
     log = Log()
     names = [f"p{number}" for number in range(PRODUCERS)]
     ids = [log.open(name) for name in names]
@@ -110,7 +127,9 @@ def test_the_fold_agrees_with_a_dictionary_of_every_number(steps: list[tuple[obj
             known = log.fold.producers.get(producer_id)
             assert known is not None
             for partition in range(PARTITIONS):
-                known.batches[TOPIC, partition] = deque([KnownBatch(starts - 1, 1, 0)], maxlen=BATCHES_REMEMBERED)
+                known.batches[TOPIC, partition] = deque(
+                    [KnownBatch(starts - 1, 1, 0)], maxlen=BATCHES_REMEMBERED
+                )
                 naive[producer_id, 0, partition] = Naive(starts, {starts - 1: 0}, [[starts - 1]])
     waiting: list[tuple[int, Stamp | None, int]] = []
 
@@ -136,7 +155,9 @@ def test_the_fold_agrees_with_a_dictionary_of_every_number(steps: list[tuple[obj
                 lengths[partition] += rows
             else:
                 assert landed.segment is None
-                assert (landed.refusal, offsets) == ((verdict, []) if isinstance(verdict, str) else (None, verdict))
+                assert (landed.refusal, offsets) == (
+                    (verdict, []) if isinstance(verdict, str) else (None, verdict)
+                )
             assert log.fold.next_offset((TOPIC, partition)) >= lengths[partition]
         waiting.clear()
 
@@ -149,7 +170,9 @@ def test_the_fold_agrees_with_a_dictionary_of_every_number(steps: list[tuple[obj
         elif step[0] == "plain":
             waiting.append((int(str(step[1])), None, 2))
         else:
-            _, number, partition, shift, rows, wrong = (int(str(one)) if one != "batch" else 0 for one in step)
+            _, number, partition, shift, rows, wrong = (
+                int(str(one)) if one != "batch" else 0 for one in step
+            )
             producer_id, epoch = ids[number]
             if epoch + wrong < 0:
                 continue
@@ -177,7 +200,14 @@ def test_what_a_producer_may_not_do() -> None:
             (0, Stamp(plain, 0, 0), 1),
         )
     ]
-    assert refusals == ["wrong_kind", "wrong_kind", "unknown_producer", "unknown_producer", "out_of_order", None]
+    assert refusals == [
+        "wrong_kind",
+        "wrong_kind",
+        "unknown_producer",
+        "unknown_producer",
+        "out_of_order",
+        None,
+    ]
 
 
 def test_epochs_are_used_up_and_then_there_is_a_new_id() -> None:

@@ -1,4 +1,5 @@
-"""What rows prove: each check alone, at its edge. Nothing wrong, no fault; one thing wrong, that fault and no other."""
+"""What rows prove: each check alone, at its edge. Nothing wrong, no fault; one thing wrong, that fault and no
+other."""
 
 from __future__ import annotations
 
@@ -26,7 +27,17 @@ GAP = (14, 16)
 def archive(base: int = 10, end: int = 20, gaps: tuple[tuple[int, int], ...] = (GAP,)) -> FileView:
     key = ArchiveKey(TOPIC, 0, "day", 20_000, base, end, 1)
     rows = end - base - sum(high - low for low, high in gaps)
-    return FileView(f"{base}-{end}", rows, 100, 100, key=key, offset_min=base, offset_max=end - 1, partition_min=0, partition_max=0)
+    return FileView(
+        f"{base}-{end}",
+        rows,
+        100,
+        100,
+        key=key,
+        offset_min=base,
+        offset_max=end - 1,
+        partition_min=0,
+        partition_max=0,
+    )
 
 
 def read(**changes: Any) -> FileRows:
@@ -40,7 +51,12 @@ def told(found: FileRows, file: FileView | None = None, intake: bytes | None = D
 
 def test_rows_as_they_should_be() -> None:
     found = told(read())
-    assert (found.faults, found.rows, found.rows_in_file, found.gaps) == ((), {0: ((10, 14), (16, 20))}, 8, (GAP,))
+    assert (found.faults, found.rows, found.rows_in_file, found.gaps) == (
+        (),
+        {0: ((10, 14), (16, 20))},
+        8,
+        (GAP,),
+    )
 
 
 def test_intake_that_is_gone_is_no_fault() -> None:
@@ -53,15 +69,27 @@ def test_intake_that_is_gone_is_no_fault() -> None:
         (read(disorder=(12, 12)), "offset 12 stands behind offset 12"),
         (
             read(backwards=(12, 5, 6)),
-            "the ingest time goes back at offset 12: 1970-01-01T00:00:00.000005Z after 1970-01-01T00:00:00.000006Z",
+            (
+                "the ingest time goes back at offset 12: 1970-01-01T00:00:00.000005Z after "
+                "1970-01-01T00:00:00.000006Z"
+            ),
         ),
         (read(misplaced=12), "offset 12 was ingested at another time"),
         (read(trouble="its records cannot be rebuilt: x", digest=None), "its records cannot be rebuilt: x"),
         (read(digest=b"e" * 32), "its footer says"),
         (read(rows=9), "gave 9 rows, its footer says 8"),
-        (read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(16, 19, 3, 4)]}), "lacks offsets 19, by its name and footer"),
-        (read(stretches={0: [Stretch(10, 15, 1, 2), Stretch(16, 20, 3, 4)]}), "has offsets 14 besides, by its name and footer"),
-        (read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(16, 21, 3, 4)]}), "has offsets 20 besides, by its name and footer"),
+        (
+            read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(16, 19, 3, 4)]}),
+            "lacks offsets 19, by its name and footer",
+        ),
+        (
+            read(stretches={0: [Stretch(10, 15, 1, 2), Stretch(16, 20, 3, 4)]}),
+            "has offsets 14 besides, by its name and footer",
+        ),
+        (
+            read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(16, 21, 3, 4)]}),
+            "has offsets 20 besides, by its name and footer",
+        ),
     ],
 )
 def test_each_fault_alone(found: FileRows, why: str) -> None:
@@ -97,7 +125,10 @@ def judged(files: tuple[FileView, ...], **table: Any) -> PartitionFinding:
 
 
 SECOND = proven(
-    archive(20, 30, ()), Sealed(FoundFooter((), 1, DIGEST), 10), FileRows("y", 10, {0: [Stretch(20, 30, 108, 117)]}, digest=DIGEST), None
+    archive(20, 30, ()),
+    Sealed(FoundFooter((), 1, DIGEST), 10),
+    FileRows("y", 10, {0: [Stretch(20, 30, 108, 117)]}, digest=DIGEST),
+    None,
 )
 
 
@@ -110,12 +141,24 @@ def test_the_judge_believes_rows() -> None:
     ("spoil", "verdict", "why"),
     [
         (lambda one: replace(one, faults=(RowFault(None, "wrong order"),)), "invalid", "wrong order"),
-        (lambda one: replace(one, faults=(RowFault(0, "could not look", unclear=True),)), "unknown", "could not look"),
-        (lambda one: replace(one, faults=(RowFault(0, "a broken seal"),), rows=None), "invalid", "a broken seal"),
+        (
+            lambda one: replace(one, faults=(RowFault(0, "could not look", unclear=True),)),
+            "unknown",
+            "could not look",
+        ),
+        (
+            lambda one: replace(one, faults=(RowFault(0, "a broken seal"),), rows=None),
+            "invalid",
+            "a broken seal",
+        ),
         (lambda one: replace(one, object_size=99), "invalid", "has 99 bytes, the table says 100"),
         (lambda one: replace(one, object_size=None, rows=None), "invalid", "is not in the object store"),
         (lambda one: replace(one, record_count=9), "invalid", "holds 8 rows, the table says 9"),
-        (lambda one: replace(one, rows={**one.rows, 7: ((1, 2),)}), "invalid", "holds rows of partitions [0, 7]"),
+        (
+            lambda one: replace(one, rows={**one.rows, 7: ((1, 2),)}),
+            "invalid",
+            "holds rows of partitions [0, 7]",
+        ),
     ],
 )
 def test_the_judge_hears_every_fault(spoil: Callable[[FileView], FileView], verdict: str, why: str) -> None:
@@ -151,11 +194,16 @@ def test_ingest_times_between_files() -> None:
     (fault,) = between_files([("b", earlier), ("a", first)], ForeignRows(), [0])
     assert "b: the ingest time goes back at offset 10" in fault.why
     assert fault.why.endswith("at offset 9 in a")
-    assert between_files([("a", first), ("b", earlier)], ForeignRows(), [1]) == [], "nobody asked for partition 0"
+    assert between_files([("a", first), ("b", earlier)], ForeignRows(), [1]) == [], (
+        "nobody asked for partition 0"
+    )
 
 
 def test_an_overlap_says_nothing_of_times() -> None:
-    assert between_files([("a", stretches((0, 10, 5, 9))), ("b", stretches((5, 15, 1, 2)))], ForeignRows(), [0]) == []
+    assert (
+        between_files([("a", stretches((0, 10, 5, 9))), ("b", stretches((5, 15, 1, 2)))], ForeignRows(), [0])
+        == []
+    )
 
 
 def test_ingest_times_inside_somebody_elses_files() -> None:
@@ -170,4 +218,9 @@ def test_stretches_of_rows_in_any_cut() -> None:
         found: dict[int, list[Stretch]] = {}
         for part in (offsets[:cut], offsets[cut:]):
             add_stretches(found, np.zeros(len(part), np.int64), part, part * 10)
-        assert found[0] == [Stretch(0, 3, 0, 20), Stretch(5, 7, 50, 60), Stretch(6, 8, 60, 70), Stretch(3, 4, 30, 30)]
+        assert found[0] == [
+            Stretch(0, 3, 0, 20),
+            Stretch(5, 7, 50, 60),
+            Stretch(6, 8, 60, 70),
+            Stretch(3, 4, 30, 30),
+        ]

@@ -48,7 +48,10 @@ def refused(root: Path, limits: dict[str, Any] | None = None, **more: Any) -> st
 
 
 def test_a_folder_with_its_imports(tmp_path: Path) -> None:
-    root = folder(tmp_path / "with space:and=signs", {"shop/order.proto": ORDER, "money/money.proto": MONEY, "README": "no proto"})
+    root = folder(
+        tmp_path / "with space:and=signs",
+        {"shop/order.proto": ORDER, "money/money.proto": MONEY, "README": "no proto"},
+    )
     assert compiled(root) == ["money/money.proto", "google/protobuf/timestamp.proto", "shop/order.proto"]
     assert compiled(root, files=("money/money.proto",)) == ["money/money.proto"]
 
@@ -57,20 +60,31 @@ def test_a_further_folder_for_imports(tmp_path: Path) -> None:
     root = folder(tmp_path / "own", {"order.proto": ORDER})
     assert 'order.proto:4:1: Import "money/money.proto" was not found' in refused(root)
     other = folder(tmp_path / "other", {"money/money.proto": MONEY, "broken.proto": "nonsense"})
-    assert compiled(root, include=(other,))[-1] == "order.proto", "what nobody imports of a further folder is not compiled"
+    assert compiled(root, include=(other,))[-1] == "order.proto", (
+        "what nobody imports of a further folder is not compiled"
+    )
 
 
 def test_the_fetched_source(tmp_path: Path) -> None:
     root = folder(tmp_path, {"shop/order.proto": ORDER, "money/money.proto": MONEY})
     fetch = SchemaFetcher(SchemaRegistrySettings(), SystemClock())
     settings = SchemaSettings(
-        protos=ProtosSettings(folder=root), message="shop.Order", recursion_depth=1, columns={"total.units": "amount"}
+        protos=ProtosSettings(folder=root),
+        message="shop.Order",
+        recursion_depth=1,
+        columns={"total.units": "amount"},
     )
     fetched = fetch(settings, None)
-    assert (fetched.source.message, fetched.source.recursion_depth, fetched.source.envelope) == ("shop.Order", 1, None)
+    assert (fetched.source.message, fetched.source.recursion_depth, fetched.source.envelope) == (
+        "shop.Order",
+        1,
+        None,
+    )
     assert fetched.source.columns == (("total.units", "amount"),)
     assert (fetched.note, fetched.complete) == (None, True)
-    with pytest.raises(ConfigInvalid, match=r"the folder .* has no message 'shop\.Ordre'; did you mean shop\.Order"):
+    with pytest.raises(
+        ConfigInvalid, match=r"the folder .* has no message 'shop\.Ordre'; did you mean shop\.Order"
+    ):
         fetch(settings.model_copy(update={"message": "shop.Ordre"}), None)
     (root / "shop/order.proto").write_text(ORDER.replace("at = 3;", "at = 3; string note = 4;"))
     assert fetch(settings, None).source != fetched.source, "nothing is remembered of a file that changed"
@@ -107,7 +121,10 @@ def test_long_complaints_are_cut(tmp_path: Path) -> None:
 
 def test_names_that_look_like_options_are_files(tmp_path: Path) -> None:
     marker = tmp_path / "made"
-    root = folder(tmp_path / "own", {f"--cpp_out={tmp_path.name}.proto": MONEY, "@a.proto": MONEY.replace("money", "other")})
+    root = folder(
+        tmp_path / "own",
+        {f"--cpp_out={tmp_path.name}.proto": MONEY, "@a.proto": MONEY.replace("money", "other")},
+    )
     assert sorted(compiled(root)) == sorted([f"--cpp_out={tmp_path.name}.proto", "@a.proto"])
     assert not marker.exists()
 
@@ -117,8 +134,13 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
     root = folder(tmp_path / "own", {"order.proto": ORDER})
     (root / "money").mkdir()
     (root / "money/money.proto").symlink_to(outside / "money.proto")
-    assert f"is a link to {outside}/money.proto, outside of {root}; list that folder under include" in refused(root)
-    assert compiled(root, files=("order.proto",), include=(outside,))[-1] == "order.proto", "unless it is listed"
+    assert (
+        f"is a link to {outside}/money.proto, outside of {root}; list that folder under include"
+        in refused(root)
+    )
+    assert compiled(root, files=("order.proto",), include=(outside,))[-1] == "order.proto", (
+        "unless it is listed"
+    )
     (root / "money/money.proto").unlink()
     (root / "money").rmdir()
     (root / "money").symlink_to(outside)
@@ -159,24 +181,32 @@ def test_every_bound(tmp_path: Path, limits: dict[str, Any], told: str) -> None:
 def test_memory_is_bounded(tmp_path: Path) -> None:
     many = " ".join(f"message M{number} {{ int32 a = 1; string b = 2; }}" for number in range(60_000))
     root = folder(tmp_path, {"a.proto": f'syntax = "proto3"; {many}'})
-    assert "needed more than 134,217,728 bytes of memory (schema_registry.compile.memory_max)" in refused(root, {"memory_max": 128 * 2**20})
+    assert "needed more than 134,217,728 bytes of memory (schema_registry.compile.memory_max)" in refused(
+        root, {"memory_max": 128 * 2**20}
+    )
 
 
 def test_the_processor_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel, should the one who waits for the compiler be gone."""
     spinning = tmp_path / "spinning.py"
     source = Path(compiling.__file__).with_name("compile_process.py").read_text()
-    spinning.write_text(source.replace("    from grpc_tools import protoc\n", "    while True:\n        pass\n"))
+    spinning.write_text(
+        source.replace("    from grpc_tools import protoc\n", "    while True:\n        pass\n")
+    )
     monkeypatch.setattr(compiling, "_PROCESS", spinning)
     monkeypatch.setattr(subprocess, "run", _patient(subprocess.run))
-    assert "took more than 0.5 s of the processor" in refused(folder(tmp_path / "own", {"a.proto": MONEY}), {"timeout": 0.5})
+    assert "took more than 0.5 s of the processor" in refused(
+        folder(tmp_path / "own", {"a.proto": MONEY}), {"timeout": 0.5}
+    )
 
 
 def _patient(run: Any) -> Any:
     return lambda *arguments, **more: run(*arguments, **{**more, "timeout": 60})
 
 
-def test_the_compiler_knows_nothing_of_our_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_knows_nothing_of_our_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "grpc_tools").mkdir()
     (tmp_path / "grpc_tools/__init__.py").write_text("raise SystemExit(77)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -185,9 +215,13 @@ def test_the_compiler_knows_nothing_of_our_environment(tmp_path: Path, monkeypat
     assert compiled(folder(tmp_path / "own", {"a.proto": MONEY})) == ["a.proto"]
 
 
-def test_without_the_compiler_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_compiler_it_is_said_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc_tools" else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "grpc_tools" else found(name)
+    )
     assert "pip install 'stream-archiver[protos]'" in refused(folder(tmp_path, {"a.proto": MONEY}))
 
 

@@ -1,5 +1,5 @@
-"""What the publisher's position holds in the control log, and where publication begins when log, topic or broker did not wait for it. On a
-topic in memory that fails at chosen places.
+"""What the publisher's position holds in the control log, and where publication begins when log, topic or
+broker did not wait for it. On a topic in memory that fails at chosen places.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Spans:
 
 
 class Scene:
-    """A ledger with a round of seven entries again and again, kept short as the daemon does it, and everything that was ever in it."""
+    """A ledger with a round of seven entries again and again, kept short as the daemon does it, and
+    everything that was ever in it."""
 
     def __init__(self, spans: Spans | None = None) -> None:
         logs = MemoryLogStore(512 * 1024)
@@ -55,7 +56,8 @@ class Scene:
         return 0 if position is None else needed_for(position.mark.next_index, self.checkpoints)
 
     def keep_short(self, *, held: bool = True) -> None:
-        """Checkpoints, the trim, and cleaning behind its grace; not `held`: by somebody who knows of no control topic."""
+        """Checkpoints, the trim, and cleaning behind its grace; not `held`: by somebody who knows of no
+        control topic."""
         held_by = (self.needed,) if held else ()
         LedgerCheckpointer(self.at.control, self.checkpoints, self.ledger.leader, self.spans, *held_by).run()
         for key in self.checkpoints.superseded(self.at.control):
@@ -188,7 +190,14 @@ def test_a_damaged_checkpoint_holds_nothing_and_nobody_begins_with_it() -> None:
     key = scene.checkpoints.key(100)
     scene.at.objects.delete(key)
     scene.at.objects.create(key, b"damaged")
-    assert [needed_for(index, scene.checkpoints) for index in (49, 50, 51, 149, 150, 1000)] == [0, 49, 49, 49, 149, 199]
+    assert [needed_for(index, scene.checkpoints) for index in (49, 50, 51, 149, 150, 1000)] == [
+        0,
+        49,
+        49,
+        49,
+        149,
+        199,
+    ]
     scene.at.control.trim(99)
     assert EventReader.first(scene.at.control, scene.checkpoints).mark.next_index == 150
 
@@ -330,7 +339,9 @@ def test_why_nothing_is_published_is_told_on_a_trimmed_ledger_too() -> None:
     assert publication.state is not None
     waiting = scene.at.control.tail() - scene.at.control.floor()
     assert (publication.state.lag, publication.state.since_us) == (waiting, ManualClock().now_us())
-    assert publication.notes() == [f"control topic control: the lease cannot be asked for; {waiting} entries of the control log wait"]
+    assert publication.notes() == [
+        f"control topic control: the lease cannot be asked for; {waiting} entries of the control log wait"
+    ]
 
 
 def test_why_nothing_is_published_is_told_where_the_log_cannot_be_read() -> None:

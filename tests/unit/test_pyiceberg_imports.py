@@ -1,4 +1,5 @@
-"""Every place where the installed pyiceberg imports by a string, or runs text, is known, and each has a test that closes it.
+"""Every place where the installed pyiceberg imports by a string, or runs text, is known, and each has a test
+that closes it.
 
 A new version that opens another one fails here. What closes each place is in `CLOSED_BY`.
 """
@@ -31,9 +32,18 @@ CLOSED_BY = {
         "test_remote_settings_import_nothing",
         "test_what_names_code_a_server_or_an_identity_is_left_out",
     ],
-    "catalog/rest/auth.py:create": ["test_remote_settings_import_nothing", "test_what_names_code_a_server_or_an_identity_is_left_out"],
-    "io/__init__.py:_import_file_io": ["test_remote_settings_import_nothing", "test_table_properties_import_nothing"],
-    "io/pyarrow.py:_import_retry_strategy": ["test_remote_settings_import_nothing", "test_table_properties_import_nothing"],
+    "catalog/rest/auth.py:create": [
+        "test_remote_settings_import_nothing",
+        "test_what_names_code_a_server_or_an_identity_is_left_out",
+    ],
+    "io/__init__.py:_import_file_io": [
+        "test_remote_settings_import_nothing",
+        "test_table_properties_import_nothing",
+    ],
+    "io/pyarrow.py:_import_retry_strategy": [
+        "test_remote_settings_import_nothing",
+        "test_table_properties_import_nothing",
+    ],
     "table/locations.py:_import_location_provider": ["test_table_properties_import_nothing"],
     # Its names are literals of pyiceberg itself.
     "transforms.py:_try_import": ["test_transforms_import_literal_names"],
@@ -62,19 +72,29 @@ def _functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def places(root: Path) -> set[str]:
-    """`file:function` of every call that imports or runs what a string names, and `file:module` of what is imported that could."""
+    """`file:function` of every call that imports or runs what a string names, and `file:module` of what is
+    imported that could."""
     found: set[str] = set()
     for path in sorted(root.rglob("*.py")):
         name = str(path.relative_to(root))
         for function, node in _functions(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-                method_of_ours = isinstance(node.func, ast.Attribute) and called in ("eval", "compile")  # evaluators of expressions, `re`
+                method_of_ours = isinstance(node.func, ast.Attribute) and called in (
+                    "eval",
+                    "compile",
+                )  # evaluators of expressions, `re`
                 if called in _RUNS and not method_of_ours:
                     found.add(f"{name}:{function}")
             if isinstance(node, ast.Import | ast.ImportFrom):
-                modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-                found.update(f"{name}:import {module}" for module in modules if module.partition(".")[0] in _MODULES)
+                modules = (
+                    [alias.name for alias in node.names]
+                    if isinstance(node, ast.Import)
+                    else [node.module or ""]
+                )
+                found.update(
+                    f"{name}:import {module}" for module in modules if module.partition(".")[0] in _MODULES
+                )
     return found
 
 
@@ -87,7 +107,9 @@ def test_every_place_is_closed_by_tests_that_exist() -> None:
 
 
 def test_a_new_place_would_be_seen(tmp_path: Path) -> None:
-    (tmp_path / "new.py").write_text("import pickle\ndef load(name):\n    return getattr(__import__(name), 'x')\n")
+    (tmp_path / "new.py").write_text(
+        "import pickle\ndef load(name):\n    return getattr(__import__(name), 'x')\n"
+    )
     assert places(tmp_path) == {"new.py:load", "new.py:import pickle"}
 
 
@@ -98,6 +120,10 @@ def test_compiled_modules_are_known() -> None:
 
 def test_transforms_import_literal_names() -> None:
     tree = ast.parse((package() / "transforms.py").read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "_try_import"]
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "_try_import"
+    ]
     assert calls
     assert all(isinstance(argument, ast.Constant) for call in calls for argument in call.args)

@@ -1,4 +1,5 @@
-"""`query` finds columns by their field ids: files of different schema versions through one view, and files without ids by name."""
+"""`query` finds columns by their field ids: files of different schema versions through one view, and files
+without ids by name."""
 
 from __future__ import annotations
 
@@ -32,7 +33,14 @@ def list_of(number: int, element: str | Json) -> Json:
 
 
 def map_of(key_id: int, key: str, value_id: int, value: str | Json) -> Json:
-    return {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value, "value-required": False}
+    return {
+        "type": "map",
+        "key-id": key_id,
+        "key": key,
+        "value-id": value_id,
+        "value": value,
+        "value-required": False,
+    }
 
 
 def file(path: Path, schema: Json, rows: list[dict[str, Any]]) -> str:
@@ -57,7 +65,9 @@ OLD = struct(
             column(5, "f", "float"),
             column(6, "d", "decimal(9, 2)"),
             column(7, "l", list_of(8, struct(column(9, "x", "int"), column(10, "y", "string")))),
-            column(11, "m", map_of(12, "string", 13, struct(column(14, "p", "int"), column(15, "q", "float")))),
+            column(
+                11, "m", map_of(12, "string", 13, struct(column(14, "p", "int"), column(15, "q", "float")))
+            ),
             column(16, "gone", "string"),
             column(17, "inner", struct(column(18, "z", "int"))),
             column(19, "numbers", list_of(20, "int")),
@@ -75,9 +85,22 @@ NEW = struct(
             column(30, "f", "boolean"),  # another field has the name of 5 now
             column(5, "f_old", "double"),
             column(6, "d", "decimal(18, 2)"),
-            column(7, "lines", list_of(8, struct(column(10, "x", "string"), column(31, "y", "long"), column(9, "count", "long")))),
             column(
-                11, "m", map_of(12, "string", 13, struct(column(15, "q", "double"), column(32, "r", "string"), column(14, "pp", "long")))
+                7,
+                "lines",
+                list_of(
+                    8, struct(column(10, "x", "string"), column(31, "y", "long"), column(9, "count", "long"))
+                ),
+            ),
+            column(
+                11,
+                "m",
+                map_of(
+                    12,
+                    "string",
+                    13,
+                    struct(column(15, "q", "double"), column(32, "r", "string"), column(14, "pp", "long")),
+                ),
             ),
             column(17, "inner", struct(column(33, "new", "string"), column(18, "z", "long"))),
             column(19, "numbers", list_of(20, "long")),
@@ -184,7 +207,9 @@ def test_renamed_swapped_reused_added_dropped_widened_and_moved_at_every_level(t
         ("key_number BETWEEN 2 AND 3", [2, 3]),
     ],
 )
-def test_conditions_mean_the_tables_columns_not_the_files(tmp_path: Path, where: str, expected: list[int]) -> None:
+def test_conditions_mean_the_tables_columns_not_the_files(
+    tmp_path: Path, where: str, expected: list[int]
+) -> None:
     sql = f"SELECT key_number FROM n.t WHERE {where} ORDER BY 1"
     assert [row[0] for row in ask(NEW, evolved(tmp_path), sql)] == expected
 
@@ -195,7 +220,10 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
 
 def test_a_table_that_went_back_to_its_old_names(tmp_path: Path) -> None:
     """The newest files need not be those that look like the table."""
-    narrow = struct(column(1, "k", "long"), column(2, "value", struct(column(3, "a", "long"), column(16, "gone", "string"))))
+    narrow = struct(
+        column(1, "k", "long"),
+        column(2, "value", struct(column(3, "a", "long"), column(16, "gone", "string"))),
+    )
     assert ask(narrow, evolved(tmp_path), "SELECT k, value FROM n.t WHERE k = 1 OR k > 4 ORDER BY k") == [
         (1, {"a": 7, "gone": "gone"}),
         (2**40, {"a": 2**41, "gone": None}),
@@ -210,7 +238,11 @@ def test_files_without_ids_are_read_by_name(tmp_path: Path) -> None:
     bare = pa.table({"key_number": [9], "value": [{"a": "bare", "b": 1, "gone": "unseen"}], "more": [1]})
     pq.write_table(bare, folder / "bare[0].parquet")
     files.append(str(folder / "bare[0].parquet"))
-    found = ask(NEW, files, "SELECT key_number, value.a, value.b, value.d, added FROM n.t WHERE key_number IN (1, 9) ORDER BY 1")
+    found = ask(
+        NEW,
+        files,
+        "SELECT key_number, value.a, value.b, value.d, added FROM n.t WHERE key_number IN (1, 9) ORDER BY 1",
+    )
     assert found == [(1, "seven", 7, Decimal("1.25"), None), (9, "bare", 1, None, None)]
     assert len(ask(NEW, files)) == 6
     assert ask(NEW, files[2:], "SELECT value.a FROM n.t") == [("bare",)]
@@ -225,7 +257,9 @@ def test_names_that_need_quotes(tmp_path: Path) -> None:
 
 def test_a_column_with_a_default_is_refused() -> None:
     with pytest.raises(Halt, match="column added has a default value"):
-        columns_by_id(json.dumps(struct(column(1, "k", "int"), {**column(2, "added", "int"), "initial-default": 5})))
+        columns_by_id(
+            json.dumps(struct(column(1, "k", "int"), {**column(2, "added", "int"), "initial-default": 5}))
+        )
 
 
 def test_a_file_that_is_none_of_parquet(tmp_path: Path) -> None:

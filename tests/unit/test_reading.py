@@ -68,7 +68,9 @@ def ahead_of(files: Files, files_max: int, needed: Callable[[int, int], bool] = 
 def told(ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int, int], bool]) -> Told:
     """Go through all files as a task does: only what is still needed, and on behind an error."""
     found: Told = []
-    for parts in ahead.through([parts_of(index, row_groups) for index, row_groups in enumerate(files) if row_groups]):
+    for parts in ahead.through(
+        [parts_of(index, row_groups) for index, row_groups in enumerate(files) if row_groups]
+    ):
         index = parts[0].file.log_index
         wanted = [part.row_group for part in parts if needed(index, part.row_group)]
         while wanted:
@@ -93,13 +95,18 @@ def told(ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int
     st.integers(1, 4),
 )
 def test_it_gives_what_reading_in_turn_gives(
-    files: list[list[int]], broken: frozenset[tuple[int, int]], not_needed: frozenset[tuple[int, int]], files_max: int
+    files: list[list[int]],
+    broken: frozenset[tuple[int, int]],
+    not_needed: frozenset[tuple[int, int]],
+    files_max: int,
 ) -> None:
     def needed(index: int, row_group: int) -> bool:
         return (index, row_group) not in not_needed
 
     in_turn = told(ahead_of(Files(broken), 0), files, needed)
-    assert told(ahead_of(Files(broken), files_max), files, needed) == in_turn, "what is needed changed behind it"
+    assert told(ahead_of(Files(broken), files_max), files, needed) == in_turn, (
+        "what is needed changed behind it"
+    )
     assert told(ahead_of(Files(broken), files_max, needed), files, needed) == in_turn
     assert [place for place in in_turn if isinstance(place[1], int)] == [
         (index, row_group)
@@ -133,15 +140,20 @@ def test_without_it_every_file_is_read_in_its_turn_by_the_caller() -> None:
 
 
 @pytest.mark.parametrize(("fit", "expected"), [(0, 0), (1, 1), (2, 2), (3, 3)])
-def test_no_more_is_read_ahead_than_there_is_room_for(fit: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the largest row group so far, two of each file: so many files are begun behind the one that is worked on."""
+def test_no_more_is_read_ahead_than_there_is_room_for(
+    fit: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the largest row group so far, two of each file: so many files are begun behind the one that is
+    worked on."""
     files = Files(rows=1000)
     size = 2 * 8 * 1000
     monkeypatch.setattr(prefetch, "AHEAD_BYTES", fit * size + size // 2)
     ahead = ahead_of(files, 4)
     for parts in ahead.through([parts_of(index, [0, 1]) for index in range(8)]):
         index = parts[0].file.log_index
-        wanted = min(expected, 7 - index) if index else 0  # until something was read nobody knows how large it is
+        wanted = (
+            min(expected, 7 - index) if index else 0
+        )  # until something was read nobody knows how large it is
         until("they are begun", partial(files.begun_behind, index, wanted), PATIENCE_S)
         time.sleep(0.005)  # one more would be seen
         assert files.begun_behind(index, wanted)
@@ -227,7 +239,12 @@ def test_a_machine_without_a_thread_to_spare_reads_in_turn(monkeypatch: pytest.M
     files = Files()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        assert told(ahead_of(files, 2), [[0], [1], [2], [3]], lambda *_: True) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+        assert told(ahead_of(files, 2), [[0], [1], [2], [3]], lambda *_: True) == [
+            (0, 0),
+            (1, 1),
+            (2, 2),
+            (3, 3),
+        ]
     assert files.threads == {threading.get_ident()}
 
 

@@ -13,7 +13,9 @@ TOPIC = TopicId("ab" * 16)
 
 
 def archive(base: int, end: int, epoch: int = 1) -> FoundArchive:
-    return FoundArchive(archive_key(TOPIC, 0, "day", 20_000, base, end, epoch), 100, TOPIC, 0, base, end, epoch)
+    return FoundArchive(
+        archive_key(TOPIC, 0, "day", 20_000, base, end, epoch), 100, TOPIC, 0, base, end, epoch
+    )
 
 
 def ranges(chain: Chain) -> list[tuple[int, int, int]]:
@@ -45,7 +47,10 @@ def test_of_one_range_the_newest_epoch_with_the_others_to_compare() -> None:
 
 
 def test_ranges_of_gaps_have_no_archive() -> None:
-    assert ranges(chain_to([archive(3, 5), archive(7, 9)], 0, 12, [(0, 3), (5, 7), (9, 12)])) == [(3, 5, 1), (7, 9, 1)]
+    assert ranges(chain_to([archive(3, 5), archive(7, 9)], 0, 12, [(0, 3), (5, 7), (9, 12)])) == [
+        (3, 5, 1),
+        (7, 9, 1),
+    ]
 
 
 def test_a_missing_archive_is_named() -> None:
@@ -77,10 +82,15 @@ def test_archives_that_fit_in_no_order_are_a_reason_to_stop() -> None:
 
 
 def test_random_histories_against_a_search_of_everything() -> None:
-    """Attempts of several epochs over the same log; a chain is found whenever there is one, and it never doubles or skips an offset."""
+    """Attempts of several epochs over the same log; a chain is found whenever there is one, and it never
+    doubles or skips an offset."""
     for seed in range(300):
         rng = random.Random(seed)
-        found = [archive(base, rng.randint(base + 1, 9), epoch) for epoch in (1, 2) for base in rng.sample(range(8), 5)]
+        found = [
+            archive(base, rng.randint(base + 1, 9), epoch)
+            for epoch in (1, 2)
+            for base in rng.sample(range(8), 5)
+        ]
         empty = [(low, low + 1) for low in rng.sample(range(9), 2)]
         chain = chain_to(found, 0, 9, empty)
         assert (chain.why is None) == possible(found, empty, 0, 9), seed

@@ -12,7 +12,14 @@ from archiver.runtime.ids import TopicId
 from archiver.runtime.metric_names import FINDINGS, LABELS
 from reconcile.findings.diff import differences
 from reconcile.findings.finding import IDS, SEVERITIES, Finding, anchor
-from reconcile.snapshot.topic_snapshot import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
+from reconcile.snapshot.topic_snapshot import (
+    FolderSight,
+    ForeignSnapshot,
+    PendingSight,
+    StrayObject,
+    TableSight,
+    TopicSight,
+)
 from reconcile.snapshot.topic_views import FileView, PartitionView, Removal, TableState, TopicView
 
 TOPIC = TopicId("ab" * 16)
@@ -56,8 +63,13 @@ def with_files(*files: FileView, archives: tuple[tuple[int, int], ...] = ((0, 10
 
 
 def other(mismatch: str, **changes: object) -> TopicSight:
-    """A table of the name that is not as it should be; the audit does not look into it if it is not the topic's."""
-    view = replace(GOOD_VIEW, table=None, absent=mismatch) if changes.keys() & {"uuid", "topic_id", "cluster_id"} else GOOD_VIEW
+    """A table of the name that is not as it should be; the audit does not look into it if it is not the
+    topic's."""
+    view = (
+        replace(GOOD_VIEW, table=None, absent=mismatch)
+        if changes.keys() & {"uuid", "topic_id", "cluster_id"}
+        else GOOD_VIEW
+    )
     return replace(GOOD, view=view, table=table(mismatch=mismatch, **changes))
 
 
@@ -66,7 +78,9 @@ ROLLED_BACK = replace(
     view=replace(GOOD_VIEW, table=TableState("shop.clicks", 1, None, "rolled back", (file(0, 5),))),
     table=table(doubt="it was rolled back", rolled_back=True),
 )
-WAITING = replace(GOOD, view=replace(GOOD_VIEW, partitions=(partition(10, ((10, 12),)),)), pending=(pending(10, 12),))
+WAITING = replace(
+    GOOD, view=replace(GOOD_VIEW, partitions=(partition(10, ((10, 12),)),)), pending=(pending(10, 12),)
+)
 REMOVED = replace(GOOD_VIEW, table=replace(state(file(0, 5)), removals=(Removal(9, 5),)))
 
 SCENES: dict[str, tuple[TopicSight, FolderSight]] = {
@@ -79,14 +93,20 @@ SCENES: dict[str, tuple[TopicSight, FolderSight]] = {
         "spec-changed": other("is partitioned by hour", granularity="hour"),
         "schema-drift": replace(GOOD, table=table(schema_fault="column kafka is gone")),
         "rolled-back": ROLLED_BACK,
-        "evidence-doubted": replace(GOOD, table=table(doubt="table property archiver.watermarks cannot be understood")),
-        "dangling-reference": with_files(file(0, 5), replace(file(5, 10), object_size=None), archives=((0, 5),)),
+        "evidence-doubted": replace(
+            GOOD, table=table(doubt="table property archiver.watermarks cannot be understood")
+        ),
+        "dangling-reference": with_files(
+            file(0, 5), replace(file(5, 10), object_size=None), archives=((0, 5),)
+        ),
         "altered-object": with_files(file(0, 5), replace(file(5, 10), object_size=99)),
         "gap": with_files(file(0, 5), archives=((0, 5),)),
         "doubled-file": with_files(file(0, 5), file(5, 10), file(5, 10, epoch=2)),
         "overlap": with_files(file(0, 5), file(5, 10), file(4, 7, epoch=2)),
         "unknown-commit": replace(
-            GOOD, view=replace(GOOD_VIEW, partitions=(partition(5, ((5, 10),)),)), table=table(ahead={0: (5, 10)}, landed=("k",))
+            GOOD,
+            view=replace(GOOD_VIEW, partitions=(partition(5, ((5, 10),)),)),
+            table=table(ahead={0: (5, 10)}, landed=("k",)),
         ),
         "missing-in-catalog": WAITING,
         "foreign-rows": replace(GOOD, table=table(foreign=(ForeignSnapshot(4, "append", 3),))),
@@ -145,11 +165,22 @@ def test_a_pending_archive_whose_object_is_gone_or_altered_is_not_committed() ->
 
 
 def test_what_cannot_be_looked_at_gives_no_finding() -> None:
-    assert found(replace(GOOD, view=replace(GOOD_VIEW, table=None, unreadable="the catalog is down"), table=None)) == []
+    assert (
+        found(
+            replace(GOOD, view=replace(GOOD_VIEW, table=None, unreadable="the catalog is down"), table=None)
+        )
+        == []
+    )
 
 
 def test_a_topic_that_was_never_archived_has_no_table_yet() -> None:
-    new = replace(GOOD, view=replace(GOOD_VIEW, partitions=(partition(0),), table=None), table=None, archived=False, known_uuid=None)
+    new = replace(
+        GOOD,
+        view=replace(GOOD_VIEW, partitions=(partition(0),), table=None),
+        table=None,
+        archived=False,
+        known_uuid=None,
+    )
     assert found(replace(new, archives={})) == []
 
 
@@ -159,7 +190,9 @@ def test_a_folder_of_an_unknown_topic_is_told_as_a_warning() -> None:
 
 
 def test_many_strays_are_summed_up() -> None:
-    findings = found(replace(GOOD, strays=tuple(StrayObject(f"archive/{number:03}", 1, "why") for number in range(30))))
+    findings = found(
+        replace(GOOD, strays=tuple(StrayObject(f"archive/{number:03}", 1, "why") for number in range(30)))
+    )
     assert len(findings) == 21
     assert any("10 more such objects (10 bytes)" in item.what for item in findings)
 
@@ -168,7 +201,12 @@ def test_findings_are_told_by_topic_and_kind() -> None:
     both = replace(GOOD, strays=(StrayObject("archive/x", 1, "why"),), table=table(schema_fault="gone"))
     second = replace(both, view=replace(both.view, topic="apples"))
     told = [(item.topic, item.id) for item in differences([both, second], FolderSight())]
-    assert told == [("apples", "schema-drift"), ("apples", "orphan"), ("clicks", "schema-drift"), ("clicks", "orphan")]
+    assert told == [
+        ("apples", "schema-drift"),
+        ("apples", "orphan"),
+        ("clicks", "schema-drift"),
+        ("clicks", "orphan"),
+    ]
 
 
 def test_metrics_and_anchors_know_the_same_ids() -> None:
@@ -202,7 +240,10 @@ def test_no_kind_that_compares_ledger_and_table_is_reported_of_work_under_way(ki
 
 
 def test_a_table_ahead_of_an_older_view_of_the_ledger_is_no_older_metadata_store() -> None:
-    why = "is complete up to offset 9 of partition 0, and the ledger knows of archives only up to 5: the metadata store is an older copy"
+    why = (
+        "is complete up to offset 9 of partition 0, and the ledger knows of archives only up to 5: the "
+        "metadata store is an older copy"
+    )
     ahead = replace(GOOD, table=table(contradiction=why))
     assert [item.id for item in found(ahead)] == ["evidence-doubted"]
     assert found(replace(ahead, busy=True)) == []
@@ -222,4 +263,7 @@ def test_rows_that_a_removal_wrote_again_are_named_with_it() -> None:
     kept = table(foreign=(ForeignSnapshot(9, "overwrite", 0, rewritten=7, removes=True),))
     (finding,) = found(replace(GOOD, view=REMOVED, table=kept))
     assert (finding.id, finding.severity) == ("rows-removed", "info")
-    assert "removed 5 rows and wrote 7 rows again, whose content `archiver audit --deep` compares" in finding.what
+    assert (
+        "removed 5 rows and wrote 7 rows again, whose content `archiver audit --deep` compares"
+        in finding.what
+    )

@@ -1,4 +1,5 @@
-"""What a run of the reconciler says of what it repaired, where the second look does not see what the first one saw."""
+"""What a run of the reconciler says of what it repaired, where the second look does not see what the first
+one saw."""
 
 from __future__ import annotations
 
@@ -22,8 +23,12 @@ from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, 
 
 PENDING = PendingSight("archive/waiting.parquet", 0, 0, 5, 100, 100)
 TOPIC_ID = TopicId("ab" * 16)
-VIEW = TopicView("orders", TOPIC_ID, "iceberg", (PartitionView(0, 0, 5, 5, 0, ((0, 5),)),), None, None, None, 1)
-WITH_A_FILE = replace(VIEW, table=TableState("shop.orders", 1, {0: 0}, files=(FileView("file:///gone.parquet", 1, 9, None),)))
+VIEW = TopicView(
+    "orders", TOPIC_ID, "iceberg", (PartitionView(0, 0, 5, 5, 0, ((0, 5),)),), None, None, None, 1
+)
+WITH_A_FILE = replace(
+    VIEW, table=TableState("shop.orders", 1, {0: 0}, files=(FileView("file:///gone.parquet", 1, 9, None),))
+)
 WAITING = TopicSight(
     view=VIEW,
     topic_id=TOPIC_ID,
@@ -39,7 +44,9 @@ WAITING = TopicSight(
     idle_s=None,
     holder=None,
 )
-NOTHING_WAITS = replace(WAITING, view=replace(VIEW, partitions=(PartitionView(0, 0, 0, 0, 0, ()),)), pending=())
+NOTHING_WAITS = replace(
+    WAITING, view=replace(VIEW, partitions=(PartitionView(0, 0, 0, 0, 0, ()),)), pending=()
+)
 
 
 class _Looks:
@@ -61,7 +68,13 @@ class _Repairs:
 
 
 def run_with(*seen: Seen | RetryLater) -> ReconcileReport:
-    parts = RunParts(cast(Looker, _Looks(*seen)), cast(Repairer, _Repairs()), LedgerFold, lambda: cast(Backlog, None), ManualClock(1))
+    parts = RunParts(
+        cast(Looker, _Looks(*seen)),
+        cast(Repairer, _Repairs()),
+        LedgerFold,
+        lambda: cast(Backlog, None),
+        ManualClock(1),
+    )
     return ReconcileRun(parts).run("safe")
 
 
@@ -81,11 +94,16 @@ class _Ledgers:
 
 
 def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSight]) -> ReconcileReport:
-    """A run whose ledger moves on during every attempt; of the topic it is each time the next of `ledgers`."""
+    """A run whose ledger moves on during every attempt; of the topic it is each time the next of
+    `ledgers`."""
     seen = [Seen(topics=[sight]) for sight in sights]
     assert len(seen) == looks
     parts = RunParts(
-        cast(Looker, _Looks(*seen)), cast(Repairer, _Repairs()), _Ledgers(*ledgers), lambda: cast(Backlog, None), ManualClock(1)
+        cast(Looker, _Looks(*seen)),
+        cast(Repairer, _Repairs()),
+        _Ledgers(*ledgers),
+        lambda: cast(Backlog, None),
+        ManualClock(1),
     )
     return ReconcileRun(parts).run("nothing")
 
@@ -94,7 +112,14 @@ DOUBTED = replace(
     WAITING,
     pending=(),
     table=TableSight(
-        "shop.orders", uuid.UUID(int=1), "c" * 32, TOPIC_ID, 2, "day", 3, contradiction="the metadata store is an older copy than the table"
+        "shop.orders",
+        uuid.UUID(int=1),
+        "c" * 32,
+        TOPIC_ID,
+        2,
+        "day",
+        3,
+        contradiction="the metadata store is an older copy than the table",
     ),
 )
 
@@ -109,17 +134,27 @@ def test_a_ledger_that_never_holds_still_is_no_finding_and_a_later_try() -> None
 
 def test_a_topic_that_holds_still_is_compared_while_others_move_on() -> None:
     still = TopicLedger(TOPIC_ID, written_us=7)
-    report = of_moving(LOOKS_MAX, still, sights=[replace(DOUBTED, ledger_mark=ledger_mark(still))] * LOOKS_MAX)
+    report = of_moving(
+        LOOKS_MAX, still, sights=[replace(DOUBTED, ledger_mark=ledger_mark(still))] * LOOKS_MAX
+    )
     assert [item.id for item, _ in report.findings] == ["evidence-doubted"]
     assert report.unread == {}
 
 
 def test_what_one_view_shows_every_time_is_reported_though_the_ledger_moves() -> None:
-    gone = replace(DOUBTED, table=replace(DOUBTED.table, contradiction=None), view=WITH_A_FILE) if DOUBTED.table else DOUBTED
+    gone = (
+        replace(DOUBTED, table=replace(DOUBTED.table, contradiction=None), view=WITH_A_FILE)
+        if DOUBTED.table
+        else DOUBTED
+    )
     there = replace(gone, view=VIEW)
     report = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[gone] * LOOKS_MAX)
     assert [item.id for item, _ in report.findings] == ["dangling-reference"]
-    once = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[*[replace(DOUBTED, view=there.view)] * (LOOKS_MAX - 1), gone])
+    once = of_moving(
+        LOOKS_MAX,
+        TopicLedger(TOPIC_ID, written_us=7),
+        sights=[*[replace(DOUBTED, view=there.view)] * (LOOKS_MAX - 1), gone],
+    )
     assert once.findings == [], "seen in the last attempt alone"
 
 

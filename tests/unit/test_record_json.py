@@ -35,8 +35,10 @@ def test_the_printed_form_is_that_of_the_contract() -> None:
         source="intake",
     )
     assert line == (
-        '{"topic": "orders", "partition": 3, "offset": 17, "timestamp": "2026-01-02T03:04:05.678901Z", "key": "aw==", "value": null, '
-        '"headers": [["name", "eA=="], ["name", null]], "ingest_timestamp": "1970-01-01T00:00:00.000000Z", "batch_start": 16, '
+        '{"topic": "orders", "partition": 3, "offset": 17, "timestamp": "2026-01-02T03:04:05.678901Z", '
+        '"key": "aw==", "value": null, '
+        '"headers": [["name", "eA=="], ["name", null]], "ingest_timestamp": '
+        '"1970-01-01T00:00:00.000000Z", "batch_start": 16, '
         '"from": "intake"}'
     )
 
@@ -66,7 +68,8 @@ def test_text_is_shown_as_text() -> None:
 
 def test_a_full_line_is_read() -> None:
     line = (
-        '{"topic": "orders", "partition": 3, "timestamp": "2026-01-02T03:04:05.678901Z", "key": "aw==", "value": "", '
+        '{"topic": "orders", "partition": 3, "timestamp": "2026-01-02T03:04:05.678901Z", "key": '
+        '"aw==", "value": "", '
         '"headers": [["name", "eA=="], ["name", null]]}'
     )
     assert parse(line) == Input("orders", 3, Record(b"k", b"", HEADERS, TIME_US), "line 3")
@@ -77,9 +80,9 @@ def test_what_may_be_missing() -> None:
 
 
 def test_text_input_is_utf8() -> None:
-    assert parse('{"topic": "t", "key": "ä", "value": "aw==", "headers": [["a", "b"]]}', text=True).record == Record(
-        "ä".encode(), b"aw==", (("a", b"b"),)
-    )
+    assert parse(
+        '{"topic": "t", "key": "ä", "value": "aw==", "headers": [["a", "b"]]}', text=True
+    ).record == Record("ä".encode(), b"aw==", (("a", b"b"),))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +108,14 @@ def test_times(time: str, expected: int) -> None:
         ("[]", "a record is a JSON object, this is a list"),
         ('{"topic": "t", "value": null, "offset": 3}', "'offset' is given by the intake log"),
         ('{"topic": "t", "value": null, "offset": null}', "'offset' is given by the intake log"),
-        ('{"topic": "t", "value": null, "sequence": 3}', "'sequence' is given by the producer of the run .--idempotent.; leave it out"),
-        ('{"topic": "t", "value": null, "ingest_timestamp": null}', "unknown field 'ingest_timestamp'; the fields are topic, partition"),
+        (
+            '{"topic": "t", "value": null, "sequence": 3}',
+            "'sequence' is given by the producer of the run .--idempotent.; leave it out",
+        ),
+        (
+            '{"topic": "t", "value": null, "ingest_timestamp": null}',
+            "unknown field 'ingest_timestamp'; the fields are topic, partition",
+        ),
         ('{"topic": "t", "value": null, "value": "aw=="}', "the field 'value' is there twice"),
         ('{"topic": "t"}', "the field 'value' is missing"),
         ('{"value": null}', "the field 'topic' is missing"),
@@ -121,7 +130,10 @@ def test_times(time: str, expected: int) -> None:
         ('{"topic": "t", "key": "*", "value": null}', "'key' is no base64"),
         ('{"topic": "t", "value": null, "headers": {"a": "b"}}', "'headers' is an object"),
         ('{"topic": "t", "value": null, "headers": [["a"]]}', "header 0 is not a pair"),
-        ('{"topic": "t", "value": null, "headers": [["a", null], [1, null]]}', "the name of header 1 is a number"),
+        (
+            '{"topic": "t", "value": null, "headers": [["a", null], [1, null]]}',
+            "the name of header 1 is a number",
+        ),
         ('{"topic": "t", "value": null, "headers": [["a", "?"]]}', "'header a' is no base64"),
         ('{"topic": "t", "value": null, "timestamp": 5}', "'timestamp' is a number"),
         ('{"topic": "t", "value": null, "timestamp": "2026-01-02"}', "is no time like"),
@@ -152,7 +164,12 @@ _BYTES = st.one_of(st.none(), st.binary(max_size=10))
 
 
 @settings(max_examples=100, deadline=None)
-@given(_BYTES, _BYTES, st.lists(st.tuples(st.text(max_size=5), _BYTES), max_size=3), st.integers(TIMESTAMP_MIN_US, TIMESTAMP_MAX_US))
+@given(
+    _BYTES,
+    _BYTES,
+    st.lists(st.tuples(st.text(max_size=5), _BYTES), max_size=3),
+    st.integers(TIMESTAMP_MIN_US, TIMESTAMP_MAX_US),
+)
 def test_what_is_printed_can_be_sent_again(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], time_us: int
 ) -> None:

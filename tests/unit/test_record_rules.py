@@ -43,7 +43,10 @@ LIMIT = 1000
         (Record(None, None, (("ä" * 300, b"v" * 401),)), "1001 bytes"),
         (
             Record(None, b"v" * 9, (("", None),) * 62),
-            "has 9 bytes and 62 headers, which count 16 bytes each besides, together 1001 bytes, more than intake.record_bytes_max = 1000",
+            (
+                "has 9 bytes and 62 headers, which count 16 bytes each besides, together 1001 bytes, more "
+                "than intake.record_bytes_max = 1000"
+            ),
         ),
     ],
 )
@@ -53,7 +56,10 @@ def test_a_record_that_breaks_a_rule_is_refused(record: Record, why: str) -> Non
 
 
 def test_raw_bytes_count_utf8_of_header_names() -> None:
-    assert validate(Record(b"kk", b"vvv", (("ä", b"1"), ("b", None)), TIMESTAMP_MIN_US), LIMIT) == 2 + 3 + 2 + 1 + 1
+    assert (
+        validate(Record(b"kk", b"vvv", (("ä", b"1"), ("b", None)), TIMESTAMP_MIN_US), LIMIT)
+        == 2 + 3 + 2 + 1 + 1
+    )
     assert validate(Record(None, None), LIMIT) == 0
     assert validate(Record(b"", b"v" * LIMIT), LIMIT) == LIMIT
 
@@ -80,17 +86,34 @@ LOOSE_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("valu
         ({"value": VALUE, "kye": VALUE}, "column 'kye'; the columns are key, value"),
         ({"value": column(pa.string(), "a", "b")}, "'value' is of type string"),
         ({"value": VALUE, "key": column(pa.int64(), 1, 2)}, "'key' is of type int64"),
-        ({"value": VALUE, "headers": column(pa.map_(pa.string(), pa.binary()), [], [])}, "'headers' is of type map"),
+        (
+            {"value": VALUE, "headers": column(pa.map_(pa.string(), pa.binary()), [], [])},
+            "'headers' is of type map",
+        ),
         ({"value": VALUE, "headers": column(LOOSE_HEADERS, [None], [])}, "null header"),
-        ({"value": VALUE, "headers": column(LOOSE_HEADERS, [{"key": None, "value": b""}], [])}, "without a name"),
+        (
+            {"value": VALUE, "headers": column(LOOSE_HEADERS, [{"key": None, "value": b""}], [])},
+            "without a name",
+        ),
         ({"value": VALUE, "event_timestamp": column(pa.timestamp("us"), 1, 2)}, "with a time zone"),
-        ({"value": VALUE, "event_timestamp": column(pa.timestamp("ns", "UTC"), 1, 2)}, "does not fit microseconds"),
+        (
+            {"value": VALUE, "event_timestamp": column(pa.timestamp("ns", "UTC"), 1, 2)},
+            "does not fit microseconds",
+        ),
         ({"value": VALUE, "event_timestamp": column(TIMESTAMP, 1, TIMESTAMP_MAX_US + 1)}, "years 1 to 9999"),
         ({"value": VALUE, "partition": column(pa.string(), "1", "2")}, "'partition' is of type string"),
         ({"value": column(pa.binary(), b"v", b"v" * 1001)}, "row 1: the record has 1001 bytes, more"),
         (
-            {"value": VALUE, "headers": column(LOOSE_HEADERS, [{"key": "", "value": None}] * 62, [{"key": "", "value": None}] * 63)},
-            "row 1: the record has 0 bytes and 63 headers, which count 16 bytes each besides, together 1008 bytes",
+            {
+                "value": VALUE,
+                "headers": column(
+                    LOOSE_HEADERS, [{"key": "", "value": None}] * 62, [{"key": "", "value": None}] * 63
+                ),
+            },
+            (
+                "row 1: the record has 0 bytes and 63 headers, which count 16 bytes each besides, together "
+                "1008 bytes"
+            ),
         ),
     ],
 )
@@ -100,11 +123,16 @@ def test_a_batch_that_breaks_a_rule_is_refused(columns: dict[str, pa.Array[Any]]
 
 
 def test_a_header_name_that_is_no_utf8_is_refused() -> None:
-    names = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32).tobytes()), pa.py_buffer(b"\xff")])
+    names = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32).tobytes()), pa.py_buffer(b"\xff")]
+    )
     pairs = pa.StructArray.from_arrays([names, pa.array([b""], pa.binary())], names=["key", "value"])
     headers: Any = pa.ListArray
     batch = pa.RecordBatch.from_pydict(
-        {"value": column(pa.binary(), b"v"), "headers": headers.from_arrays(pa.array([0, 1], pa.int32()), pairs)}
+        {
+            "value": column(pa.binary(), b"v"),
+            "headers": headers.from_arrays(pa.array([0, 1], pa.int32()), pairs),
+        }
     )
     with pytest.raises(RecordRefused, match=r"headers.*UTF8"):
         normalise_batch(batch, LIMIT)
@@ -115,7 +143,9 @@ def test_a_batch_is_brought_to_the_schema() -> None:
         {
             "partition": column(pa.uint8(), 1, None, 2, 0),
             "value": column(pa.large_binary(), b"cut off", b"v", None, b""),
-            "headers": column(LOOSE_HEADERS, [], [{"key": "a", "value": None}, {"key": "a", "value": b"xy"}], None, []),
+            "headers": column(
+                LOOSE_HEADERS, [], [{"key": "a", "value": None}, {"key": "a", "value": b"xy"}], None, []
+            ),
             "event_timestamp": column(pa.timestamp("s", "Europe/Berlin"), 9, 1, None, 3),
         }
     ).slice(1)
@@ -123,8 +153,16 @@ def test_a_batch_is_brought_to_the_schema() -> None:
     assert normal.columns.schema == RECORD_SCHEMA
     assert normal.columns.column("headers").type == HEADERS
     assert normal.columns.column("key").null_count == 3
-    assert [row["headers"] for row in normal.columns.to_pylist()] == [[{"key": "a", "value": None}, {"key": "a", "value": b"xy"}], [], []]
-    assert normal.columns.column("event_timestamp").cast(pa.int64()).to_pylist() == [1_000_000, None, 3_000_000]
+    assert [row["headers"] for row in normal.columns.to_pylist()] == [
+        [{"key": "a", "value": None}, {"key": "a", "value": b"xy"}],
+        [],
+        [],
+    ]
+    assert normal.columns.column("event_timestamp").cast(pa.int64()).to_pylist() == [
+        1_000_000,
+        None,
+        3_000_000,
+    ]
     assert normal.raw_bytes.tolist() == [1 + 1 + 3, 0, 0]
     assert normal.weights.tolist() == [1 + 1 + 3 + 2 * 16, 0, 0]
     assert normal.partitions.to_pylist() == [None, 2, 0]
@@ -133,4 +171,6 @@ def test_a_batch_is_brought_to_the_schema() -> None:
 def test_a_batch_of_values_alone_and_an_empty_batch_pass() -> None:
     normal = normalise_batch(pa.RecordBatch.from_pydict({"value": VALUE}), LIMIT)
     assert (normal.raw_bytes.tolist(), normal.weights.tolist()) == ([1, 0], [1, 0])
-    assert normalise_batch(pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA), LIMIT).raw_bytes.tolist() == []
+    assert (
+        normalise_batch(pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA), LIMIT).raw_bytes.tolist() == []
+    )

@@ -30,7 +30,9 @@ Row = dict[str, object]
 
 
 def batch_of(rows: list[Row], base: int = 7) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"offset": base + number, **row} for number, row in enumerate(rows)], schema=STREAM_SCHEMA)
+    return pa.RecordBatch.from_pylist(
+        [{"offset": base + number, **row} for number, row in enumerate(rows)], schema=STREAM_SCHEMA
+    )
 
 
 def digest_of(rows: list[Row], cuts: list[int], base: int = 7) -> bytes:
@@ -89,7 +91,13 @@ def test_header_borders_between_records_matter() -> None:
 def test_bytes_behind_a_null_do_not_matter() -> None:
     clean = batch_of([{**PLAIN, "value": None}, PLAIN])
     values = pa.Array.from_buffers(
-        pa.binary(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 7, 8], np.int32).tobytes()), pa.py_buffer(b"garbagev")]
+        pa.binary(),
+        2,
+        [
+            pa.py_buffer(b"\x02"),
+            pa.py_buffer(np.array([0, 7, 8], np.int32).tobytes()),
+            pa.py_buffer(b"garbagev"),
+        ],
     )
     dirty = clean.set_column(clean.schema.get_field_index("value"), STREAM_SCHEMA.field("value"), values)
     assert dirty.to_pylist() == clean.to_pylist()
@@ -120,7 +128,10 @@ def naive(rows: list[Any], base: int) -> bytes:
         ]
 
     def optional(values: list[int | None]) -> list[bytes]:
-        return [bytes(value is not None for value in values), b"".join(struct.pack("<q", value or 0) for value in values)]
+        return [
+            bytes(value is not None for value in values),
+            b"".join(struct.pack("<q", value or 0) for value in values),
+        ]
 
     pairs = [pair for row in rows for pair in row["headers"]]
     names = [pair["key"].encode() for pair in pairs]

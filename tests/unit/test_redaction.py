@@ -1,4 +1,5 @@
-"""Secrets stand in no text that leaves the process, however they are written; everything else stays as it is."""
+"""Secrets stand in no text that leaves the process, however they are written; everything else stays as it
+is."""
 
 from __future__ import annotations
 
@@ -86,19 +87,34 @@ def test_without_secrets_texts_stay(text: str) -> None:
 
 def test_passwords_in_urls_are_hidden_even_if_nobody_told() -> None:
     known = Redactor()
-    assert known.redacted("no answer from http://me:hunter2@db.example:80/x") == "no answer from http://me:***@db.example:80/x"
-    assert known.redacted("postgresql+psycopg2://u:p%40ss@h/d and s3://bucket/a:b") == "postgresql+psycopg2://u:***@h/d and s3://bucket/a:b"
-    assert known.redacted("http://host:8181/v1 and me@example.com") == "http://host:8181/v1 and me@example.com"
+    assert (
+        known.redacted("no answer from http://me:hunter2@db.example:80/x")
+        == "no answer from http://me:***@db.example:80/x"
+    )
+    assert (
+        known.redacted("postgresql+psycopg2://u:p%40ss@h/d and s3://bucket/a:b")
+        == "postgresql+psycopg2://u:***@h/d and s3://bucket/a:b"
+    )
+    assert (
+        known.redacted("http://host:8181/v1 and me@example.com") == "http://host:8181/v1 and me@example.com"
+    )
 
 
 def test_what_is_secret_inside_of_a_secret() -> None:
     known = Redactor(
-        ["http://me:p%40ssword@db.example/x", "client:hush-hush", "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\n-----END KEY-----\n"]
+        [
+            "http://me:p%40ssword@db.example/x",
+            "client:hush-hush",
+            "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA\n-----END KEY-----\n",
+        ]
     )
     assert known.redacted("password p@ssword, also p%40ssword") == "password ***, also ***"
     assert known.redacted("hush-hush of client") == "*** of client"
     assert known.redacted("line 2: MIIEpAIBAAKCAQEA") == "line 2: ***"
-    assert Redactor(["https://ghp0123456789abcdef@example.com/"]).redacted("token ghp0123456789abcdef") == "token ***"
+    assert (
+        Redactor(["https://ghp0123456789abcdef@example.com/"]).redacted("token ghp0123456789abcdef")
+        == "token ***"
+    )
 
 
 def test_short_secrets_leave_texts_readable() -> None:
@@ -135,13 +151,22 @@ def test_every_part_of_a_log_line(process: Redactor) -> None:
         try:
             raise ValueError(f"refused: {SECRET}")
         except ValueError:
-            logger.exception("asked %s\nwith it", SECRET, extra={"url": f"x?y={quote_plus(SECRET)}", "deep": {"a": [SECRET]}, "rows": 7})
+            logger.exception(
+                "asked %s\nwith it",
+                SECRET,
+                extra={"url": f"x?y={quote_plus(SECRET)}", "deep": {"a": [SECRET]}, "rows": 7},
+            )
         assert "canary" not in out.getvalue()
         assert out.getvalue().count(MASK) >= 4
         assert "ValueError: refused: ***" in out.getvalue()
         if isinstance(form, JsonLines):
             event = json.loads(out.getvalue())
-            assert (event["message"], event["url"], event["deep"], event["rows"]) == ("asked ***\nwith it", "x?y=***", {"a": ["***"]}, 7)
+            assert (event["message"], event["url"], event["deep"], event["rows"]) == (
+                "asked ***\nwith it",
+                "x?y=***",
+                {"a": ["***"]},
+                7,
+            )
 
 
 def test_a_journal_keeps_no_secret(process: Redactor) -> None:
@@ -153,7 +178,9 @@ def test_a_journal_keeps_no_secret(process: Redactor) -> None:
     assert (cycle.line, cycle.document, check.why) == ("it said ***", {"why": MASK, "rows": 3}, "refused ***")
 
 
-def test_tracebacks_of_the_interpreter(process: Redactor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracebacks_of_the_interpreter(
+    process: Redactor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for owner, name in ((sys, "excepthook"), (sys, "unraisablehook"), (threading, "excepthook")):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     guard_tracebacks()
@@ -207,10 +234,14 @@ catalogs:
     assert "4040" in shown and "for-spark" not in shown and "written-out" not in shown
 
 
-def test_loading_a_configuration_makes_its_secrets_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_configuration_makes_its_secrets_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redaction, "_process", Redactor())
     path = tmp_path / "archiver.yaml"
-    path.write_text("cluster: c\ndata: {uri: data}\nmetadata: {sqlite: {path: m.db}}\nhttp: {admin_token: {env: TOKEN}}\n")
+    path.write_text(
+        "cluster: c\ndata: {uri: data}\nmetadata: {sqlite: {path: m.db}}\nhttp: {admin_token: {env: TOKEN}}\n"
+    )
     load_settings(path, {"TOKEN": "of-the-administrator"})
     assert redaction.redacted("it is of-the-administrator") == "it is ***"
 
@@ -221,7 +252,9 @@ def test_a_token_that_the_daemon_makes_is_known(tmp_path: Path, monkeypatch: pyt
     assert redaction.redacted(f"Bearer {token}") == "Bearer ***"
 
 
-@pytest.mark.parametrize("write", [str, lambda text: base64.b64encode(text.encode()).decode()], ids=["plain", "base64"])
+@pytest.mark.parametrize(
+    "write", [str, lambda text: base64.b64encode(text.encode()).decode()], ids=["plain", "base64"]
+)
 def test_no_cut_leaves_a_part_of_a_secret_behind_others_that_were_hidden(write: Callable[[str], str]) -> None:
     """Each that is hidden makes the text shorter, so that what was cut off moves to a place that is shown."""
     secret = "correct-horse-battery-staple-7"

@@ -1,4 +1,5 @@
-"""Subjects as schema sources: references, message indexes, ids of all versions, and what is done while the registry is down or wrong."""
+"""Subjects as schema sources: references, message indexes, ids of all versions, and what is done while the
+registry is down or wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ WIDER = HEAD + "message Order { int64 id = 1; string note = 2; }"
 
 
 def fetcher(server: RegistryServer, when_down: Any = "last_known", **more: Any) -> SchemaFetcher:
-    confluent = ConfluentSettings(**{"url": server.url, "backoff": 0.001, "attempts_max": 2, "down_pause": 0.0, "timeout": 5.0, **more})
+    confluent = ConfluentSettings(
+        **{"url": server.url, "backoff": 0.001, "attempts_max": 2, "down_pause": 0.0, "timeout": 5.0, **more}
+    )
     return SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down=when_down), SystemClock())
 
 
@@ -46,7 +49,9 @@ SUBJECT = SchemaSettings(subject="orders-value")
 def test_every_version_with_the_place_of_the_message_in_it() -> None:
     with RegistryServer() as server:
         server.add("orders-value", 1, 11, ORDER)
-        server.add("orders-value", 2, 12, HEAD + "message Before {} message Order { int64 id = 1; }", deleted=True)
+        server.add(
+            "orders-value", 2, 12, HEAD + "message Before {} message Order { int64 id = 1; }", deleted=True
+        )
         server.add("orders-value", 4, 14, HEAD + "message Other {}")
         server.add("orders-value", 5, 15, '"string"', kind=None)
         server.add("orders-value", 9, 13, WIDER)
@@ -70,7 +75,10 @@ def test_the_message_stays_while_the_newest_schema_has_it() -> None:
         assert ids_of(chosen) == {11: (), 12: (0,)}, "the ids of another message are not taken over"
         server.add("orders-value", 3, 13, HEAD + "message Audit {}")
         assert fetch(SUBJECT, known_of(second)).source.message == "shop.Audit"
-        with pytest.raises(ConfigInvalid, match=r"version 3 of subject orders-value does not declare .*'shop\.Order'.* are: shop\.Audit"):
+        with pytest.raises(
+            ConfigInvalid,
+            match=r"version 3 of subject orders-value does not declare .*'shop\.Order'.* are: shop\.Audit",
+        ):
             fetcher(server, "wait")(SUBJECT.model_copy(update={"message": "shop.Order"}), None)
 
 
@@ -92,15 +100,21 @@ def test_a_known_subject_costs_two_questions() -> None:
         first = fetch(SUBJECT, None)
         server.asked.clear()
         assert fetch(SUBJECT, known_of(first)) == first
-        assert server.asked == ["/subjects/orders-value/versions/latest", "/subjects/orders-value/versions?deleted=true"]
+        assert server.asked == [
+            "/subjects/orders-value/versions/latest",
+            "/subjects/orders-value/versions?deleted=true",
+        ]
 
 
 def test_versions_that_were_registered_anew_are_asked_for_again() -> None:
-    """The subject is deleted for good, and its versions are given again to other schemas with other ids, in each order, in one process."""
+    """The subject is deleted for good, and its versions are given again to other schemas with other ids, in
+    each order, in one process."""
     with RegistryServer() as server:
         fetch = fetcher(server)
 
-        def now(*versions: tuple[int, int, str], gone: bool = True, deleted: bool = False) -> dict[int, tuple[int, ...]]:
+        def now(
+            *versions: tuple[int, int, str], gone: bool = True, deleted: bool = False
+        ) -> dict[int, tuple[int, ...]]:
             if gone:
                 server.subjects.clear()
             for version, number, text in versions:
@@ -113,11 +127,17 @@ def test_versions_that_were_registered_anew_are_asked_for_again() -> None:
         assert set(now((1, 11, ORDER), (2, 12, WIDER), (3, 13, WIDER + "//"))) == {11, 12, 13}
         assert set(now((1, 21, ORDER))) == {21}, "fewer than before"
         assert set(now((2, 22, WIDER), (3, 23, ORDER), gone=False)) == {21, 22, 23}
-        assert set(now((1, 31, ORDER), (2, 22, WIDER), (3, 23, ORDER), (4, 34, ORDER))) == {31, 22, 23, 34}, "some as before"
+        assert set(now((1, 31, ORDER), (2, 22, WIDER), (3, 23, ORDER), (4, 34, ORDER))) == {31, 22, 23, 34}, (
+            "some as before"
+        )
         server.subjects["orders-value"].pop(4)
-        assert set(now((4, 44, WIDER), gone=False, deleted=True)) == {31, 22, 23, 44}, "deleted softly, so not the newest"
+        assert set(now((4, 44, WIDER), gone=False, deleted=True)) == {31, 22, 23, 44}, (
+            "deleted softly, so not the newest"
+        )
         moved = HEAD + "message Before {} message Order { int64 id = 1; }"
-        assert now((1, 31, moved), (2, 51, ORDER), (5, 52, moved)) == {31: (0,), 51: (), 52: (0,)}, "the first message is another now"
+        assert now((1, 31, moved), (2, 51, ORDER), (5, 52, moved)) == {31: (0,), 51: (), 52: (0,)}, (
+            "the first message is another now"
+        )
         chosen = SUBJECT.model_copy(update={"message": "shop.Order"})
         server.subjects.clear()
         server.add("orders-value", 1, 1, ORDER)
@@ -152,7 +172,9 @@ def test_what_a_new_version_refers_to_is_asked_for_again() -> None:
         fetch = fetcher(server)
         assert b"units" in order("orders-value", 1, "units")
         assert b"cents" in order("orders-value", 2, "cents")
-        assert b"pence" in order("sales-value", 3, "pence"), "also where another subject has brought it into memory"
+        assert b"pence" in order("sales-value", 3, "pence"), (
+            "also where another subject has brought it into memory"
+        )
 
 
 def test_references_of_references() -> None:
@@ -160,13 +182,22 @@ def test_references_of_references() -> None:
         server.add("currency", 3, 1, HEAD + "message Currency { string code = 1; }")
         money = HEAD + 'import "currency.proto"; message Money { int64 units = 1; Currency currency = 2; }'
         server.add("money", 1, 2, money, ("currency.proto", "currency", 3))
-        order = HEAD + 'import "a/money.proto"; import "currency.proto"; import "google/protobuf/timestamp.proto"; '
+        order = (
+            HEAD
+            + 'import "a/money.proto"; import "currency.proto"; import "google/protobuf/timestamp.proto"; '
+        )
         order += "message Order { Money total = 1; Currency paid = 2; google.protobuf.Timestamp at = 3; }"
-        server.add("orders-value", 1, 3, order, ("a/money.proto", "money", 1), ("currency.proto", "currency", 3))
+        server.add(
+            "orders-value", 1, 3, order, ("a/money.proto", "money", 1), ("currency.proto", "currency", 3)
+        )
         source = fetcher(server)(SUBJECT, None).source
-        names = {file.name for file in descriptor_pb2.FileDescriptorSet.FromString(source.descriptor_set).file}
+        names = {
+            file.name for file in descriptor_pb2.FileDescriptorSet.FromString(source.descriptor_set).file
+        }
         assert {"a/money.proto", "currency.proto", "google/protobuf/timestamp.proto"} < names
-        assert [path for path in server.asked if "currency" in path] == ["/subjects/currency/versions/3?deleted=true"], "once"
+        assert [path for path in server.asked if "currency" in path] == [
+            "/subjects/currency/versions/3?deleted=true"
+        ], "once"
 
 
 def in_a_circle(server: RegistryServer) -> None:
@@ -178,7 +209,13 @@ def in_a_circle(server: RegistryServer) -> None:
 def too_deep(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, HEAD + 'import "r0.proto"; message Order {}', ("r0.proto", "r0", 1))
     for number in range(40):
-        server.add(f"r{number}", 1, 10 + number, HEAD + f'import "r{number + 1}.proto";', (f"r{number + 1}.proto", f"r{number + 1}", 1))
+        server.add(
+            f"r{number}",
+            1,
+            10 + number,
+            HEAD + f'import "r{number + 1}.proto";',
+            (f"r{number + 1}.proto", f"r{number + 1}", 1),
+        )
 
 
 def too_many(server: RegistryServer) -> None:
@@ -250,13 +287,19 @@ def not_registered(server: RegistryServer) -> None:
 @pytest.mark.parametrize(
     ("prepare", "why"),
     [
-        (in_a_circle, r"in a circle: version 1 of subject b -> version 1 of subject c -> version 1 of subject b"),
+        (
+            in_a_circle,
+            r"in a circle: version 1 of subject b -> version 1 of subject c -> version 1 of subject b",
+        ),
         (too_deep, r"more than 5 deep \(schema_registry\.confluent\.depth_max\)"),
         (too_many, r"more than 10 references \(schema_registry\.confluent\.references_max\)"),
         (too_large, r"larger than 2,048 bytes \(schema_registry\.confluent\.schema_bytes_max\)"),
         (out_of_the_folder, r"'\.\./\.\./\.\./evil\.proto', which is no name of a file to import"),
         (absolute, r"'/tmp/evil\.proto', which is no name"),
-        (two_of_one_name, r"imports b\.proto twice, as version 1 of subject b and as version 2 of subject b, which differ"),
+        (
+            two_of_one_name,
+            r"imports b\.proto twice, as version 1 of subject b and as version 2 of subject b, which differ",
+        ),
         (of_another_kind, r"refers to version 1 of subject b, which is of the type AVRO"),
         (not_there, r"refers to version 7 of subject b, which is not there"),
         (not_given, r'(?s)does not compile:\n.*orders-value\.proto:1:34: Import "b\.proto" was not found'),
@@ -265,7 +308,10 @@ def not_registered(server: RegistryServer) -> None:
         (no_message, r"declares no message"),
         (nonsense, r"version 1 of subject orders-value does not compile"),
         (old_nonsense, r"version 1 of subject orders-value does not compile"),
-        (not_registered, r"Subject 'orders-value' not found.*register a schema under the subject orders-value"),
+        (
+            not_registered,
+            r"Subject 'orders-value' not found.*register a schema under the subject orders-value",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_subject(prepare: Any, why: str) -> None:
@@ -308,7 +354,9 @@ def test_going_on_with_the_last_known_schema(trouble: str, caplog: pytest.LogCap
         assert "can be had again" in caplog.records[-1].getMessage()
 
 
-@pytest.mark.parametrize(("trouble", "kind"), [("down", RetryLater), ("overloaded", RetryLater), ("refused", ConfigInvalid)])
+@pytest.mark.parametrize(
+    ("trouble", "kind"), [("down", RetryLater), ("overloaded", RetryLater), ("refused", ConfigInvalid)]
+)
 def test_waiting_instead(trouble: str, kind: type[Exception]) -> None:
     with RegistryServer() as server:
         server.add("orders-value", 1, 11, ORDER)
@@ -324,7 +372,12 @@ def spoil(server: RegistryServer, trouble: str) -> None:
         server.kept = dict(server.subjects)  # type: ignore[attr-defined]
         server.subjects.clear()
         return
-    status, body = {"down": (0, b""), "overloaded": (503, b""), "refused": (403, b""), "nonsense": (200, b"<html>")}[trouble]
+    status, body = {
+        "down": (0, b""),
+        "overloaded": (503, b""),
+        "refused": (403, b""),
+        "nonsense": (200, b"<html>"),
+    }[trouble]
 
     def spoilt(handler: Any) -> bool:
         if status:
@@ -359,10 +412,13 @@ def test_indexes_count_messages_of_each_level_and_no_entries_of_maps() -> None:
     outer.nested_type.add(name="One")
     outer.nested_type.add(name="Two").nested_type.add(name="Deep")
     found = {
-        name: message_indexes(file, name) for name in ("a.b.First", "a.b.Outer", "a.b.Outer.One", "a.b.Outer.Two", "a.b.Outer.Two.Deep")
+        name: message_indexes(file, name)
+        for name in ("a.b.First", "a.b.Outer", "a.b.Outer.One", "a.b.Outer.Two", "a.b.Outer.Two.Deep")
     }
     assert list(found.values()) == [(0,), (1,), (1, 0), (1, 1), (1, 1, 0)]
-    assert [message_indexes(file, name) for name in ("First", "a.First", "a.b.Nope", "a.b.Outer.AEntry", "a.b")] == [(), (), (), (), ()]
+    assert [
+        message_indexes(file, name) for name in ("First", "a.First", "a.b.Nope", "a.b.Outer.AEntry", "a.b")
+    ] == [(), (), (), (), ()]
 
 
 # TLS
@@ -382,7 +438,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
     for name in ("server", "client"):
         openssl(*f"req {new_key} -subj /CN={name} -keyout {name}.key -out {name}.csr".split())
-        openssl(*f"x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out {name}.pem".split())
+        openssl(
+            *f"x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names "
+            f"-out {name}.pem".split()
+        )
     return folder
 
 
@@ -398,7 +457,10 @@ def context(folder: Path, *, asks: bool = False) -> ssl.SSLContext:
 def test_tls_with_an_authority_of_ones_own(certificates: Path) -> None:
     with RegistryServer(tls=context(certificates)) as server:
         server.add("orders-value", 1, 11, ORDER)
-        assert fetcher(server, tls=RegistryTlsSettings(ca=certificates / "ca.pem"))(SUBJECT, None).newest_id == 11
+        assert (
+            fetcher(server, tls=RegistryTlsSettings(ca=certificates / "ca.pem"))(SUBJECT, None).newest_id
+            == 11
+        )
         for tls in (None, RegistryTlsSettings(ca=certificates / "stranger.pem")):
             with pytest.raises(ConfigInvalid, match="certificate that is not trusted"):
                 fetcher(server, tls=tls)(SUBJECT, None)
@@ -410,7 +472,9 @@ def test_a_registry_that_asks_for_our_certificate(certificates: Path) -> None:
     with RegistryServer(tls=context(certificates, asks=True)) as server:
         server.add("orders-value", 1, 11, ORDER)
         ca = certificates / "ca.pem"
-        ours = RegistryTlsSettings(ca=ca, certificate=certificates / "client.pem", key=certificates / "client.key")
+        ours = RegistryTlsSettings(
+            ca=ca, certificate=certificates / "client.pem", key=certificates / "client.key"
+        )
         assert fetcher(server, tls=ours)(SUBJECT, None).newest_id == 11
         with pytest.raises(RetryLater):
             fetcher(server, tls=RegistryTlsSettings(ca=ca))(SUBJECT, None)

@@ -1,4 +1,5 @@
-"""Asking a registry that misbehaves: every question ends in time and within bounds, and secrets go nowhere else."""
+"""Asking a registry that misbehaves: every question ends in time and within bounds, and secrets go nowhere
+else."""
 
 from __future__ import annotations
 
@@ -60,13 +61,20 @@ def test_overload_is_asked_again_and_told_as_later(status: int) -> None:
         with pytest.raises(RetryLater, match=f"status {status}: 'busy'"):
             ask(http)
         assert len(server.asked) == 3
-        server.odd = lambda handler: len(server.asked) == 4 and odd(lambda one: answer(one, status, b""))(handler)
+        server.odd = lambda handler: (
+            len(server.asked) == 4 and odd(lambda one: answer(one, status, b""))(handler)
+        )
         assert ask(http) == [1], "the second attempt is answered"
 
 
 @pytest.mark.parametrize(
     ("status", "why"),
-    [(401, "refuses us with status 401"), (403, "refuses us with status 403"), (400, "with status 400"), (204, "status 204")],
+    [
+        (401, "refuses us with status 401"),
+        (403, "refuses us with status 403"),
+        (400, "with status 400"),
+        (204, "status 204"),
+    ],
 )
 def test_what_asking_again_cannot_help(status: int, why: str) -> None:
     with RegistryServer(odd=odd(lambda handler: answer(handler, status, b""))) as server:
@@ -77,7 +85,10 @@ def test_what_asking_again_cannot_help(status: int, why: str) -> None:
 
 @pytest.mark.parametrize("body", [b"<html>welcome</html>", b"", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_json(body: bytes) -> None:
-    with RegistryServer(odd=odd(lambda handler: answer(handler, 200, body))) as server, pytest.raises(ConfigInvalid, match="no JSON"):
+    with (
+        RegistryServer(odd=odd(lambda handler: answer(handler, 200, body))) as server,
+        pytest.raises(ConfigInvalid, match="no JSON"),
+    ):
         ask(http_of(server))
 
 
@@ -115,11 +126,16 @@ def test_an_answer_that_is_cut_off_is_no_answer() -> None:
     def cut(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1]")
 
-    with RegistryServer(odd=odd(cut)) as server, pytest.raises(RetryLater, match="cut off, 97 bytes before its end"):
+    with (
+        RegistryServer(odd=odd(cut)) as server,
+        pytest.raises(RetryLater, match="cut off, 97 bytes before its end"),
+    ):
         ask(http_of(server))
 
 
-@pytest.mark.parametrize("head", [b"Content-Length: 99999999999", b"Transfer-Encoding: chunked", b"X: no length"])
+@pytest.mark.parametrize(
+    "head", [b"Content-Length: 99999999999", b"Transfer-Encoding: chunked", b"X: no length"]
+)
 def test_a_huge_answer_is_not_read_to_its_end(head: bytes) -> None:
     written = []
 
@@ -130,20 +146,31 @@ def test_a_huge_answer_is_not_read_to_its_end(head: bytes) -> None:
             handler.wfile.write(b"3e8\r\n" + piece + b"\r\n" if b"chunked" in head else piece)
             written.append(len(piece))
 
-    with RegistryServer(odd=odd(flood)) as server, pytest.raises(ConfigInvalid, match=r"more than 2,048 bytes .*answer_bytes_max"):
+    with (
+        RegistryServer(odd=odd(flood)) as server,
+        pytest.raises(ConfigInvalid, match=r"more than 2,048 bytes .*answer_bytes_max"),
+    ):
         ask(http_of(server, answer_bytes_max=2048))
     assert sum(written) < 50 * 2**20
 
 
 def test_no_redirect_leads_to_another_host_and_no_secret_with_it() -> None:
     with RegistryServer() as other, RegistryServer() as server:
-        server.odd = odd(lambda handler: answer(handler, 307, b"", {"Location": f"{other.url}/subjects/a/versions"}))
+        server.odd = odd(
+            lambda handler: answer(handler, 307, b"", {"Location": f"{other.url}/subjects/a/versions"})
+        )
         http = http_of(server, auth=RegistryAuthSettings(username="u", password=SecretStr("hunter2")))
         with pytest.raises(ConfigInvalid, match=f"sends us to '{other.url}', another host") as caught:
             ask(http)
         assert other.asked == []
         assert "hunter2" not in str(caught.value)
-        for target in ("//127.0.0.1:1/x", "https://127.0.0.1/", "ftp://127.0.0.1/", "http://[", "http://127.0.0.1.example.com/"):
+        for target in (
+            "//127.0.0.1:1/x",
+            "https://127.0.0.1/",
+            "ftp://127.0.0.1/",
+            "http://[",
+            "http://127.0.0.1.example.com/",
+        ):
             server.odd = odd(lambda handler, target=target: answer(handler, 302, b"", {"Location": target}))  # type: ignore[misc]
             with pytest.raises(ConfigInvalid, match="another host"):
                 ask(http)
@@ -153,7 +180,8 @@ def test_redirects_within_the_registry_are_followed_a_few_times() -> None:
     with RegistryServer() as server:
         server.add("a", 1, 7, TEXT)
         server.odd = lambda handler: (
-            "moved" in handler.path and odd(lambda one: answer(one, 308, b"", {"Location": "/subjects/a/versions"}))(handler)
+            "moved" in handler.path
+            and odd(lambda one: answer(one, 308, b"", {"Location": "/subjects/a/versions"}))(handler)
         )
         assert ask(http_of(server), "/moved") == [1]
         server.odd = odd(lambda handler: answer(handler, 308, b"", {"Location": "/on"}))
@@ -168,22 +196,34 @@ def test_who_we_are() -> None:
         ask(http_of(server, auth=RegistryAuthSettings(username="ada", password=SecretStr("pä:ss"))))
         ask(http_of(server, auth=RegistryAuthSettings(bearer=SecretStr("abc.def"))))
         ask(http_of(server))
-        assert [found.get("Authorization") for found in server.headers] == ["Basic YWRhOnDDpDpzcw==", "Bearer abc.def", None]
+        assert [found.get("Authorization") for found in server.headers] == [
+            "Basic YWRhOnDDpDpzcw==",
+            "Bearer abc.def",
+            None,
+        ]
         assert all(found["Accept-Encoding"] == "identity" for found in server.headers)
     with pytest.raises(ConfigInvalid, match="holds no token") as caught:
         http_of(server, auth=RegistryAuthSettings(bearer=SecretStr("abc\r\nX-Other: 1")))
     assert "abc" not in str(caught.value)
 
 
-@pytest.mark.parametrize("auth", [{"username": "ada", "password": SecretStr("hunter2")}, {"bearer": SecretStr("hunter2")}])
+@pytest.mark.parametrize(
+    "auth", [{"username": "ada", "password": SecretStr("hunter2")}, {"bearer": SecretStr("hunter2")}]
+)
 def test_a_registry_that_repeats_a_secret_is_not_quoted(auth: dict[str, Any]) -> None:
     with RegistryServer() as server:
         server.odd = odd(
-            lambda handler: answer(handler, 401, json.dumps({"message": f"{handler.headers['Authorization']} hunter2 no"}).encode())
+            lambda handler: answer(
+                handler,
+                401,
+                json.dumps({"message": f"{handler.headers['Authorization']} hunter2 no"}).encode(),
+            )
         )
         with pytest.raises(ConfigInvalid, match=r"\*\*\* no") as caught:
             ask(http_of(server, auth=RegistryAuthSettings(**auth)))
-    assert "hunter2" not in str(caught.value) and base64.b64encode(b"ada:hunter2").decode() not in str(caught.value)
+    assert "hunter2" not in str(caught.value) and base64.b64encode(b"ada:hunter2").decode() not in str(
+        caught.value
+    )
 
 
 def test_a_path_that_cannot_be_asked_for_is_trouble_of_the_registry() -> None:
@@ -223,7 +263,9 @@ def test_an_outage_holds_up_one_question_and_not_every_one_after_it() -> None:
 def test_one_broken_path_is_no_outage_of_the_others() -> None:
     with RegistryServer() as server:
         server.add("a", 1, 7, TEXT)
-        server.odd = lambda handler: "broken" in handler.path and odd(lambda one: answer(one, 500, b""))(handler)
+        server.odd = lambda handler: (
+            "broken" in handler.path and odd(lambda one: answer(one, 500, b""))(handler)
+        )
         http = http_of(server, attempts_max=1)
         with pytest.raises(RetryLater):
             ask(http, "/broken")

@@ -1,4 +1,5 @@
-"""Registered schemas that are base64 of a FileDescriptorProto: read without a compiler, with references, within bounds."""
+"""Registered schemas that are base64 of a FileDescriptorProto: read without a compiler, with references,
+within bounds."""
 
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ ENGINES: tuple[EngineName, ...] = ("ptars", "protobuf")
 
 
 def fetched(server: RegistryServer, **more: Any) -> Fetched:
-    confluent = ConfluentSettings(**{"url": server.url, "backoff": 0.001, "attempts_max": 2, "down_pause": 0.0, "timeout": 5.0, **more})
-    return SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down="wait"), SystemClock())(SUBJECT, None)
+    confluent = ConfluentSettings(
+        **{"url": server.url, "backoff": 0.001, "attempts_max": 2, "down_pause": 0.0, "timeout": 5.0, **more}
+    )
+    return SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down="wait"), SystemClock())(
+        SUBJECT, None
+    )
 
 
 def text_of(file: File) -> str:
@@ -43,7 +48,9 @@ def file_of(name: str, *imports: str, package: str = "shop") -> File:
 
 def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc_tools" else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "grpc_tools" else found(name)
+    )
 
 
 def files_of(one: Fetched) -> list[str]:
@@ -60,7 +67,9 @@ def money_file() -> File:
 
 def order_file() -> File:
     """It imports a reference, a built-in file, and a well-known one."""
-    order = file_of("order.proto", "pay/money.proto", "confluent/type/decimal.proto", "google/protobuf/timestamp.proto")
+    order = file_of(
+        "order.proto", "pay/money.proto", "confluent/type/decimal.proto", "google/protobuf/timestamp.proto"
+    )
     order.message_type.add(name="Before")
     message = order.message_type.add(name="Order")
     field(message, "total", 1, F.TYPE_MESSAGE, type_name=".shop.Money")
@@ -94,12 +103,17 @@ def test_references_and_message_indexes_without_a_compiler(monkeypatch: pytest.M
         assert one.source.envelope.ids == ((11, (0,)),)
         wanted = SUBJECT.model_copy(update={"message": "shop.Order"})
         confluent = ConfluentSettings(url=server.url)
-        order = SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down="wait"), SystemClock())(wanted, None)
+        order = SchemaFetcher(SchemaRegistrySettings(confluent=confluent, when_down="wait"), SystemClock())(
+            wanted, None
+        )
     assert order.source.envelope is not None
     assert order.source.envelope.ids == ((11, (1,)),)
-    assert {"pay/money.proto", "google/type/date.proto", "confluent/type/decimal.proto", "google/protobuf/timestamp.proto"} < set(
-        files_of(order)
-    )
+    assert {
+        "pay/money.proto",
+        "google/type/date.proto",
+        "confluent/type/decimal.proto",
+        "google/protobuf/timestamp.proto",
+    } < set(files_of(order))
 
 
 def test_a_registered_file_takes_precedence_over_a_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +127,10 @@ def test_a_registered_file_takes_precedence_over_a_builtin_one(monkeypatch: pyte
     with RegistryServer() as server:
         server.add("decimal", 1, 1, text_of(decimal))
         server.add("timestamp", 1, 2, text_of(stamp))
-        references = [("confluent/type/decimal.proto", "decimal", 1), ("google/protobuf/timestamp.proto", "timestamp", 1)]
+        references = [
+            ("confluent/type/decimal.proto", "decimal", 1),
+            ("google/protobuf/timestamp.proto", "timestamp", 1),
+        ]
         server.add("sales-value", 1, 3, text_of(sale), *references)
         assert b"digits" in fetched(server).source.descriptor_set
 
@@ -123,15 +140,26 @@ def test_texts_and_serialized_schemas_refer_to_each_other(root_is_text: bool) ->
     """Also where one of them takes the place of a built-in file."""
     date = file_of("google/type/date.proto", package="google.type")
     field(date.message_type.add(name="Date"), "julian", 1, F.TYPE_INT64)
-    money_text = 'syntax = "proto3"; package shop; import "google/type/date.proto"; message Money { google.type.Date day = 1; }'
-    order_text = 'syntax = "proto3"; package shop; import "pay/money.proto"; message Order { Money total = 1; }'
+    money_text = (
+        'syntax = "proto3"; package shop; import "google/type/date.proto"; message Money { '
+        "google.type.Date day = 1; }"
+    )
+    order_text = (
+        'syntax = "proto3"; package shop; import "pay/money.proto"; message Order { Money total = 1; }'
+    )
     order = file_of("o.proto", "pay/money.proto")
     field(order.message_type.add(name="Order"), "total", 1, F.TYPE_MESSAGE, type_name=".shop.Money")
     with RegistryServer() as server:
         server.add("date", 1, 1, text_of(date))
         money = text_of(money_file()) if root_is_text else money_text
         server.add("money", 1, 2, money, ("google/type/date.proto", "date", 1))
-        server.add("sales-value", 1, 3, order_text if root_is_text else text_of(order), ("pay/money.proto", "money", 1))
+        server.add(
+            "sales-value",
+            1,
+            3,
+            order_text if root_is_text else text_of(order),
+            ("pay/money.proto", "money", 1),
+        )
         one = fetched(server)
     assert one.source.message == "shop.Order"
     assert b"julian" in one.source.descriptor_set
@@ -139,7 +167,12 @@ def test_texts_and_serialized_schemas_refer_to_each_other(root_is_text: bool) ->
 
 def test_an_older_text_and_a_newer_serialized_version_are_one_subject() -> None:
     with RegistryServer() as server:
-        server.add("sales-value", 1, 1, 'syntax = "proto3"; package lab; message First {} message Sale { int64 id = 1; }')
+        server.add(
+            "sales-value",
+            1,
+            1,
+            'syntax = "proto3"; package lab; message First {} message Sale { int64 id = 1; }',
+        )
         server.add("sales-value", 2, 2, SALE)
         one = fetched(server)
     assert one.source.envelope is not None

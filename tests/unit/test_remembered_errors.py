@@ -42,8 +42,11 @@ def test_files_with_megabytes_of_nonsense_are_remembered_in_a_few_characters(tmp
     assert document(Journal(5), state) < 2 * 30 * (REASON_MAX + MARGIN + len(str(tmp_path)) + 100)
 
 
-def test_a_reason_is_cut_where_it_is_kept_whatever_gave_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers cut what they repeat of a file. A reason that none of them cut, as of a judge or a library, is cut here."""
+def test_a_reason_is_cut_where_it_is_kept_whatever_gave_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers cut what they repeat of a file. A reason that none of them cut, as of a judge or a library, is
+    cut here."""
 
     def fail(*_: object) -> bool:
         raise Failed(LONG)
@@ -97,4 +100,6 @@ def test_a_journal_keeps_one_report_of_a_job_and_the_worst_findings_of_it() -> N
     assert (len(newest.document["findings"]), newest.document["tables"]) == (FINDINGS_MAX, 3)
     assert newest.document["findings"][0]["what"] == "the one that counts"
     assert all(len(one["what"]) <= MESSAGE_MAX + MARGIN for one in newest.document["findings"])
-    assert [(len(one.line) <= MESSAGE_MAX + MARGIN, one.document) for one in journal.cycles()] == [(True, {})] * 3
+    assert [(len(one.line) <= MESSAGE_MAX + MARGIN, one.document) for one in journal.cycles()] == [
+        (True, {})
+    ] * 3

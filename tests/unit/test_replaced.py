@@ -1,4 +1,5 @@
-"""Which archives that a replay made anew may be deleted: not those that a snapshot names, however it spells them."""
+"""Which archives that a replay made anew may be deleted: not those that a snapshot names, however it spells
+them."""
 
 from __future__ import annotations
 
@@ -21,9 +22,16 @@ from reconcile.vacuum.replaced_archives import ReplacedArchives
 
 TOPIC_ID = TopicId("ab" * 16)
 UUID = uuid.UUID(int=7)
-OLD, NEW = archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 1), archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 2)
+OLD, NEW = (
+    archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 1),
+    archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 2),
+)
 SETTINGS = TopicSettings.model_validate(
-    {"name": "orders", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"}}
+    {
+        "name": "orders",
+        "partitions": 1,
+        "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"},
+    }
 )
 
 
@@ -62,14 +70,17 @@ def test_what_no_retained_snapshot_names_may_go() -> None:
     assert due(f"s3://bucket/{NEW}") == [OLD]
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/", "s3a://bucket//", "https://bucket.s3.example/", "file:/data/./"])
+@pytest.mark.parametrize(
+    "root", ["s3://bucket/", "s3a://bucket//", "https://bucket.s3.example/", "file:/data/./"]
+)
 def test_d1_what_a_retained_snapshot_names_stays_however_it_is_spelled(root: str) -> None:
     assert due(root + OLD) == []
     assert due(root + OLD.replace("=", "%3D")) == []
 
 
 def test_what_was_condemned_before_the_ledger_heard_of_the_exchange_goes_all_the_same() -> None:
-    """It was told so late that a snapshot from before is retained, and no further commit may come (seed 41566 of the rig)."""
+    """It was told so late that a snapshot from before is retained, and no further commit may come (seed 41566
+    of the rig)."""
     assert due(f"s3://bucket/{NEW}", exchanged_at=10) == []
     assert due(f"s3://bucket/{NEW}", exchanged_at=10, condemned=True) == [OLD]
     assert due(f"s3://bucket/{OLD}", exchanged_at=10, condemned=True) == []

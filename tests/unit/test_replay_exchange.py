@@ -1,4 +1,5 @@
-"""Exchanging archives against a table in memory and a real one: whose request lands, whose does not, and what the ledger is told."""
+"""Exchanging archives against a table in memory and a real one: whose request lands, whose does not, and what
+the ledger is told."""
 
 from __future__ import annotations
 
@@ -19,8 +20,23 @@ from archiver.objects.paths import parse_archive_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import SeededIds
-from tests.support.catalog.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, view_of
-from tests.support.catalog.tables import TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, offsets_in, rows, topic_bytes
+from tests.support.catalog.foreign_hands import (
+    compact,
+    expire_all_but_current,
+    iceberg_tables,
+    roll_back,
+    view_of,
+)
+from tests.support.catalog.tables import (
+    TOPIC_ID,
+    Bench,
+    FaultyTables,
+    Paused,
+    SwapFault,
+    offsets_in,
+    rows,
+    topic_bytes,
+)
 
 COMMIT = uuid.UUID(int=7)
 
@@ -32,7 +48,9 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.fixture(params=["memory", "iceberg"])
 def tables(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Iterator[Tables]:
-    found: Tables = MemoryTables(SeededIds(7), bench.clock) if request.param == "memory" else iceberg_tables(tmp_path, 7)
+    found: Tables = (
+        MemoryTables(SeededIds(7), bench.clock) if request.param == "memory" else iceberg_tables(tmp_path, 7)
+    )
     yield found
     found.close()
 
@@ -61,14 +79,22 @@ def rewritten(bench: Bench, tables: Tables, leader: Leader, old_key: str) -> Exc
         files=[pb.FilesRewritten.File(old_key=old_key, old_size=1, archive=archive.to_proto())],
     )
     leader.append(body)
-    return Exchange(leader.fold.topic(TOPIC_ID).rewrites.under_way[archive.key], (f"file://{bench.folder}/{old_key}",), file)
+    return Exchange(
+        leader.fold.topic(TOPIC_ID).rewrites.under_way[archive.key],
+        (f"file://{bench.folder}/{old_key}",),
+        file,
+    )
 
 
-def exchange(bench: Bench, tables: Tables, leader: Leader, *items: Exchange, attempts: int = 4) -> Exchanged | None:
+def exchange(
+    bench: Bench, tables: Tables, leader: Leader, *items: Exchange, attempts: int = 4
+) -> Exchanged | None:
     """One call, told to the ledger."""
     limits = CommitLimits(attempts_max=attempts, backoff_s=0.01)
     committer = Committer(tables, leader, limits, bench.clock)
-    made = Exchanger(tables, committer, leader, limits, bench.clock, lambda key: f"file://{bench.folder}/{key}")
+    made = Exchanger(
+        tables, committer, leader, limits, bench.clock, lambda key: f"file://{bench.folder}/{key}"
+    )
     found = made.exchange(bench.target, items, COMMIT)
     if found is not None:
         leader.append(found.to_proto(COMMIT, TOPIC_ID))
@@ -92,11 +118,19 @@ def test_an_exchange_moves_nothing_but_the_file(tables: Tables, bench: Bench) ->
     found = exchange(bench, tables, leader, item)
     new = item.rewrite.archive.key
     assert found is not None
-    assert (found.replaced, found.abandoned, found.sequence_number) == ((new,), (), before.sequence_number + 1)
+    assert (found.replaced, found.abandoned, found.sequence_number) == (
+        (new,),
+        (),
+        before.sequence_number + 1,
+    )
     assert found.snapshot_id == view_of(tables).snapshot_id
     assert view_of(tables).properties == before.properties
     topic = leader.fold.topic(TOPIC_ID)
-    assert (topic.rewrites.replaced[old].by, topic.watermarks[0], topic.sequence_number) == (new, 10, before.sequence_number)
+    assert (topic.rewrites.replaced[old].by, topic.watermarks[0], topic.sequence_number) == (
+        new,
+        10,
+        before.sequence_number,
+    )
     assert exchange(bench, tables, leader) is None
     check(bench, tables, leader, new)
 
@@ -114,7 +148,8 @@ def test_an_answer_that_lies_or_does_not_come(tables: Tables, bench: Bench, faul
 
 
 def test_a_request_that_lands_late_is_one_of_two(tables: Tables, bench: Bench) -> None:
-    """The first request is under way when the next leader abandons it and makes the archive anew: only one can land."""
+    """The first request is under way when the next leader abandons it and makes the archive anew: only one
+    can land."""
     leader, old = begun(bench, tables)
     first = rewritten(bench, tables, leader, old)
     slow = FaultyTables(tables, SwapFault.LATE)
@@ -129,7 +164,10 @@ def test_a_request_that_lands_late_is_one_of_two(tables: Tables, bench: Bench) -
     slow.deliver()  # before the second one
     found = exchange(bench, tables, heir, second)
     assert found is not None
-    assert (found.replaced, [key for key, _ in found.abandoned]) == ((first.rewrite.archive.key,), [second.rewrite.archive.key])
+    assert (found.replaced, [key for key, _ in found.abandoned]) == (
+        (first.rewrite.archive.key,),
+        [second.rewrite.archive.key],
+    )
     assert heir.fold.topic(TOPIC_ID).rewrites.replaced[old].by == first.rewrite.archive.key
     check(bench, tables, heir, first.rewrite.archive.key)
 
@@ -200,7 +238,9 @@ class _WithDeletes(FaultyTables):
         super().__init__(tables)
         self._place = place
 
-    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
+    def live_files(
+        self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()
+    ) -> Iterator[LiveFile]:
         for number, file in enumerate(super().live_files(view, snapshot_id, nulls_of)):
             yield replace(file, has_deletes=number == self._place)
 
@@ -281,5 +321,7 @@ def test_what_an_earlier_run_left_is_not_offered_again(bench: Bench) -> None:
     seen = Sight(uuid.UUID(int=1), 5, (), {"old-0": 0})
     found = judge_rewrites(Rewrites(under_way={new: rewrite}), {}, str, seen)
     assert found.abandoned == ((new, "the run that made it ended before the table had it"),)
-    revived = judge_rewrites(Rewrites(abandoned={new: (rewrite, "why")}), {}, str, replace(seen, live={new: 0}))
+    revived = judge_rewrites(
+        Rewrites(abandoned={new: (rewrite, "why")}), {}, str, replace(seen, live={new: 0})
+    )
     assert revived.replaced == (new,)

@@ -34,7 +34,9 @@ def test_refusals(file: DoubtedFile, target: ReplayTarget, why: str | None) -> N
     assert why is None or why in str(found)
 
 
-@pytest.mark.parametrize(("partitions", "ours", "foreign"), [(None, True, True), ({3}, True, True), ({2}, False, True)])
+@pytest.mark.parametrize(
+    ("partitions", "ours", "foreign"), [(None, True, True), ({3}, True, True), ({2}, False, True)]
+)
 def test_partitions_asked_for(partitions: set[int] | None, ours: bool, foreign: bool) -> None:
     target = replace(TARGET, partitions=partitions)
     assert (wanted(OURS, target), wanted(replace(OURS, archive=None), target)) == (ours, foreign)
@@ -49,7 +51,9 @@ def test_the_worst_topic_gives_the_exit_code() -> None:
     fine, later, wrong = TopicReplay("a"), TopicReplay("b"), TopicReplay("c")
     later.failed(RetryLater("away"))
     wrong.failed(TopicHalted("c", "rolled back"))
-    assert [ReplayReport(False, 1, topics).exit_code for topics in ([fine], [fine, later], [later, wrong])] == [FINE, UNTOLD, WRONG]
+    assert [
+        ReplayReport(False, 1, topics).exit_code for topics in ([fine], [fine, later], [later, wrong])
+    ] == [FINE, UNTOLD, WRONG]
     assert (wrong.why, later.state) == ("rolled back", "deferred")
     other = TopicReplay("d")
     other.failed(Corrupted("gone"))

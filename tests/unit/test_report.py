@@ -16,9 +16,13 @@ def test_the_oldest_transaction_is_named() -> None:
     report = TopicReport("orders")
     report.hold({3: held("young", 90, 5), 1: held("old", 40, 1000)}, 100 * S)
     assert report.why == (
-        "held back in 2 partitions: 1,005 offsets wait for open transactions, the oldest of them old (producer 7, epoch 2, open for 60 s)"
+        "held back in 2 partitions: 1,005 offsets wait for open transactions, the oldest of them old "
+        "(producer 7, epoch 2, open for 60 s)"
     )
-    assert [(item["partition"], item["transactional_id"], item["waiting"]) for item in report.held] == [(1, "old", 1000), (3, "young", 5)]
+    assert [(item["partition"], item["transactional_id"], item["waiting"]) for item in report.held] == [
+        (1, "old", 1000),
+        (3, "young", 5),
+    ]
     assert report.state == "idle"
 
 

@@ -1,4 +1,5 @@
-"""The framing of requests: an exact bound on heads and trailers, and a refusal of everything that two parsers could read differently."""
+"""The framing of requests: an exact bound on heads and trailers, and a refusal of everything that two parsers
+could read differently."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ def head_of(length: int, headers: int = 1) -> bytes:
     """A request's head of exactly so many bytes, spread over so many headers."""
     begin, end = b"GET / HTTP/1.1\r\n" + HOST, b"\r\n"
     size, more = divmod(length - len(begin) - len(end), headers)
-    made = begin + b"".join(b"X: " + b"x" * (size - 5 + (more if n == 0 else 0)) + b"\r\n" for n in range(headers)) + end
+    made = (
+        begin
+        + b"".join(b"X: " + b"x" * (size - 5 + (more if n == 0 else 0)) + b"\r\n" for n in range(headers))
+        + end
+    )
     assert len(made) == length
     return made
 
@@ -59,14 +64,20 @@ def test_a_request_line_counts_and_an_incomplete_head_is_refused_at_the_bound() 
 
 
 def test_the_second_of_two_requests_has_the_same_bound() -> None:
-    for first in (b"GET / HTTP/1.1\r\n" + HOST + b"\r\n", b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc"):
+    for first in (
+        b"GET / HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc",
+    ):
         for length, fits in ((HEAD_BYTES_MAX, True), (HEAD_BYTES_MAX + 1, False)):
             connection = StrictConnection()
             connection.receive_data(first + head_of(length))
             while not isinstance(connection.next_event(), h11.EndOfMessage):
                 pass
             assert connection.next_event() is h11.PAUSED
-            for event in (h11.Response(status_code=200, headers=[("Content-Length", "0")]), h11.EndOfMessage()):
+            for event in (
+                h11.Response(status_code=200, headers=[("Content-Length", "0")]),
+                h11.EndOfMessage(),
+            ):
                 connection.send(event)
             connection.start_next_cycle()
             if fits:
@@ -143,17 +154,28 @@ def test_a_first_line_in_doubt_is_refused(first: bytes, why: str) -> None:
 
 
 def test_what_is_usual_is_accepted() -> None:
-    accepted = parsed(b"POST /a?b=c HTTP/1.1\r\nhost: a\r\nX-Empty:\r\nX-Spaces: \t a b \t \r\nContent-Length: 3\r\n\r\nabc")
+    accepted = parsed(
+        b"POST /a?b=c HTTP/1.1\r\nhost: a\r\nX-Empty:\r\nX-Spaces: \t a b \t \r\nContent-Length: 3\r\n\r\nabc"
+    )
     assert isinstance(accepted[0], h11.Request)
-    assert dict(accepted[0].headers) == {b"host": b"a", b"x-empty": b"", b"x-spaces": b"a b", b"content-length": b"3"}
+    assert dict(accepted[0].headers) == {
+        b"host": b"a",
+        b"x-empty": b"",
+        b"x-spaces": b"a b",
+        b"content-length": b"3",
+    }
     assert [type(event) for event in accepted] == [h11.Request, h11.Data, h11.EndOfMessage]
     assert isinstance(parsed(b"GET / HTTP/1.0\r\n\r\n")[0], h11.Request)
-    chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3;name=value\r\nabc\r\n0\r\nX: y\r\n\r\n"
+    chunked = (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3;name=value\r\nabc\r\n0\r\nX: "
+        b"y\r\n\r\n"
+    )
     assert isinstance(parsed(*in_bytes(chunked))[-1], h11.EndOfMessage)
 
 
 def test_white_space_costs_no_more_than_other_bytes() -> None:
-    """h11's expression backtracks over white space before an illegal byte: 32 KB of it held the whole port for seconds."""
+    """h11's expression backtracks over white space before an illegal byte: 32 KB of it held the whole port
+    for seconds."""
 
     def seconds(filling: bytes) -> float:
         began_s = _CLOCK.monotonic_s()
@@ -161,5 +183,8 @@ def test_white_space_costs_no_more_than_other_bytes() -> None:
             refusal(b"GET / HTTP/1.1\r\n" + HOST + b"X: " + filling + b"\x00\r\n\r\n")
         return _CLOCK.monotonic_s() - began_s
 
-    spaces, letters = min(seconds(b" " * 20_000) for _ in range(2)), max(seconds(b"a" * 20_000) for _ in range(2))
+    spaces, letters = (
+        min(seconds(b" " * 20_000) for _ in range(2)),
+        max(seconds(b"a" * 20_000) for _ in range(2)),
+    )
     assert spaces < 100 * letters, "quadratic time would be thousands of times as much"

@@ -1,4 +1,5 @@
-"""Whom a REST catalog's client believes, and what it shows of itself, for the catalog and for its token server."""
+"""Whom a REST catalog's client believes, and what it shows of itself, for the catalog and for its token
+server."""
 
 from __future__ import annotations
 
@@ -81,13 +82,22 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 
 
 def tables(secured: Secured, **more: str) -> IcebergTables:
-    return IcebergTables("lake", {"type": "rest", "uri": secured.uri, **more}, SeededIds(1), RemoteLimits(5.0))
+    return IcebergTables(
+        "lake", {"type": "rest", "uri": secured.uri, **more}, SeededIds(1), RemoteLimits(5.0)
+    )
 
 
-def test_a_certificate_is_verified_by_those_who_are_named(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_is_verified_by_those_who_are_named(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = str(secured.certificates.authority)
     other = str(make_certificates(tmp_path / "other").authority)
-    for changed in ({}, {"ssl.cabundle": other}, {"credential": "a:b"}, {"credential": "a:b", "ssl.cabundle": other}):
+    for changed in (
+        {},
+        {"ssl.cabundle": other},
+        {"credential": "a:b"},
+        {"credential": "a:b", "ssl.cabundle": other},
+    ):
         with pytest.raises(CatalogAway, match=r"(?i)certificate verify failed"):
             tables(secured, **changed).load(IDENTIFIER)
     assert secured.asked == []
@@ -103,6 +113,10 @@ def test_a_certificate_is_verified_by_those_who_are_named(secured: Secured, tmp_
 
 def test_our_certificate_is_shown_to_the_catalog(secured: Secured) -> None:
     made = secured.certificates
-    shown = {"ssl.cabundle": str(made.authority), "ssl.client.cert": str(made.client), "ssl.client.key": str(made.client_key)}
+    shown = {
+        "ssl.cabundle": str(made.authority),
+        "ssl.client.cert": str(made.client),
+        "ssl.client.key": str(made.client_key),
+    }
     assert tables(secured, **shown).load(IDENTIFIER) is None
     assert {known for _, known in secured.asked} == {True}

@@ -30,7 +30,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "a region in the other spelling": (
         {"client.region": "us-west-2"},
-        {**{name: value for name, value in OURS.items() if name != "s3.region"}, "client.region": "us-west-2"},
+        {
+            **{name: value for name, value in OURS.items() if name != "s3.region"},
+            "client.region": "us-west-2",
+        },
     ),
     "an endpoint": ({"s3.endpoint": "https://theirs"}, {**OURS, "s3.endpoint": "https://theirs"}),
 }

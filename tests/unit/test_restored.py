@@ -94,7 +94,9 @@ def test_how_much_is_looked_at_is_bounded(scene: Scene) -> None:
     scene.objects.calls.clear()
     check(scene, NOW_US + 9000 * HOUR_US)
     opened = [key for operation, key in scene.objects.calls if operation == "open_input"]
-    listed = [key for operation, key in scene.objects.calls if operation == "list" and key.startswith("intake/")]
+    listed = [
+        key for operation, key in scene.objects.calls if operation == "list" and key.startswith("intake/")
+    ]
     assert (len(opened), len(listed)) == (64, 5), listed
 
 
@@ -131,7 +133,9 @@ def test_archives_beyond_the_log(scene: Scene) -> None:
     scene.objects.create(archive_key(topic_id, 1, "day", 20_000, 0, ends_at, 1), b"")
     check(scene)
     scene.objects.create(archive_key(topic_id, 1, "day", 20_000, ends_at, ends_at + 1, 1), b"")
-    refused(scene, f"reaches to offset {ends_at + 1} of topic a, but by the intake log nothing from {ends_at} on")
+    refused(
+        scene, f"reaches to offset {ends_at + 1} of topic a, but by the intake log nothing from {ends_at} on"
+    )
 
 
 def test_archives_of_what_was_not_stable(scene: Scene) -> None:
@@ -168,7 +172,11 @@ def test_archives_of_an_epoch_that_the_control_log_does_not_know(scene: Scene, e
 def test_an_empty_log_beside_data(tmp_path: Path, kind: str) -> None:
     scene = Scene(tmp_path)
     check(scene)
-    key = {"intake": intake_key(NOW_US, f"{ULID}00"), "archive": f"archive/{'a' * 32}/topic.json", "checkpoint": scene.store.key(5)}[kind]
+    key = {
+        "intake": intake_key(NOW_US, f"{ULID}00"),
+        "archive": f"archive/{'a' * 32}/topic.json",
+        "checkpoint": scene.store.key(5),
+    }[kind]
     scene.objects.create(key, b"x")
     refused(scene, "the metadata store is empty, but the data folder holds")
 

@@ -56,12 +56,16 @@ class Logs:
     def works(self, **settings: Any) -> list[TopicWork]:
         return [work_of(state, **settings) for state in self.intake.topics_by_name.values()]
 
-    def choose(self, limits: RoundLimits = ALL, skip: Sequence[TopicPartition] = (), **settings: Any) -> Planned:
+    def choose(
+        self, limits: RoundLimits = ALL, skip: Sequence[TopicPartition] = (), **settings: Any
+    ) -> Planned:
         return choose_plans(self.works(**settings), self.backlog, self.ledger, EPOCH, NOW, limits, set(skip))
 
 
 def work_of(state: TopicState, **settings: Any) -> TopicWork:
-    archive = ArchiveSettings.model_validate({"max_bytes": 1000, "idle_max": 30, "complete_delay_max": 300, **settings})
+    archive = ArchiveSettings.model_validate(
+        {"max_bytes": 1000, "idle_max": 30, "complete_delay_max": 300, **settings}
+    )
     nothing: Any = None
     return TopicWork(nothing, archive, state, nothing, "day", None)
 
@@ -83,7 +87,9 @@ def test_nothing_to_do() -> None:
 
 def test_only_what_is_due_unless_everything_is_asked_for() -> None:
     backlog = Logs()
-    backlog.file(Run(ONE, 0, rows=5, accept_max_us=NOW - 31 * S), Run(ONE, 1, rows=5, accept_max_us=NOW - 29 * S))
+    backlog.file(
+        Run(ONE, 0, rows=5, accept_max_us=NOW - 31 * S), Run(ONE, 1, rows=5, accept_max_us=NOW - 29 * S)
+    )
     backlog.file(Run(TWO, 1, rows=2, raw_bytes=1000, accept_max_us=NOW))
     assert places(backlog.choose(DUE)) == [("one", 0, 0, 5), ("two", 1, 0, 2)]
     assert places(backlog.choose(ALL)) == [("one", 0, 0, 5), ("one", 1, 0, 5), ("two", 1, 0, 2)]
@@ -105,10 +111,20 @@ def test_plans_go_on_where_the_archives_end_and_carry_the_epoch() -> None:
 def test_scope_and_skipped_partitions() -> None:
     backlog = Logs()
     backlog.file(*(Run(ONE, number) for number in range(3)), *(Run(TWO, number) for number in range(2)))
-    some = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40, everything=True, partitions=frozenset({1, 2}))
-    assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose(some))] == [("one", 1), ("one", 2), ("two", 1)]
+    some = RoundLimits(
+        memory_bytes=2**40, round_bytes_max=2**40, everything=True, partitions=frozenset({1, 2})
+    )
+    assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose(some))] == [
+        ("one", 1),
+        ("one", 2),
+        ("two", 1),
+    ]
     skipped = backlog.choose(ALL, [(ONE, 0), (TWO, 1)])
-    assert [(topic, partition) for topic, partition, _, _ in places(skipped)] == [("one", 1), ("one", 2), ("two", 0)]
+    assert [(topic, partition) for topic, partition, _, _ in places(skipped)] == [
+        ("one", 1),
+        ("one", 2),
+        ("two", 0),
+    ]
     assert not skipped.halted
 
 
@@ -119,15 +135,22 @@ def test_who_waits_longest_goes_first_and_its_topic_with_it() -> None:
     order = [("two", 1), ("two", 0), ("one", 1), ("one", 0), ("one", 2)]
     assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose())] == order
     one_each = backlog.choose(concurrent_max=1)
-    assert [(topic, partition) for topic, partition, _, _ in places(one_each)] == [("two", 1), ("one", 1)], "the limit is per topic"
+    assert [(topic, partition) for topic, partition, _, _ in places(one_each)] == [("two", 1), ("one", 1)], (
+        "the limit is per topic"
+    )
     two_each = backlog.choose(concurrent_max=2)
     assert [(topic, partition) for topic, partition, _, _ in places(two_each)] == order[:4]
     little = RoundLimits(memory_bytes=1, round_bytes_max=2**40, everything=True)
-    assert len(backlog.choose(little).plans) == 2, "at least one partition of each topic, however small the machine"
+    assert len(backlog.choose(little).plans) == 2, (
+        "at least one partition of each topic, however small the machine"
+    )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([(ONE, 0), (ONE, 1), (ONE, 2), (TWO, 0), (TWO, 1)]), min_size=1, max_size=30), st.integers(1, 900))
+@given(
+    st.lists(st.sampled_from([(ONE, 0), (ONE, 1), (ONE, 2), (TWO, 0), (TWO, 1)]), min_size=1, max_size=30),
+    st.integers(1, 900),
+)
 def test_the_oldest_of_all_is_in_every_round(runs: list[TopicPartition], bytes_max: int) -> None:
     backlog = Logs()
     for accept_us, (topic_id, partition) in enumerate(runs, 1):
@@ -137,7 +160,9 @@ def test_the_oldest_of_all_is_in_every_round(runs: list[TopicPartition], bytes_m
     names = {"one": ONE, "two": TWO}
     while planned := places(backlog.choose(limits, max_bytes=100)):
         waiting = {
-            tp: backlog.backlog.summary(tp, reached[tp]).first_accept_us for tp in runs if backlog.backlog.stable_offset(tp) > reached[tp]
+            tp: backlog.backlog.summary(tp, reached[tp]).first_accept_us
+            for tp in runs
+            if backlog.backlog.stable_offset(tp) > reached[tp]
         }
         topic, partition, _, _ = planned[0]
         assert waiting[names[topic], partition] == min(waiting.values())
@@ -146,7 +171,9 @@ def test_the_oldest_of_all_is_in_every_round(runs: list[TopicPartition], bytes_m
         for topic, partition, _, end in planned:
             reached[names[topic], partition] = end
         for topic_id in (ONE, TWO):
-            backlog.archived(topic_id, **{f"p{number}": end for (of, number), end in reached.items() if of == topic_id})
+            backlog.archived(
+                topic_id, **{f"p{number}": end for (of, number), end in reached.items() if of == topic_id}
+            )
 
 
 def test_a_topic_with_gaps_is_no_older_for_them() -> None:
@@ -207,7 +234,11 @@ class Holey(Backlog):
 def test_missing_intake_halts_the_whole_topic_and_no_other(ages: tuple[int, int]) -> None:
     backlog = Logs()
     backlog.backlog = Holey(backlog.intake)
-    backlog.file(Run(ONE, 0, rows=5, accept_max_us=ages[0]), Run(ONE, 1, rows=5, accept_max_us=ages[1]), Run(TWO, 0, rows=5))
+    backlog.file(
+        Run(ONE, 0, rows=5, accept_max_us=ages[0]),
+        Run(ONE, 1, rows=5, accept_max_us=ages[1]),
+        Run(TWO, 0, rows=5),
+    )
     backlog.file(Run(ONE, 1, rows=5, accept_max_us=99))
     planned = backlog.choose()
     assert places(planned) == [("two", 0, 0, 5)], "what was planned of the topic before is dropped"
@@ -234,7 +265,9 @@ def test_gaps_alone_go_along_with_their_topic_or_once_in_a_delay() -> None:
     (alone,) = [plan for plan in logs.choose(DUE).plans if plan.topic == "one"]
     assert (alone.gap_only, alone.base, alone.end, alone.gaps, alone.rows) == (True, 0, 4, ((0, 4),), 0)
     assert [place[0] for place in places(logs.choose(DUE, min_bytes=-1))] == [], "never means never"
-    everything = places(logs.choose(RoundLimits(memory_bytes=1, round_bytes_max=1, everything=True), min_bytes=-1))
+    everything = places(
+        logs.choose(RoundLimits(memory_bytes=1, round_bytes_max=1, everything=True), min_bytes=-1)
+    )
     assert everything == [("one", 0, 0, 4), ("two", 1, 0, 3), ("two", 0, 0, 2)], "gaps are under no limit"
 
 
@@ -292,7 +325,10 @@ class Counting(Backlog):
 def long_backlog(segments: int, rows: int = 3) -> tuple[Logs, Counting]:
     logs = Logs()
     for number in range(segments):
-        logs.file(*(Run(ONE, partition, rows, 10, accept_max_us=1 + number) for partition in range(3)), Run(TWO, 0, rows, 10))
+        logs.file(
+            *(Run(ONE, partition, rows, 10, accept_max_us=1 + number) for partition in range(3)),
+            Run(TWO, 0, rows, 10),
+        )
     logs.backlog = counting = Counting(logs.intake)
     return logs, counting
 
@@ -308,8 +344,12 @@ def test_finding_when_a_partition_was_opened_reads_to_min_bytes() -> None:
     logs.choose(DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=10**5)
     assert set(counting.segments_of.values()) == {6}, "five to reach them, and where the next one begins"
     due_at = NOW - 5  # the fifth segment is of time 5
-    assert not logs.choose(DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=(due_at + 1) / S).plans
-    assert logs.choose(DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=due_at / S).plans
+    assert not logs.choose(
+        DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=(due_at + 1) / S
+    ).plans
+    assert logs.choose(
+        DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=due_at / S
+    ).plans
 
 
 @pytest.mark.parametrize(("bytes_max", "archive_bytes"), [(200, 50), (50, 200), (1, 1), (500, 100)])
@@ -322,7 +362,10 @@ def test_segments_are_looked_up_for_as_much_as_a_round_takes(bytes_max: int, arc
     assert tp in {(ONE, 0), (TWO, 0)}, "the oldest"
     assert counting.segments_of[tp] <= 2 * (bytes_max + archive_bytes) // 10 + 3
     whole = plans_of(logs, archive_bytes)
-    assert places(planned) == [place for place in whole if place[:2] == planned_place(planned)][: len(planned.plans)], "cut as ever"
+    assert (
+        places(planned)
+        == [place for place in whole if place[:2] == planned_place(planned)][: len(planned.plans)]
+    ), "cut as ever"
     assert sum(plan.raw_bytes for plan in planned.plans[:-1]) < bytes_max
 
 
@@ -350,8 +393,16 @@ def test_a_round_of_tiny_segments_ends_at_their_number(rows: int) -> None:
             assert base == done.get((topic, partition), 0)
             done[topic, partition] = end
         for topic_id, name in ((ONE, "one"), (TWO, "two")):
-            logs.archived(topic_id, **{f"p{partition}": end for (topic, partition), end in done.items() if topic == name})
-    assert done == {("one", 0): 500 * rows, ("one", 1): 500 * rows, ("one", 2): 500 * rows, ("two", 0): 500 * rows}
+            logs.archived(
+                topic_id,
+                **{f"p{partition}": end for (topic, partition), end in done.items() if topic == name},
+            )
+    assert done == {
+        ("one", 0): 500 * rows,
+        ("one", 1): 500 * rows,
+        ("one", 2): 500 * rows,
+        ("two", 0): 500 * rows,
+    }
 
 
 # how far a table is complete
@@ -370,7 +421,10 @@ class Model:
         self.ingest = {0: [], 1: []}
 
     def send(self, runs: Sequence[tuple[int, Sequence[int]]]) -> None:
-        entry = [Run(ONE, partition, rows=len(accepted), accept_max_us=max(accepted)) for partition, accepted in runs]
+        entry = [
+            Run(ONE, partition, rows=len(accepted), accept_max_us=max(accepted))
+            for partition, accepted in runs
+        ]
         self.fold.apply(self.fold.next_index, named(f"intake/{self.fold.next_index}", entry))
         for partition, accepted in runs:
             for accept_us in accepted:
@@ -382,11 +436,18 @@ class Model:
         self.tick = max(self.tick, time_us)
 
     def through_us(self, watermarks: Mapping[int, int], tick_us: int) -> int:
-        return valid_through_us(work_of(self.fold.topics_by_id[ONE]), Backlog(self.fold), dict(watermarks), tick_us)
+        return valid_through_us(
+            work_of(self.fold.topics_by_id[ONE]), Backlog(self.fold), dict(watermarks), tick_us
+        )
 
 
 TIMES = st.integers(1, 60)
-RUNS = st.lists(st.tuples(st.integers(0, 1), st.lists(TIMES, min_size=1, max_size=4)), min_size=1, max_size=3, unique_by=lambda run: run[0])
+RUNS = st.lists(
+    st.tuples(st.integers(0, 1), st.lists(TIMES, min_size=1, max_size=4)),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda run: run[0],
+)
 HISTORIES = st.lists(st.one_of(RUNS, TIMES), max_size=12)
 
 
@@ -399,14 +460,22 @@ def test_no_record_before_valid_through_is_outside_of_the_table(
         model.ticked(step) if isinstance(step, int) else model.send(step)
     tick_us = model.fold.tick_us
     known = {partition: len(times) for partition, times in model.ingest.items()}
-    watermarks = {partition: data.draw(st.integers(0, count), label=f"watermark {partition}") for partition, count in known.items()}
+    watermarks = {
+        partition: data.draw(st.integers(0, count), label=f"watermark {partition}")
+        for partition, count in known.items()
+    }
     for step in after:
         model.ticked(step) if isinstance(step, int) else model.send(step)
     through_us = model.through_us(watermarks, tick_us)
     assert through_us <= tick_us
     for partition, times in model.ingest.items():
         outside = times[watermarks[partition] :]
-        assert all(ingest_us >= through_us for ingest_us in outside), (partition, watermarks, times, through_us)
+        assert all(ingest_us >= through_us for ingest_us in outside), (
+            partition,
+            watermarks,
+            times,
+            through_us,
+        )
     assert model.through_us({}, tick_us) <= through_us, "a missing watermark is 0"
     if watermarks == known:
         assert through_us == tick_us, "a table that holds everything before the tick may say so"
@@ -436,12 +505,20 @@ class FootersOnly(UnreadShelves):
 @pytest.mark.parametrize("error", [Corrupted("shelf is damaged"), NotFound("no such shelf")])
 @pytest.mark.parametrize("kind", [UnreadShelves, FootersOnly])
 @pytest.mark.parametrize("limits", [ALL, DUE])
-def test_a_shelf_that_cannot_be_read_halts_only_its_topic(kind: type[UnreadShelves], error: Corrupted, limits: RoundLimits) -> None:
+def test_a_shelf_that_cannot_be_read_halts_only_its_topic(
+    kind: type[UnreadShelves], error: Corrupted, limits: RoundLimits
+) -> None:
     logs = Logs()
-    logs.file(*(Run(ONE, number, accept_max_us=0) for number in range(3)), Run(TWO, 0, accept_max_us=5), Run(TWO, 1, accept_max_us=5))
+    logs.file(
+        *(Run(ONE, number, accept_max_us=0) for number in range(3)),
+        Run(TWO, 0, accept_max_us=5),
+        Run(TWO, 1, accept_max_us=5),
+    )
     logs.backlog = kind({(ONE, 1): error}).shelve(logs.intake)
     planned = logs.choose(limits)
-    assert places(planned) == [("two", 0, 0, 1), ("two", 1, 0, 1)], "also not the partitions of the topic that came before it"
+    assert places(planned) == [("two", 0, 0, 1), ("two", 1, 0, 1)], (
+        "also not the partitions of the topic that came before it"
+    )
     assert [(halted.topic, halted.why) for halted in planned.halted] == [("one", str(error))]
     logs.archived(ONE, p1=1)
     planned = logs.choose(limits)

@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("publish.md", "fencing.md")
-RULES = {f"{letter}{number}" for letter, last in (("L", 4), ("T", 4), ("C", 6), ("P", 2), ("D", 4)) for number in range(1, last + 1)}
+RULES = {
+    f"{letter}{number}"
+    for letter, last in (("L", 4), ("T", 4), ("C", 6), ("P", 2), ("D", 4))
+    for number in range(1, last + 1)
+}
 _STATED = re.compile(r"^- \*\*([LTCPD]\d)\*\* ", re.MULTILINE)
 _NAMED = re.compile(r"`(test_[a-z0-9_]+)`")
 _FUNCTION = re.compile(r"^def (test_[a-z0-9_]+)\(", re.MULTILINE)
@@ -24,7 +28,9 @@ def page(name: str) -> str:
 @cache
 def names_of_tests() -> frozenset[str]:
     """Of all test functions there are."""
-    return frozenset(name for path in (ROOT / "tests").rglob("test_*.py") for name in _FUNCTION.findall(path.read_text()))
+    return frozenset(
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in _FUNCTION.findall(path.read_text())
+    )
 
 
 def test_the_pages_state_every_rule_once() -> None:
@@ -42,7 +48,11 @@ def test_every_rule_is_named_by_a_test() -> None:
 def test_what_the_pages_name_exists(name: str) -> None:
     text, names = page(name), names_of_tests()
     assert set(_NAMED.findall(text)) - names == set()
-    gone = [target for target in _LINKED.findall(text) if not (ROOT / "docs" / "protocols" / target).resolve().exists()]
+    gone = [
+        target
+        for target in _LINKED.findall(text)
+        if not (ROOT / "docs" / "protocols" / target).resolve().exists()
+    ]
     assert gone == []
 
 

@@ -1,4 +1,5 @@
-"""What `schema_change` allows, and what is said of a change: in the halt, in the log, in the status, in the metrics."""
+"""What `schema_change` allows, and what is said of a change: in the halt, in the log, in the status, in the
+metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ POLICIES: tuple[Policy, ...] = ("evolve", "compatible", "refuse")
 NOW_US = 1_800_000_000_000_000
 FIRST = (("price", 1, F.TYPE_DOUBLE), ("count", 2, F.TYPE_UINT32), ("city", 3, F.TYPE_STRING))
 ADDED = (*FIRST, ("note", 4, F.TYPE_STRING))
-OTHER = (("price", 1, F.TYPE_STRING), ("count", 2, F.TYPE_STRING), ("city", 3, F.TYPE_STRING), ("note", 4, F.TYPE_STRING))
+OTHER = (
+    ("price", 1, F.TYPE_STRING),
+    ("count", 2, F.TYPE_STRING),
+    ("city", 3, F.TYPE_STRING),
+    ("note", 4, F.TYPE_STRING),
+)
 
 
 def sale(fields: Any, **more: Any) -> Source:
@@ -75,7 +81,9 @@ def refused(policy: Policy, one: Source | None) -> str | None:
 def test_what_each_policy_allows(newer: Source | None, allowing: set[Policy]) -> None:
     assert {policy for policy in POLICIES if refused(policy, newer) is None} == allowing
     assert {policy for policy in POLICIES if is_allowed(policy, decided(newer).changes)} == allowing
-    assert {policy for policy in POLICIES if plan_of("sales", first(), None, newer, policy).allowed} == allowing
+    assert {
+        policy for policy in POLICIES if plan_of("sales", first(), None, newer, policy).allowed
+    } == allowing
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -88,7 +96,10 @@ def test_a_first_version_and_no_change_are_always_allowed(policy: Policy) -> Non
 
 def test_the_halt_names_the_fields_and_the_way_on() -> None:
     why = refused("compatible", sale(OTHER)) or ""
-    assert "schema 1 → 2, 2 incompatible: value.price (double → string, now in value.price_v2), value.count (long → string" in why
+    assert (
+        "schema 1 → 2, 2 incompatible: value.price (double → string, now in value.price_v2), "
+        "value.count (long → string" in why
+    )
     assert "`archiver schema plan sales`" in why
     assert "Accept it with schema_change: evolve and a reload" in why
     assert "none is lost" in why
@@ -125,7 +136,11 @@ def test_the_page_and_the_status_tell_of_an_incompatible_change() -> None:
     assert "from version 1 to 2 with 2 incompatible changes: value.price, value.count" in one.what
     assert "All is well" not in verdict(found, "serving")
     assert "topic sales has a schema with 2 incompatible changes" in verdict(found, "serving")
-    assert [line for line in daemon_document("127.0.0.1:1", journal)["attention"] if "archiver schema show sales" in line]
+    assert [
+        line
+        for line in daemon_document("127.0.0.1:1", journal)["attention"]
+        if "archiver schema show sales" in line
+    ]
 
 
 def test_a_compatible_change_is_no_reason_to_look() -> None:

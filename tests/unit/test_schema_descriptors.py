@@ -69,17 +69,27 @@ def test_the_message_is_not_in_it(tmp_path: Path) -> None:
 
 def test_a_missing_import_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, descriptor_set(order_file(), timestamp=False))
-    with pytest.raises(ConfigInvalid, match=r"shop\.proto imports google/protobuf/timestamp\.proto.*--include_imports"):
+    with pytest.raises(
+        ConfigInvalid, match=r"shop\.proto imports google/protobuf/timestamp\.proto.*--include_imports"
+    ):
         load_source(path, "shop.Order")
 
 
 def test_a_type_that_is_not_there_is_named() -> None:
     file = order_file()
     field(file.message_type[0], "ghost", 9, F.TYPE_MESSAGE, type_name=".shop.Ghost")
-    refused([file], "shop.Order", r"set: shop\.proto, message shop\.Line, field ghost: its type shop\.Ghost is not in the set")
+    refused(
+        [file],
+        "shop.Order",
+        r"set: shop\.proto, message shop\.Line, field ghost: its type shop\.Ghost is not in the set",
+    )
     other = file_of("ghosts.proto")
     field(other.message_type.add(name="Ghost"), "x", 1, F.TYPE_INT32)
-    refused([file, other], "shop.Order", r"field ghost: its type shop\.Ghost stands in ghosts\.proto, which shop\.proto does not import")
+    refused(
+        [file, other],
+        "shop.Order",
+        r"field ghost: its type shop\.Ghost stands in ghosts\.proto, which shop\.proto does not import",
+    )
     file.dependency.append("ghosts.proto")
     make_source(descriptor_set(file, other), "shop.Order")
 
@@ -112,20 +122,26 @@ def test_a_long_chain_of_imports() -> None:
 def test_two_files_that_define_one_name() -> None:
     first, second = order_file(), order_file()
     second.name = "copy.proto"
-    refused([first, second], "shop.Order", r"message shop\.Order is defined in shop\.proto and in copy\.proto")
+    refused(
+        [first, second], "shop.Order", r"message shop\.Order is defined in shop\.proto and in copy\.proto"
+    )
     first.dependency.append("enums.proto")
     third = file_of("enums.proto")
     third.enum_type.add(name="Status").value.add(name="X", number=0)
     refused([third, first], "shop.Order", r"shop\.Status is defined in enums\.proto and in shop\.proto")
     second.name = "shop.proto"
     refused([first, second], "shop.Order", r"holds two different files shop\.proto")
-    assert make_source(descriptor_set(second, second), "shop.Order") == make_source(descriptor_set(second), "shop.Order")
+    assert make_source(descriptor_set(second, second), "shop.Order") == make_source(
+        descriptor_set(second), "shop.Order"
+    )
 
 
 def test_an_unneeded_file_that_defines_a_name_again_does_no_harm() -> None:
     other = file_of("other.proto")
     other.message_type.add(name="Line")
-    assert make_source(descriptor_set(other, order_file()), "shop.Order") == make_source(descriptor_set(order_file()), "shop.Order")
+    assert make_source(descriptor_set(other, order_file()), "shop.Order") == make_source(
+        descriptor_set(order_file()), "shop.Order"
+    )
 
 
 def open_file() -> descriptor_pb2.FileDescriptorProto:
@@ -143,14 +159,23 @@ def test_numbers_that_clash() -> None:
     other = file_of("more.proto", "more", "proto2")
     other.dependency.append("shop.proto")
     extension(other, ".shop.Open", "second", 100, F.TYPE_INT32)
-    both = r"message shop\.Open has two fields of number 100: extension first \(shop\.proto\) and extension second \(more\.proto\)"
+    both = (
+        r"message shop\.Open has two fields of number 100: extension first \(shop\.proto\) and extension "
+        r"second \(more\.proto\)"
+    )
     refused([file, other], "shop.Open", both)
     file = open_file()
     extension(file, ".shop.Open", "third", 1, F.TYPE_INT32)
-    refused([file], "shop.Open", r"two fields of number 1: field x \(shop\.proto\) and extension third \(shop\.proto\)")
+    refused(
+        [file],
+        "shop.Open",
+        r"two fields of number 1: field x \(shop\.proto\) and extension third \(shop\.proto\)",
+    )
     file = order_file()
     field(file.message_type[0], "again", 2, F.TYPE_INT32)
-    refused([file], "shop.Order", r"message shop\.Line has two fields of number 2: field quantity .* field again")
+    refused(
+        [file], "shop.Order", r"message shop\.Line has two fields of number 2: field quantity .* field again"
+    )
 
 
 def test_files_that_extend_what_the_message_contains_are_needed() -> None:
@@ -170,9 +195,15 @@ def test_files_that_extend_what_the_message_contains_are_needed() -> None:
     names = [one.name for one in descriptor_pb2.FileDescriptorSet.FromString(made.descriptor_set).file]
     assert names == ["google/protobuf/timestamp.proto", "shop.proto", "more.proto", "last.proto"]
     [opened] = [one.message for one in source_tree(made).fields]
-    assert opened is not None and [(one.number, one.name) for one in opened.fields] == [(1, "x"), (150, "more_deep")]
+    assert opened is not None and [(one.number, one.name) for one in opened.fields] == [
+        (1, "x"),
+        (150, "more_deep"),
+    ]
     assert opened.fields[1].message is not None
-    assert [(one.number, one.name) for one in opened.fields[1].message.fields] == [(1, "y"), (5, "last_Scope_z")]
+    assert [(one.number, one.name) for one in opened.fields[1].message.fields] == [
+        (1, "y"),
+        (5, "last_Scope_z"),
+    ]
     other = make_source(descriptor_set(last, more, file), "shop.Other")
     assert b"more.proto" not in other.descriptor_set
     assert make_source(made.descriptor_set, "shop.Holder") == made
@@ -200,7 +231,11 @@ def test_message_sets() -> None:
     message.options.message_set_wire_format = True
     message.extension_range.add(start=4, end=2**31 - 1)
     field(file.message_type.add(name="Holder"), "all", 1, F.TYPE_MESSAGE, type_name=".shop.Set")
-    refused([file], "shop.Holder", r"shop\.proto, message shop\.Holder, field all: the message set shop\.Set is not mapped")
+    refused(
+        [file],
+        "shop.Holder",
+        r"shop\.proto, message shop\.Holder, field all: the message set shop\.Set is not mapped",
+    )
 
 
 def test_messages_too_wide_and_too_deep() -> None:
@@ -210,8 +245,14 @@ def test_messages_too_wide_and_too_deep() -> None:
         field(message, "x", 1, F.TYPE_INT32)
         for number in (2, 3) if level else ():
             field(message, f"m{number}", number, F.TYPE_MESSAGE, type_name=f".shop.L{level - 1}")
-    refused([file], "shop.L59", r"shop\.proto, message shop\.L59, field m2\.m2.*: has more than 50 levels of messages")
-    refused([file], "shop.L20", rf"shop\.proto, message shop\.L20, field m2.*: has more than {COLUMNS_MAX} fields")
+    refused(
+        [file],
+        "shop.L59",
+        r"shop\.proto, message shop\.L59, field m2\.m2.*: has more than 50 levels of messages",
+    )
+    refused(
+        [file], "shop.L20", rf"shop\.proto, message shop\.L20, field m2.*: has more than {COLUMNS_MAX} fields"
+    )
 
 
 def wide_file(fields: int) -> descriptor_pb2.FileDescriptorProto:
@@ -224,7 +265,9 @@ def wide_file(fields: int) -> descriptor_pb2.FileDescriptorProto:
 
 def test_a_message_of_5000_fields() -> None:
     refused(
-        [wide_file(5000)], "shop.Wide", rf"shop\.proto, message shop\.Wide, field f{COLUMNS_MAX + 1}: has more than {COLUMNS_MAX} fields"
+        [wide_file(5000)],
+        "shop.Wide",
+        rf"shop\.proto, message shop\.Wide, field f{COLUMNS_MAX + 1}: has more than {COLUMNS_MAX} fields",
     )
     make_source(descriptor_set(wide_file(COLUMNS_MAX)), "shop.Wide")
 

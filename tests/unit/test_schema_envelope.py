@@ -43,9 +43,20 @@ def rows_of(engine: EngineName, items: list[bytes | None]) -> list[dict[str, Any
 def test_many_long_spellings_are_looked_at_once_each() -> None:
     """Told apart byte by byte, these took 35 ms a record."""
     rng = random.Random(1)
-    items = [b"\0\0\0\0\7\xc8\1" + b"".join(bytes([number | 128 for number in rng.randbytes(4)]) + b"\1" for _ in range(100))]
-    items += [items[0][:7] + rng.randbytes(4).translate(bytes(number | 128 for number in range(256))) + items[0][11:] for _ in range(3000)]
-    items += [one[:200] for one in items[:100]] + [b"\0\0\0\0\7" + b"\xff" * 6, b"\0\0\0\0\7\x82\x80\x80\x80\0\x80\x80\x80\x80\0tail"]
+    items = [
+        b"\0\0\0\0\7\xc8\1"
+        + b"".join(bytes([number | 128 for number in rng.randbytes(4)]) + b"\1" for _ in range(100))
+    ]
+    items += [
+        items[0][:7]
+        + rng.randbytes(4).translate(bytes(number | 128 for number in range(256)))
+        + items[0][11:]
+        for _ in range(3000)
+    ]
+    items += [one[:200] for one in items[:100]] + [
+        b"\0\0\0\0\7" + b"\xff" * 6,
+        b"\0\0\0\0\7\x82\x80\x80\x80\0\x80\x80\x80\x80\0tail",
+    ]
     found = opened(values_of([*items]), ENVELOPE)
     causes = [cause_of(found.errors[row]) if row in found.errors else None for row in range(len(items))]
     assert causes == ["other_message"] * 3001 + ["malformed"] * 101 + [None]
@@ -64,7 +75,12 @@ class TestRecords:
 
     def test_an_envelope_around_nothing_is_an_empty_message(self, engine: EngineName) -> None:
         [row] = rows_of(engine, [SEVEN])
-        assert row is not None and (row[PREFIX], row[RAW], row[ERR], row["customer"]) == (SEVEN, None, None, "")
+        assert row is not None and (row[PREFIX], row[RAW], row[ERR], row["customer"]) == (
+            SEVEN,
+            None,
+            None,
+            "",
+        )
 
     def test_records_with_without_and_null_beside_each_other(self, engine: EngineName) -> None:
         one, two = orders(2, 1)
@@ -95,7 +111,9 @@ class TestRecords:
             (SEVEN + b"\x12\1\xff", "not_utf8", "shop.Order"),
         ],
     )
-    def test_what_is_no_record_of_the_topic(self, engine: EngineName, payload: bytes, cause: str, told: str) -> None:
+    def test_what_is_no_record_of_the_topic(
+        self, engine: EngineName, payload: bytes, cause: str, told: str
+    ) -> None:
         good = [SEVEN + one for one in orders(4, 1)]
         rows = rows_of(engine, [*good[:2], payload, *good[2:]])
         row = rows.pop(2)
@@ -103,11 +121,15 @@ class TestRecords:
         assert [name for name, one in row.items() if one is not None] == [RAW, ERR]
         assert told in row[ERR] and row[ERR].startswith("cannot be decoded as shop.Order: ")
         assert cause_of(row[ERR]) == cause and cause in CAUSES
-        assert [other and (other[PREFIX], other["id"]) for other in rows] == [(SEVEN, number) for number in range(4)]
+        assert [other and (other[PREFIX], other["id"]) for other in rows] == [
+            (SEVEN, number) for number in range(4)
+        ]
 
     def test_unknown_fields_behind_an_envelope(self, engine: EngineName) -> None:
         rows = rows_of(engine, [SEVEN + one + b"\xa0\x3f\7" for one in orders(100, 1)])
-        assert {(row["__unrecognized__"], row[PREFIX], row[RAW]) for row in rows if row is not None} == {(b"\xa0\x3f\7", SEVEN, None)}
+        assert {(row["__unrecognized__"], row[PREFIX], row[RAW]) for row in rows if row is not None} == {
+            (b"\xa0\x3f\7", SEVEN, None)
+        }
 
     def test_a_record_that_keeps_its_bytes_keeps_all_of_them(self, engine: EngineName) -> None:
         [row] = rows_of(engine, [SEVEN + b"\x08\x81\0"])

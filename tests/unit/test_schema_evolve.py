@@ -15,7 +15,8 @@ from archiver.schema.protobuf.descriptors import Source
 from tests.support.schema.protos import TIMESTAMP, F, field, file_of, map_field, source
 
 Spec = tuple[Any, ...]
-"""(name, number, type) and, for a message, its name; then `repeated`, `optional`, `oneof`, or a map's key type."""
+"""(name, number, type) and, for a message, its name; then `repeated`, `optional`, `oneof`, or a map's key
+type."""
 
 
 def sale(*fields: Spec, **messages: tuple[Spec, ...]) -> Source:
@@ -42,7 +43,16 @@ def _fill(message: Any, specs: tuple[Spec, ...]) -> None:
             map_field(message, f"shop.{message.name}", name, number, keys[0], kind, type_name)
             continue
         oneof = 0 if "oneof" in more else None
-        field(message, name, number, kind, type_name=type_name, repeated="repeated" in more, optional="optional" in more, oneof=oneof)
+        field(
+            message,
+            name,
+            number,
+            kind,
+            type_name=type_name,
+            repeated="repeated" in more,
+            optional="optional" in more,
+            oneof=oneof,
+        )
 
 
 def steps(*sources: Source | None, ids_above: int = 0) -> list[Decision]:
@@ -57,12 +67,19 @@ def steps(*sources: Source | None, ids_above: int = 0) -> list[Decision]:
 
 
 def told(decision: Decision) -> list[tuple[str, str, str, str, bool]]:
-    return [(one.what, one.column.removeprefix("value."), one.was, one.now, one.compatible) for one in decision.changes]
+    return [
+        (one.what, one.column.removeprefix("value."), one.was, one.now, one.compatible)
+        for one in decision.changes
+    ]
 
 
 def columns(decision: Decision) -> dict[str, Any]:
     """Type by name of every column of the value."""
-    return {one["name"]: one["type"] for one in decision.schema.schema()["fields"][1]["type"]["fields"] if not one["name"].startswith("__")}
+    return {
+        one["name"]: one["type"]
+        for one in decision.schema.schema()["fields"][1]["type"]["fields"]
+        if not one["name"].startswith("__")
+    }
 
 
 def field_id(decision: Decision, path: str) -> int:
@@ -70,7 +87,14 @@ def field_id(decision: Decision, path: str) -> int:
     return decision.schema.value.field_ids[path]
 
 
-INT32, INT64, SINT32, UINT32, FLOAT, DOUBLE = F.TYPE_INT32, F.TYPE_INT64, F.TYPE_SINT32, F.TYPE_UINT32, F.TYPE_FLOAT, F.TYPE_DOUBLE
+INT32, INT64, SINT32, UINT32, FLOAT, DOUBLE = (
+    F.TYPE_INT32,
+    F.TYPE_INT64,
+    F.TYPE_SINT32,
+    F.TYPE_UINT32,
+    F.TYPE_FLOAT,
+    F.TYPE_DOUBLE,
+)
 STRING, BYTES, MESSAGE, ENUM, UINT64 = F.TYPE_STRING, F.TYPE_BYTES, F.TYPE_MESSAGE, F.TYPE_ENUM, F.TYPE_UINT64
 SIDE = (("x", 1, INT32),)
 OTHER = (("x", 1, STRING), ("y", 2, INT32))
@@ -83,8 +107,16 @@ OTHER = (("x", 1, STRING), ("y", 2, INT32))
         (("a", 1, INT32), ("a", 1, UINT32), [("widened", "a", "int", "long", True)]),
         (("a", 1, FLOAT), ("a", 1, DOUBLE), [("widened", "a", "float", "double", False)]),
         (("a", 1, INT32), ("a", 1, F.TYPE_SINT64), [("widened", "a", "int", "long", False)]),
-        (("a", 1, INT32, "repeated"), ("a", 1, INT64, "repeated"), [("widened", "a", "list<int>", "list<long>", True)]),
-        (("a", 1, INT32, STRING), ("a", 1, INT64, STRING), [("widened", "a", "map<string,int>", "map<string,long>", True)]),
+        (
+            ("a", 1, INT32, "repeated"),
+            ("a", 1, INT64, "repeated"),
+            [("widened", "a", "list<int>", "list<long>", True)],
+        ),
+        (
+            ("a", 1, INT32, STRING),
+            ("a", 1, INT64, STRING),
+            [("widened", "a", "map<string,int>", "map<string,long>", True)],
+        ),
         (("a", 1, INT64), ("a", 1, INT32), [("unchanged_column", "a", "int64", "int32", True)]),
         (("a", 1, INT32), ("a", 1, SINT32), [("unchanged_column", "a", "int32", "sint32", False)]),
         (("a", 1, STRING), ("a", 1, ENUM), [("unchanged_column", "a", "string", "enum", False)]),
@@ -92,25 +124,67 @@ OTHER = (("x", 1, STRING), ("y", 2, INT32))
         (("a", 1, STRING), ("a", 1, BYTES), [("new_column", "a_v2", "string", "binary", False)]),
         (("a", 1, INT64), ("a", 1, UINT64), [("new_column", "a_v2", "long", "decimal(20,0)", False)]),
         (("a", 1, INT32), ("a", 1, INT32, "repeated"), [("new_column", "a_v2", "int", "list<int>", False)]),
-        (("a", 1, INT32, INT32), ("a", 1, INT32, INT64), [("new_column", "a_v2", "map<int,int>", "map<long,int>", False)]),
-        (("a", 1, INT32, INT64), ("a", 1, INT32, INT32), [("new_column", "a_v2", "map<long,int>", "map<int,int>", False)]),
-        (("a", 1, INT32, INT32), ("a", 1, INT32, SINT32), [("unchanged_column", "a", "map<int32,int32>", "map<sint32,int32>", False)]),
-        (("a", 1, STRING, STRING), ("a", 1, BYTES, STRING), [("new_column", "a_v2", "map<string,string>", "map<string,binary>", False)]),
+        (
+            ("a", 1, INT32, INT32),
+            ("a", 1, INT32, INT64),
+            [("new_column", "a_v2", "map<int,int>", "map<long,int>", False)],
+        ),
+        (
+            ("a", 1, INT32, INT64),
+            ("a", 1, INT32, INT32),
+            [("new_column", "a_v2", "map<long,int>", "map<int,int>", False)],
+        ),
+        (
+            ("a", 1, INT32, INT32),
+            ("a", 1, INT32, SINT32),
+            [("unchanged_column", "a", "map<int32,int32>", "map<sint32,int32>", False)],
+        ),
+        (
+            ("a", 1, STRING, STRING),
+            ("a", 1, BYTES, STRING),
+            [("new_column", "a_v2", "map<string,string>", "map<string,binary>", False)],
+        ),
         (("a", 1, MESSAGE, "Side"), ("a", 1, STRING), [("new_column", "a_v2", "struct", "string", False)]),
-        (("a", 1, MESSAGE, "Side"), ("a", 1, MESSAGE, TIMESTAMP), [("new_column", "a_v2", "struct", "timestamptz", False)]),
-        (("a", 1, INT32), ("a", 1, INT32, "optional"), [("unchanged_column", "a", "no presence", "presence", True)]),
+        (
+            ("a", 1, MESSAGE, "Side"),
+            ("a", 1, MESSAGE, TIMESTAMP),
+            [("new_column", "a_v2", "struct", "timestamptz", False)],
+        ),
+        (
+            ("a", 1, INT32),
+            ("a", 1, INT32, "optional"),
+            [("unchanged_column", "a", "no presence", "presence", True)],
+        ),
         (
             ("a", 1, INT32),
             ("a", 1, INT32, "oneof"),
             [
-                ("unchanged_column", "a", "no presence, in no oneof", "presence, in the oneof of field 1", True),
+                (
+                    "unchanged_column",
+                    "a",
+                    "no presence, in no oneof",
+                    "presence, in the oneof of field 1",
+                    True,
+                ),
                 ("unchanged_column", "other", "in no oneof", "in the oneof of field 1", True),
             ],
         ),
         (("a", 1, INT32), ("b", 1, INT32), [("renamed", "b", "a", "b", True)]),
-        (("a", 1, INT32), ("B", 1, INT64), [("renamed", "B", "a", "B", True), ("widened", "B", "int", "long", True)]),
-        (("a", 1, INT32), ("a", 2, INT32), [("added", "a_v2", "", "int", False), ("dropped", "a", "int", "", True)]),
-        (("a", 1, INT32), ("b", 2, INT32), [("added", "b", "", "int", True), ("dropped", "a", "int", "", True)]),
+        (
+            ("a", 1, INT32),
+            ("B", 1, INT64),
+            [("renamed", "B", "a", "B", True), ("widened", "B", "int", "long", True)],
+        ),
+        (
+            ("a", 1, INT32),
+            ("a", 2, INT32),
+            [("added", "a_v2", "", "int", False), ("dropped", "a", "int", "", True)],
+        ),
+        (
+            ("a", 1, INT32),
+            ("b", 2, INT32),
+            [("added", "b", "", "int", True), ("dropped", "a", "int", "", True)],
+        ),
         (("a", 1, INT32), ("b", 1, STRING), [("new_column", "b", "int", "string", False)]),
     ],
 )
@@ -146,7 +220,9 @@ def test_of_several_former_columns_the_newest_that_fits_is_taken() -> None:
     found = steps(*(sale(("p", 1, kind)) for kind in kinds))
     assert field_id(found[4], "1") == field_id(found[1], "1")
     # int, then a new column double, then int again: int fits the first column alone.
-    assert field_id(steps(*(sale(("p", 1, kind)) for kind in (INT32, DOUBLE, INT64)))[2], "1") == field_id(found[0], "1")
+    assert field_id(steps(*(sale(("p", 1, kind)) for kind in (INT32, DOUBLE, INT64)))[2], "1") == field_id(
+        found[0], "1"
+    )
 
 
 def test_a_field_that_comes_back() -> None:
@@ -168,7 +244,9 @@ def test_a_field_that_comes_back() -> None:
 
 
 def test_a_dropped_column_keeps_its_name() -> None:
-    found = steps(sale(("a", 1, INT32), ("z", 9, INT32)), sale(("z", 9, INT32)), sale(("A", 2, INT32), ("z", 9, INT32)))
+    found = steps(
+        sale(("a", 1, INT32), ("z", 9, INT32)), sale(("z", 9, INT32)), sale(("A", 2, INT32), ("z", 9, INT32))
+    )
     assert told(found[2]) == [("added", "A_v2", "", "int", True)]
 
 
@@ -189,7 +267,9 @@ def test_two_fields_swap_their_names() -> None:
 
 
 def test_numbers_that_move_on_by_one_are_no_renaming() -> None:
-    second = steps(sale(("a", 1, INT32), ("b", 2, INT32)), sale(("a", 1, INT32), ("new", 2, INT32), ("b", 3, INT32)))[1]
+    second = steps(
+        sale(("a", 1, INT32), ("b", 2, INT32)), sale(("a", 1, INT32), ("new", 2, INT32), ("b", 3, INT32))
+    )[1]
     assert told(second) == [("renamed", "new", "b", "new", True), ("added", "b", "", "int", False)]
     assert second.changes[1].why.endswith("what the former number brings is field new there")
 
@@ -220,9 +300,14 @@ def test_configured_names() -> None:
     plain = sale(("a", 1, INT32), ("s", 2, MESSAGE, "Side"), Side=SIDE)
     named = replace(plain, columns=(("a", "amount"), ("s.x", "inner")))
     _, second, third = steps(plain, named, replace(plain, columns=(("a", "amount"),)))
-    assert told(second) == [("renamed", "amount", "a", "amount", True), ("renamed", "s.inner", "x", "inner", True)]
+    assert told(second) == [
+        ("renamed", "amount", "a", "amount", True),
+        ("renamed", "s.inner", "x", "inner", True),
+    ]
     assert told(third) == [("renamed", "s.x", "inner", "x", True)]
-    assert steps(named, replace(named, columns=(*named.columns, ("s", "s"))))[1].changes == ()  # asks for the name it has
+    assert (
+        steps(named, replace(named, columns=(*named.columns, ("s", "s"))))[1].changes == ()
+    )  # asks for the name it has
     renamed = replace(sale(("z", 1, INT32), ("s", 2, MESSAGE, "Side"), Side=SIDE), columns=(("z", "amount"),))
     assert told(steps(plain, replace(plain, columns=(("a", "amount"),)), renamed)[2]) == [
         ("unchanged_column", "amount", "named a", "named z", True)
@@ -250,7 +335,10 @@ def test_inside_structs_lists_and_maps(more: tuple[Any, ...]) -> None:
         sale(("s", 1, MESSAGE, "Other", *more), Side=SIDE, Other=SIDE),
         sale(("s", 1, MESSAGE, "Other", *more), Side=SIDE, Other=(("y", 2, INT64), ("z", 3, INT32))),
     )
-    assert told(second) == [("new_column", "s.x_v2", "int", "string", False), ("added", "s.y", "", "int", True)]
+    assert told(second) == [
+        ("new_column", "s.x_v2", "int", "string", False),
+        ("added", "s.y", "", "int", True),
+    ]
     assert told(third) == [("restored", "s.x", "string", "int", False), ("dropped", "s.y", "int", "", True)]
     assert told(fourth) == [
         ("restored", "s.y", "", "long", True),
@@ -258,19 +346,28 @@ def test_inside_structs_lists_and_maps(more: tuple[Any, ...]) -> None:
         ("added", "s.z", "", "int", True),
         ("dropped", "s.x", "int", "", True),
     ]
-    assert [one.path for one in fourth.changes] == [f"1/{'2/' if more == (STRING,) else ''}{number}" for number in (2, 2, 3, 1)]
+    assert [one.path for one in fourth.changes] == [
+        f"1/{'2/' if more == (STRING,) else ''}{number}" for number in (2, 2, 3, 1)
+    ]
     assert field_id(first, "1") == field_id(fourth, "1")
 
 
 def test_a_map_key_is_never_taken_for_a_field_of_a_message() -> None:
-    first, second = steps(sale(("m", 3, STRING, STRING)), sale(("m", 3, MESSAGE, "Side"), Side=(("x", 1, STRING),)))
+    first, second = steps(
+        sale(("m", 3, STRING, STRING)), sale(("m", 3, MESSAGE, "Side"), Side=(("x", 1, STRING),))
+    )
     assert told(second) == [("new_column", "m_v2", "map<string,string>", "struct", False)]
-    assert not {field_id(first, "3/1"), field_id(first, "3/2")} & {field_id(second, "3"), field_id(second, "3/1")}
+    assert not {field_id(first, "3/1"), field_id(first, "3/2")} & {
+        field_id(second, "3"),
+        field_id(second, "3/1"),
+    }
 
 
 def test_recursion_depth_changes_columns() -> None:
     node = sale(("name", 1, STRING), ("next", 2, MESSAGE, "Sale"))
-    shallow, deep, back = steps(replace(node, recursion_depth=0), replace(node, recursion_depth=1), replace(node, recursion_depth=0))
+    shallow, deep, back = steps(
+        replace(node, recursion_depth=0), replace(node, recursion_depth=1), replace(node, recursion_depth=0)
+    )
     assert told(deep) == [("new_column", "next_v2", "binary", "struct", False)]
     assert told(back) == [("restored", "next", "struct", "binary", False)]
     assert field_id(shallow, "2") == field_id(back, "2") != field_id(deep, "2")
@@ -281,7 +378,10 @@ def test_a_side_without_a_schema_gets_one_and_loses_it() -> None:
     assert told(some) == [("message", "value", "", "shop.Sale", True), ("added", "a", "", "int", True)]
     assert told(gone) == [("message", "value", "shop.Sale", "", True), ("dropped", "a", "int", "", True)]
     assert [one[0] for one in told(again)] == ["message", "restored", "renamed"]
-    names = [[one.name for one in arrow_schema(decision.schema).field("value").type] for decision in (none, some, gone, again)]
+    names = [
+        [one.name for one in arrow_schema(decision.schema).field("value").type]
+        for decision in (none, some, gone, again)
+    ]
     assert names == [
         ["__raw__"],
         ["__raw__", "__prefix__", "__err__", "a", "__unrecognized__"],
@@ -293,7 +393,10 @@ def test_a_side_without_a_schema_gets_one_and_loses_it() -> None:
 def test_keys_change_as_values_do_and_share_no_ids() -> None:
     known = decide("t", (), sale(("a", 1, INT32)), sale(("a", 1, INT32))).schema
     decision = decide("t", (known,), sale(("a", 1, STRING)), sale(("a", 1, STRING)))
-    assert [(one.side, one.column) for one in decision.changes] == [("key", "key.a_v2"), ("value", "value.a_v2")]
+    assert [(one.side, one.column) for one in decision.changes] == [
+        ("key", "key.a_v2"),
+        ("value", "value.a_v2"),
+    ]
     ids = list(ids_of(decision.schema.schema()))
     assert len(ids) == len(set(ids))
 

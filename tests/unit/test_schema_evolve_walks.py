@@ -29,7 +29,8 @@ Flat = tuple[int, int, str, str, bool]
 
 
 def flat(text: str) -> list[Flat]:
-    """Every column, element, key and value of a schema, in order: written here anew, to be independent of the code."""
+    """Every column, element, key and value of a schema, in order: written here anew, to be independent of the
+    code."""
 
     def kind_of(kind: Any) -> str:
         return str(kind) if isinstance(kind, str) else str(kind["type"])
@@ -112,9 +113,13 @@ class Book:
         assert schema.value is not None
         columns = {one[0]: one for one in flat(schema.iceberg_json)}
         types = {"value": schema.schema()["fields"][1]}
-        self._message(descriptor, types["value"]["type"], types["value"]["id"], "", schema.value.field_ids, columns)
+        self._message(
+            descriptor, types["value"]["type"], types["value"]["id"], "", schema.value.field_ids, columns
+        )
 
-    def _message(self, message: Descriptor, struct: Any, owner: int, path: str, ids: Any, columns: dict[int, Flat]) -> None:
+    def _message(
+        self, message: Descriptor, struct: Any, owner: int, path: str, ids: Any, columns: dict[int, Flat]
+    ) -> None:
         here = {one["id"]: one for one in struct["fields"]}
         for one in message.fields:
             number = ids[f"{path}{one.number}"]
@@ -135,9 +140,13 @@ class Book:
             if inner.GetOptions().map_entry:
                 inner = inner.fields_by_number[2].message_type
                 if inner is not None and inner.full_name != "google.protobuf.Timestamp":
-                    self._message(inner, kind["value"], kind["value-id"], f"{path}{one.number}/2/", ids, columns)
+                    self._message(
+                        inner, kind["value"], kind["value-id"], f"{path}{one.number}/2/", ids, columns
+                    )
             elif kind["type"] == "list":
-                self._message(inner, kind["element"], kind["element-id"], f"{path}{one.number}/", ids, columns)
+                self._message(
+                    inner, kind["element"], kind["element-id"], f"{path}{one.number}/", ids, columns
+                )
             else:
                 self._message(inner, kind, number, f"{path}{one.number}/", ids, columns)
 
@@ -160,11 +169,14 @@ def _item_fits(one: FieldDescriptor, kind: Any) -> bool:
             return bool(kind == "timestamptz")
         return isinstance(kind, dict) and kind["type"] == "struct"
     mine = SCALAR_COLUMNS[one.type]
-    return kind == mine or (isinstance(kind, str) and ((mine, kind) in PROMOTIONS or (kind, mine) in PROMOTIONS))
+    return kind == mine or (
+        isinstance(kind, str) and ((mine, kind) in PROMOTIONS or (kind, mine) in PROMOTIONS)
+    )
 
 
 @pytest.mark.parametrize(
-    ("seed", "changes"), [*((seed, 200) for seed in range(TIMES)), *((1_000 + seed, 40) for seed in range(12 * TIMES))]
+    ("seed", "changes"),
+    [*((seed, 200) for seed in range(TIMES)), *((1_000 + seed, 40) for seed in range(12 * TIMES))],
 )
 def test_random_walks_break_no_rule(seed: int, changes: int) -> None:
     history: tuple[TopicSchema, ...] = ()
@@ -192,9 +204,15 @@ def check_active(one: Source, schema: TopicSchema) -> None:
     assert schema.value is not None
     struct = arrow_schema(schema).field("value").type
     tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
-    assert [field.name for field in tree.fields] == [struct.field(at).name for at in range(3, struct.num_fields - 1)]
-    assert [field.number for field in tree.fields] == sorted(field.number for field in descriptor_of(one).fields)
-    ids = [int((struct.field(at).metadata or {})[b"PARQUET:field_id"]) for at in range(3, struct.num_fields - 1)]
+    assert [field.name for field in tree.fields] == [
+        struct.field(at).name for at in range(3, struct.num_fields - 1)
+    ]
+    assert [field.number for field in tree.fields] == sorted(
+        field.number for field in descriptor_of(one).fields
+    )
+    ids = [
+        int((struct.field(at).metadata or {})[b"PARQUET:field_id"]) for at in range(3, struct.num_fields - 1)
+    ]
     assert ids == [schema.value.field_ids[str(field.number)] for field in tree.fields]
 
 

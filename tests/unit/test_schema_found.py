@@ -91,7 +91,10 @@ def test_a_name_that_was_given_anew_names_the_newer_column() -> None:
         return pa.schema([pa.field("value", pa.struct([inner]), metadata={"PARQUET:field_id": "1"})])
 
     found = json.loads(found_schema([of(9), of(2)]))
-    assert [(one["id"], one["name"]) for one in found["fields"][0]["type"]["fields"]] == [(9, "note"), (2, "note_2")]
+    assert [(one["id"], one["name"]) for one in found["fields"][0]["type"]["fields"]] == [
+        (9, "note"),
+        (2, "note_2"),
+    ]
 
 
 def test_a_file_without_ids_is_none_of_ours() -> None:

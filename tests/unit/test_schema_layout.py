@@ -15,7 +15,16 @@ from pyiceberg.schema import Schema
 from archiver.runtime.errors import Corrupted
 from archiver.schema.columns import BOUNDED_LEAVES_MAX, FIELD_ID, arrow_schema_of
 from archiver.schema.evolution.state import TopicSchema, arrow_schema, bounded_columns, decide
-from tests.support.schema.protos import F, all_kinds_file, field, file_of, map_field, order_file, source, well_known_file
+from tests.support.schema.protos import (
+    F,
+    all_kinds_file,
+    field,
+    file_of,
+    map_field,
+    order_file,
+    source,
+    well_known_file,
+)
 
 ORDER = source(order_file(), "Order")
 
@@ -63,7 +72,11 @@ def test_names_and_order() -> None:
     names = [one.name for one in schema.field("value").type]
     assert names[:5] == ["__raw__", "__prefix__", "__err__", "id", "customer"]
     assert names[-1] == "__unrecognized__"
-    assert [one.name for one in schema.field("value").type.field("address").type] == ["city", "zip", "__unrecognized__"]
+    assert [one.name for one in schema.field("value").type.field("address").type] == [
+        "city",
+        "zip",
+        "__unrecognized__",
+    ]
     assert all(one.nullable for one in schema.field("value").type)
 
 
@@ -72,7 +85,9 @@ def test_every_field_has_its_own_id(value: Any) -> None:
     schema = decide("t", (), value, value).schema
     ids = [one for top in arrow_schema(schema) for one in ids_of(top)]
     assert sorted(ids) == list(range(1, len(ids) + 1))
-    assert sorted(ids) == sorted(int(one) for one in re.findall(r'"(?:id|key-id|value-id|element-id)":(\d+)', schema.iceberg_json))
+    assert sorted(ids) == sorted(
+        int(one) for one in re.findall(r'"(?:id|key-id|value-id|element-id)":(\d+)', schema.iceberg_json)
+    )
 
 
 def test_iceberg_reads_the_same_types() -> None:
@@ -96,7 +111,9 @@ def test_iceberg_reads_the_same_types() -> None:
     ],
 )
 def test_types(kind: int, arrow: pa.DataType) -> None:
-    value = arrow_schema(decide("t", (), None, source(all_kinds_file(), "AllKinds")).schema).field("value").type
+    value = (
+        arrow_schema(decide("t", (), None, source(all_kinds_file(), "AllKinds")).schema).field("value").type
+    )
     assert value.field(f"single_{kind}").type == arrow
     assert value.field(f"repeated_{kind}").type.value_type == arrow
 
@@ -107,7 +124,9 @@ def type_names(kind: Any) -> Any:
 
 
 def test_columns_of_well_known_types() -> None:
-    value = arrow_schema(decide("t", (), None, source(well_known_file(), "WellKnown")).schema).field("value").type
+    value = (
+        arrow_schema(decide("t", (), None, source(well_known_file(), "WellKnown")).schema).field("value").type
+    )
     types = {one.name: type_names(one.type) for one in value}
     rest = "__unrecognized__: binary"
     assert types["at"] == "timestamp[us, tz=UTC]"
@@ -115,7 +134,17 @@ def test_columns_of_well_known_types() -> None:
     assert types["any"] == f"struct<type_url: string, value: binary, {rest}>"
     assert types["mask"] == f"struct<paths: list<element: string>, {rest}>"
     assert types["nothing"] == f"struct<{rest}>"
-    wrapped = ("a_double", "a_float", "an_int64", "a_uint64", "an_int32", "a_uint32", "a_bool", "a_string", "a_bytes")
+    wrapped = (
+        "a_double",
+        "a_float",
+        "an_int64",
+        "a_uint64",
+        "an_int32",
+        "a_uint32",
+        "a_bool",
+        "a_string",
+        "a_bytes",
+    )
     arrows = ("double", "float", "int64", "decimal128(20, 0)", "int32", "int64", "bool", "string", "binary")
     assert [types[name] for name in wrapped] == list(arrows)
     assert [types[name] for name in ("object", "anything", "array")] == ["string"] * 3
@@ -129,9 +158,16 @@ def test_columns_of_a_recursive_message() -> None:
     field(node, "below", 1, F.TYPE_MESSAGE, type_name=".shop.Node")
     field(node, "all", 2, F.TYPE_MESSAGE, type_name=".shop.Node", repeated=True)
     map_field(node, "shop.Node", "named", 3, F.TYPE_STRING, F.TYPE_MESSAGE, ".shop.Node")
-    once = "struct<below: binary, all: list<element: binary>, named: map<string, binary>, __unrecognized__: binary>"
+    once = (
+        "struct<below: binary, all: list<element: binary>, named: map<string, binary>, __unrecognized__: "
+        "binary>"
+    )
     for depth, below in ((0, "binary"), (1, once)):
-        value = arrow_schema(decide("t", (), None, replace(source(file, "Node"), recursion_depth=depth)).schema).field("value").type
+        value = (
+            arrow_schema(decide("t", (), None, replace(source(file, "Node"), recursion_depth=depth)).schema)
+            .field("value")
+            .type
+        )
         assert [type_names(value.field(name).type) for name in ("below", "all", "named")] == [
             below,
             f"list<element: {below}>",
@@ -149,7 +185,14 @@ def test_names_that_clash() -> None:
     field(outer, "inner", 9, F.TYPE_MESSAGE, type_name=".shop.Inner")
     value = arrow_schema(decide("t", (), None, source(file, "Outer")).schema).field("value").type
     names = ["__err___v2", "ID", "id_v2", "__UNRECOGNIZED___v2"]
-    assert [one.name for one in value] == ["__raw__", "__prefix__", "__err__", *names, "inner", "__unrecognized__"]
+    assert [one.name for one in value] == [
+        "__raw__",
+        "__prefix__",
+        "__err__",
+        *names,
+        "inner",
+        "__unrecognized__",
+    ]
     assert [one.name for one in value.field("inner").type] == [*names, "__unrecognized__"]
 
 
@@ -162,8 +205,19 @@ def test_renamed_columns() -> None:
 
 def test_bounds_are_for_leaves_outside_lists_and_maps() -> None:
     columns = {one.dotted: one for one in bounded_columns(decide("t", (), None, ORDER).schema)}
-    assert {"key.__raw__", "value.id", "value.address.city", "value.status", "kafka.offset", "kafka.batch_start"} <= set(columns)
-    assert not [name for name in columns if name.startswith(("headers", "value.lines", "value.labels", "value.scores"))]
+    assert {
+        "key.__raw__",
+        "value.id",
+        "value.address.city",
+        "value.status",
+        "kafka.offset",
+        "kafka.batch_start",
+    } <= set(columns)
+    assert not [
+        name
+        for name in columns
+        if name.startswith(("headers", "value.lines", "value.labels", "value.scores"))
+    ]
     assert columns["kafka.offset"].type == "long" and columns["kafka.offset"].path == ("kafka", "offset")
     schema = arrow_schema(decide("t", (), None, ORDER).schema)
     assert columns["kafka.offset"].field_id == field_id(schema.field("kafka").type.field("offset"))
@@ -177,7 +231,8 @@ def test_bounds_are_bounded_and_kafka_always_has_them() -> None:
     columns = bounded_columns(decide("t", (), None, source(file, "Wide")).schema)
     assert len(columns) == BOUNDED_LEAVES_MAX + 5
     assert [one.dotted for one in columns[-5:]] == [
-        f"kafka.{name}" for name in ("partition", "offset", "event_timestamp", "ingest_timestamp", "batch_start")
+        f"kafka.{name}"
+        for name in ("partition", "offset", "event_timestamp", "ingest_timestamp", "batch_start")
     ]
 
 
@@ -197,5 +252,8 @@ def test_field_ids_of_the_wire_path() -> None:
     assert ids["1"] == value["id"]["id"]
     assert ids["5/2"] == value["address"]["type"]["fields"][1]["id"]
     assert ids["6/3"] == value["lines"]["type"]["element"]["fields"][2]["id"]
-    assert (ids["7/1"], ids["7/2"]) == (value["labels"]["type"]["key-id"], value["labels"]["type"]["value-id"])
+    assert (ids["7/1"], ids["7/2"]) == (
+        value["labels"]["type"]["key-id"],
+        value["labels"]["type"]["value-id"],
+    )
     assert len(set(ids.values())) == len(ids)

@@ -1,4 +1,5 @@
-"""Nesting is counted as the libraries count it: what is let through can be written and read, the rest is refused at set-up by name."""
+"""Nesting is counted as the libraries count it: what is let through can be written and read, the rest is
+refused at set-up by name."""
 
 from __future__ import annotations
 
@@ -23,14 +24,18 @@ Link = Literal["message", "list", "map"]
 
 def link(message: descriptor_pb2.DescriptorProto, kind: Link, name: str, target: str) -> None:
     """Field 2 of a message: another message, a list of it, or a map of it."""
-    field = message.field.add(name=name, number=2, type=F.TYPE_MESSAGE, type_name=f".n.{target}", label=F.LABEL_OPTIONAL)
+    field = message.field.add(
+        name=name, number=2, type=F.TYPE_MESSAGE, type_name=f".n.{target}", label=F.LABEL_OPTIONAL
+    )
     if kind != "message":
         field.label = F.LABEL_REPEATED
     if kind == "map":
         entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
-        entry.field.add(name="value", number=2, type=F.TYPE_MESSAGE, type_name=field.type_name, label=F.LABEL_OPTIONAL)
+        entry.field.add(
+            name="value", number=2, type=F.TYPE_MESSAGE, type_name=field.type_name, label=F.LABEL_OPTIONAL
+        )
         field.type_name = f".n.{message.name}.{entry.name}"
 
 
@@ -59,7 +64,11 @@ def payload(*links: Link, inside: bytes = b"\x08\x01") -> bytes:
     """A record in which every message of a chain stands once."""
 
     def held(data: bytes) -> bytes:
-        return b"\x12" + bytes([len(data) & 0x7F | 0x80, len(data) >> 7]) + data if len(data) > 127 else b"\x12" + bytes([len(data)]) + data
+        return (
+            b"\x12" + bytes([len(data) & 0x7F | 0x80, len(data) >> 7]) + data
+            if len(data) > 127
+            else b"\x12" + bytes([len(data)]) + data
+        )
 
     for kind in reversed(links):
         inside = b"\x08\x01" + held(b"\x08\x01" + held(inside) if kind == "map" else inside)
@@ -79,7 +88,8 @@ DEEPEST: list[tuple[Link, ...]] = [
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("links", DEEPEST, ids=lambda links: f"{len(links)}-{links[0]}-{links[-1]}")
 def test_the_deepest_message_that_is_let_through_works(links: tuple[Link, ...], engine: Any) -> None:
-    """It is decoded, encoded again, written and read; with a list of unknown fields in the deepest message too."""
+    """It is decoded, encoded again, written and read; with a list of unknown fields in the deepest message
+    too."""
     source = make_source(chain(*links), "n.L0")
     schema = decide("t", (), None, source).schema
     codec = RecordCodec(schema, engine)
@@ -93,8 +103,12 @@ def test_the_deepest_message_that_is_let_through_works(links: tuple[Link, ...], 
     assert codec.rebuild(keys, read)[1].to_pylist() == records
 
 
-@pytest.mark.parametrize("links", [*(one + one[-1:] for one in DEEPEST[1:]), ("map",) * 21, ("list",) * 49], ids=len)
-def test_one_level_more_is_refused_at_set_up_with_file_message_field_and_remedy(links: tuple[Link, ...]) -> None:
+@pytest.mark.parametrize(
+    "links", [*(one + one[-1:] for one in DEEPEST[1:]), ("map",) * 21, ("list",) * 49], ids=len
+)
+def test_one_level_more_is_refused_at_set_up_with_file_message_field_and_remedy(
+    links: tuple[Link, ...],
+) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         make_source(chain(*links), "n.L0", "descriptor set x.pb")
     text = str(refused.value)
@@ -102,7 +116,10 @@ def test_one_level_more_is_refused_at_set_up_with_file_message_field_and_remedy(
     assert f"at most {LIBRARY_LEVELS_MAX} work; choose a flatter message" in text
 
 
-@pytest.mark.parametrize(("links", "most"), [(("map", "map", "map"), 6), (("list", "map"), 10), (("map", "message", "map", "list"), 6)])
+@pytest.mark.parametrize(
+    ("links", "most"),
+    [(("map", "map", "map"), 6), (("list", "map"), 10), (("map", "message", "map", "list"), 6)],
+)
 def test_recursion_across_several_types_is_counted_the_same_way(links: tuple[Link, ...], most: int) -> None:
     schema = decide("t", (), None, make_source(ring(*links), "n.L0", recursion_depth=most)).schema
     for engine in ENGINES:
@@ -122,7 +139,13 @@ def test_times_and_wrappers_are_a_level_more() -> None:
             files = descriptor_pb2.FileDescriptorSet.FromString(chain(*links))
             files.file[0].dependency.append(own.name)
             last = files.file[0].message_type[-1]
-            last.field.add(name="t", number=3, type=F.TYPE_MESSAGE, type_name=f".google.protobuf.{name}", label=F.LABEL_OPTIONAL)
+            last.field.add(
+                name="t",
+                number=3,
+                type=F.TYPE_MESSAGE,
+                type_name=f".google.protobuf.{name}",
+                label=F.LABEL_OPTIONAL,
+            )
             data = descriptor_pb2.FileDescriptorSet(file=[own, *files.file]).SerializeToString()
             if good:
                 RecordCodec(decide("t", (), None, make_source(data, "n.L0")).schema)

@@ -1,4 +1,5 @@
-"""docs/schema-mapping.md is true: every row of its tables, with both engines, byte for byte; and everything it must cover is there."""
+"""docs/schema-mapping.md is true: every row of its tables, with both engines, byte for byte; and everything
+it must cover is there."""
 
 from __future__ import annotations
 
@@ -51,12 +52,22 @@ def ids(rows: Sequence[PageRow] | Sequence[PageRecord]) -> list[str]:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The descriptor set of all declarations of the page."""
     folder = tmp_path_factory.mktemp("protos")
-    odd = 'syntax = "proto3"; package odd; import "google/protobuf/timestamp.proto"; import "google/protobuf/wrappers.proto";\n'
+    odd = (
+        'syntax = "proto3"; package odd; import "google/protobuf/timestamp.proto"; import '
+        '"google/protobuf/wrappers.proto";\n'
+    )
     files = {**proto_files(ROWS), "odd.proto": odd + page_declarations("odd")}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     target = folder / "page.binpb"
-    arguments = ["protoc", f"-I{folder}", f"-I{INCLUDE}", "--include_imports", f"--descriptor_set_out={target}", *files]
+    arguments = [
+        "protoc",
+        f"-I{folder}",
+        f"-I{INCLUDE}",
+        "--include_imports",
+        f"--descriptor_set_out={target}",
+        *files,
+    ]
     assert protoc.main(arguments) == 0, "a declaration of the page does not compile"
     return target.read_bytes()
 
@@ -65,13 +76,21 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def file_set(compiled: bytes, name: str) -> bytes:
     """The set of one table's file and its imports."""
     files = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(compiled).file}
-    return descriptor_pb2.FileDescriptorSet(file=[*(files[one] for one in files[name].dependency), files[name]]).SerializeToString()
+    return descriptor_pb2.FileDescriptorSet(
+        file=[*(files[one] for one in files[name].dependency), files[name]]
+    ).SerializeToString()
 
 
 def source_of(row: PageRow, compiled: bytes) -> Source:
-    """A row's message, with the settings of its table; what a table renames must be in every message of it."""
+    """A row's message, with the settings of its table; what a table renames must be in every message of
+    it."""
     table = row.table
-    return Source(f"shop.{row.message}", file_set(compiled, f"table_{table.number}.proto"), table.recursion_depth, table.columns)
+    return Source(
+        f"shop.{row.message}",
+        file_set(compiled, f"table_{table.number}.proto"),
+        table.recursion_depth,
+        table.columns,
+    )
 
 
 def type_text(kind: Any) -> str:
@@ -127,7 +146,9 @@ def test_a_row_of_the_page(row: PageRow, compiled: bytes) -> None:
     types = {one["name"]: type_text(one["type"]) for one in struct["fields"]}
     names = [one.split(" ", 1)[0] for one in row.columns]
     assert [f"{name} {types.get(name)}" for name in names] == list(row.columns)
-    assert [name for name in types if name not in (*BESIDE, UNRECOGNIZED)] == [name for name in names if name != UNRECOGNIZED]
+    assert [name for name in types if name not in (*BESIDE, UNRECOGNIZED)] == [
+        name for name in names if name != UNRECOGNIZED
+    ]
     for engine in ENGINES:
         codec = RecordCodec(schema, engine)  # type: ignore[arg-type]
         values = pa.array([payload], pa.binary())
@@ -135,7 +156,9 @@ def test_a_row_of_the_page(row: PageRow, compiled: bytes) -> None:
         column: Any = value
         [found] = column.to_pylist()
         assert found["__err__"] is None, engine
-        assert [text_of(found[name]) for name in names] == [json.dumps(json.loads(one), ensure_ascii=False) for one in row.holds], engine
+        assert [text_of(found[name]) for name in names] == [
+            json.dumps(json.loads(one), ensure_ascii=False) for one in row.holds
+        ], engine
         assert codec.rebuild(key, value)[1].to_pylist() == [payload]
         if row.raw != "any":
             assert (found["__raw__"], row.raw) in ((None, "no"), (payload, "kept")), engine
@@ -144,7 +167,9 @@ def test_a_row_of_the_page(row: PageRow, compiled: bytes) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("record", RECORDS, ids=ids(RECORDS))
 def test_a_record_of_the_page(record: PageRecord, compiled: bytes, engine: Any) -> None:
-    schema = decide("t", (), None, Source("odd.Odd", file_set(compiled, "odd.proto"), envelope=ENVELOPE)).schema
+    schema = decide(
+        "t", (), None, Source("odd.Odd", file_set(compiled, "odd.proto"), envelope=ENVELOPE)
+    ).schema
     codec = RecordCodec(schema, engine)
     key, value = codec.encode_columns(pa.nulls(1, pa.binary()), pa.array([record.payload], pa.binary()))
     column: Any = value
@@ -180,8 +205,15 @@ def covered(row: PageRow, compiled: bytes) -> Iterator[str]:
         inner = one.message_type
         for each in inner.fields if inner is not None and not is_map(one) else ():
             if each.message_type is descriptor or inner is descriptor:
-                yield f"recursion {row.table.recursion_depth} {'delimited' if one.type == F.TYPE_GROUP else 'message'}"
-    if len(descriptor.fields) > 1 and descriptor.oneofs and any(len(one.fields) > 1 for one in descriptor.oneofs):
+                yield (
+                    f"recursion {row.table.recursion_depth} "
+                    f"{'delimited' if one.type == F.TYPE_GROUP else 'message'}"
+                )
+    if (
+        len(descriptor.fields) > 1
+        and descriptor.oneofs
+        and any(len(one.fields) > 1 for one in descriptor.oneofs)
+    ):
         yield f"oneof {'empty' if not row.example else 'set'}"
 
 
@@ -191,9 +223,16 @@ def covered_by_field(one: Any, syntax: str, row: PageRow) -> Iterator[str]:
     if is_map(one):
         key, value = one.message_type.fields_by_number[1], one.message_type.fields_by_number[2]
         yield f"map key {key.type}"
-        yield f"map value {'message' if value.message_type is not None else 'enum' if value.enum_type is not None else 'scalar'}"
+        yield (
+            "map value "
+            f"{'message' if value.message_type is not None else 'enum' if value.enum_type is not None else 'scalar'}"
+        )
     elif one.is_repeated:
-        yield f"{syntax} repeated {'packed' if one.is_packed else 'unpacked'}" if kind in PACKABLE else f"repeated {kind}"
+        yield (
+            f"{syntax} repeated {'packed' if one.is_packed else 'unpacked'}"
+            if kind in PACKABLE
+            else f"repeated {kind}"
+        )
     elif one.message_type is None:
         required = "required" if one.is_required else "explicit" if one.has_presence else "implicit"
         yield f"{syntax} {required} {'absent' if not row.example else 'set'}"
@@ -201,10 +240,19 @@ def covered_by_field(one: Any, syntax: str, row: PageRow) -> Iterator[str]:
         if one.has_default_value:
             yield f"default {'absent' if not row.example else 'set'}"
     if one.enum_type is not None:
-        numbers = any(part.lstrip("-").isdigit() for part in json.loads(row.holds[0]) or ()) if row.holds[0][0] in '["' else False
+        numbers = (
+            any(part.lstrip("-").isdigit() for part in json.loads(row.holds[0]) or ())
+            if row.holds[0][0] in '["'
+            else False
+        )
         unknown = numbers or json.loads(row.holds[0]) in ("77", "9", "-6")
         yield f"{closed} enum {'unknown' if unknown else 'known'}"
-        if any(value.number == other.number for value in one.enum_type.values for other in one.enum_type.values if value is not other):
+        if any(
+            value.number == other.number
+            for value in one.enum_type.values
+            for other in one.enum_type.values
+            if value is not other
+        ):
             yield "enum alias"
     if one.message_type is not None and not is_map(one):
         yield f"{syntax} {'delimited' if kind == F.TYPE_GROUP else 'message'}"
@@ -228,11 +276,25 @@ DEMANDED = {
     *(f"map key {kind}" for kind in MAP_KEYS),
     *(f"map value {kind}" for kind in ("scalar", "enum", "message")),
     *(f"{syntax} explicit {how}" for syntax in SYNTAXES for how in ("absent", "set")),
-    *("proto3 implicit absent", "proto3 implicit set", "2023 implicit absent", "proto2 required absent", "proto2 required set"),
+    *(
+        "proto3 implicit absent",
+        "proto3 implicit set",
+        "2023 implicit absent",
+        "proto2 required absent",
+        "proto2 required set",
+    ),
     *("2023 required absent", "default absent", "default set"),
     *(f"{syntax} repeated {how}" for syntax in SYNTAXES for how in ("packed", "unpacked")),
     *(f"{closed} enum {how}" for closed in ("open", "closed") for how in ("known", "unknown")),
-    *("enum alias", "oneof set", "oneof empty", "empty message", "proto2 delimited", "2023 delimited", "message"),
+    *(
+        "enum alias",
+        "oneof set",
+        "oneof empty",
+        "empty message",
+        "proto2 delimited",
+        "2023 delimited",
+        "message",
+    ),
     *("proto2 extension", "2023 extension", "renamed", "name but for case", "name reserved in engines"),
     *(f"name {name}" for name in ("__raw__", "__prefix__", "__err__", "__unrecognized__")),
     *(f"recursion {depth} message" for depth in (0, 1, 2)),
@@ -249,7 +311,10 @@ def test_everything_is_on_the_page(compiled: bytes) -> None:
 
 def test_a_row_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    good = "<!-- rows syntax=proto3 -->\n\n| declaration | column | example | holds | raw |\n|---|---|---|---|---|\n"
+    good = (
+        "<!-- rows syntax=proto3 -->\n\n| declaration | column | example | holds | raw "
+        "|\n|---|---|---|---|---|\n"
+    )
     row = "| `int32 a = 1;` | `a int` | `a: 1` | `1` | no |\n"
     page.write_text(good + row)
     assert len(page_rows(page)) == 1
@@ -270,5 +335,7 @@ def test_a_row_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 def test_the_page_has_no_other_tables_of_rows() -> None:
     """A table whose comment was lost would be read by people only."""
-    heads = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| declaration ")]
+    heads = [
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| declaration ")
+    ]
     assert len(heads) == len({row.table.number for row in ROWS})

@@ -1,4 +1,5 @@
-"""The state machine against an independent model: in 200 changes each column keeps one meaning, and breaking a rule is noticed."""
+"""The state machine against an independent model: in 200 changes each column keeps one meaning, and breaking
+a rule is noticed."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ def test_every_single_change_is_seen() -> None:
 
 def by_name(self: Any, place: Any, field: Any, columns: dict[int, Any]) -> Former | None:
     """What must not be: a field goes on in the column that has its name."""
-    same = [one for one in columns.values() if one["name"] == field.name and evolve.widened(one["type"], column_type(field)) is not None]
+    same = [
+        one
+        for one in columns.values()
+        if one["name"] == field.name and evolve.widened(one["type"], column_type(field)) is not None
+    ]
     return Former(same[0]["id"], field.name, field) if same else None
 
 
@@ -54,7 +59,9 @@ def any_type(self: Any, place: Any, field: Any, columns: dict[int, Any]) -> Form
 
 
 @pytest.mark.parametrize("broken", [by_name, any_type])
-def test_a_broken_rule_is_noticed(broken: Callable[..., Former | None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_noticed(
+    broken: Callable[..., Former | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evolve.SideEvolution, "_former", broken)
     if broken is any_type:
         fitting = evolve.widened

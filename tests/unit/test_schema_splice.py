@@ -23,7 +23,9 @@ def test_any_cut_is_put_together(seed: int, scattered: bool) -> None:
     count = rng.randrange(1, 200)
     values: Any = pa.array([[{"a": number}] for number in range(count)])
     owner = np.array([rng.randrange(3) if scattered else row * 3 // count for row in range(count)])
-    parts = [(np.flatnonzero(owner == part), picked(values, np.flatnonzero(owner == part))) for part in range(3)]
+    parts = [
+        (np.flatnonzero(owner == part), picked(values, np.flatnonzero(owner == part))) for part in range(3)
+    ]
     assert spliced(parts).equals(values)
     rows = np.flatnonzero(owner == 1)
     others: Any = pa.array([[{"a": -number}] for number in rows.tolist()], values.type)

@@ -14,7 +14,14 @@ from archiver.ledger.formats import format_of
 from archiver.proto import control_log_pb2
 from archiver.runtime.errors import ConfigInvalid, Corrupted
 from archiver.schema.codec import RecordCodec
-from archiver.schema.evolution.state import Decision, TopicSchema, arrow_schema, bounded_columns, column_tree, decide
+from archiver.schema.evolution.state import (
+    Decision,
+    TopicSchema,
+    arrow_schema,
+    bounded_columns,
+    column_tree,
+    decide,
+)
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from tests.support.schema.protos import F, descriptor_set, field, order_file, source
 
@@ -49,12 +56,16 @@ def test_the_same_source_keeps_the_same_object() -> None:
     [
         lambda file: setattr(file, "name", "moved/shop.proto"),
         lambda file: file.options.__setattr__("java_package", "com.shop"),
-        lambda file: file.message_type.add(name="Unrelated").field.add(name="x", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL),
+        lambda file: file.message_type.add(name="Unrelated").field.add(
+            name="x", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL
+        ),
         lambda file: order_of(file).reserved_range.add(start=50, end=60),
         lambda file: setattr(field_of(file, "customer").options, "deprecated", True),
         lambda file: setattr(field_of(file, "customer"), "json_name", "who"),
         lambda file: setattr(order_of(file).oneof_decl[0], "name", "paid_by"),
-        lambda file: order_of(file).field.sort(key=lambda one: -one.number if not one.HasField("oneof_index") else 0),
+        lambda file: order_of(file).field.sort(
+            key=lambda one: -one.number if not one.HasField("oneof_index") else 0
+        ),
     ],
 )
 def test_what_does_not_reach_columns_changes_nothing(change: Any) -> None:
@@ -89,18 +100,65 @@ def test_a_renamed_nested_type_changes_nothing() -> None:
     ("change", "what", "field_name", "column"),
     [
         (lambda file: field(order_of(file), "extra", 30, F.TYPE_INT32), "added", "extra", "value.extra"),
-        (lambda file: order_of(file).field.remove(field_of(file, "payload")), "dropped", "payload", "value.payload"),
-        (lambda file: setattr(field_of(file, "customer"), "name", "buyer"), "renamed", "buyer", "value.buyer"),
-        (lambda file: setattr(field_of(file, "customer"), "type", F.TYPE_BYTES), "new_column", "customer", "value.customer_v2"),
-        (lambda file: setattr(field_of(file, "customer"), "label", F.LABEL_REPEATED), "new_column", "customer", "value.customer_v2"),
-        (lambda file: setattr(field_of(file, "scores").options, "packed", False), "unchanged_column", "scores", "value.scores"),
-        (lambda file: file.enum_type[0].value.add(name="LOST", number=9), "unchanged_column", "status", "value.status"),
-        (lambda file: setattr(file.enum_type[0].value[1], "name", "FRESH"), "unchanged_column", "status", "value.status"),
-        (lambda file: field(file.message_type[0], "colour", 9, F.TYPE_STRING), "added", "lines.colour", "value.lines.colour"),
-        (lambda file: setattr(order_of(file).nested_type[0].field[0], "type", F.TYPE_INT32), "new_column", "labels", "value.labels_v2"),
+        (
+            lambda file: order_of(file).field.remove(field_of(file, "payload")),
+            "dropped",
+            "payload",
+            "value.payload",
+        ),
+        (
+            lambda file: setattr(field_of(file, "customer"), "name", "buyer"),
+            "renamed",
+            "buyer",
+            "value.buyer",
+        ),
+        (
+            lambda file: setattr(field_of(file, "customer"), "type", F.TYPE_BYTES),
+            "new_column",
+            "customer",
+            "value.customer_v2",
+        ),
+        (
+            lambda file: setattr(field_of(file, "customer"), "label", F.LABEL_REPEATED),
+            "new_column",
+            "customer",
+            "value.customer_v2",
+        ),
+        (
+            lambda file: setattr(field_of(file, "scores").options, "packed", False),
+            "unchanged_column",
+            "scores",
+            "value.scores",
+        ),
+        (
+            lambda file: file.enum_type[0].value.add(name="LOST", number=9),
+            "unchanged_column",
+            "status",
+            "value.status",
+        ),
+        (
+            lambda file: setattr(file.enum_type[0].value[1], "name", "FRESH"),
+            "unchanged_column",
+            "status",
+            "value.status",
+        ),
+        (
+            lambda file: field(file.message_type[0], "colour", 9, F.TYPE_STRING),
+            "added",
+            "lines.colour",
+            "value.lines.colour",
+        ),
+        (
+            lambda file: setattr(order_of(file).nested_type[0].field[0], "type", F.TYPE_INT32),
+            "new_column",
+            "labels",
+            "value.labels_v2",
+        ),
     ],
 )
-def test_a_difference_makes_one_change_and_the_next_version(change: Any, what: str, field_name: str, column: str) -> None:
+def test_a_difference_makes_one_change_and_the_next_version(
+    change: Any, what: str, field_name: str, column: str
+) -> None:
     known = decide("t", (), None, ORDER).schema
     decision = decide("orders", (known,), None, changed(change))
     assert decision.schema.version == 2
@@ -114,7 +172,12 @@ def test_presence_is_a_difference_without_another_column() -> None:
     known = decide("t", (), None, plain).schema
     decision = decide("t", (known,), None, optional)
     (one,) = decision.changes
-    assert (one.what, one.was, one.now, one.compatible) == ("unchanged_column", "no presence", "presence", True)
+    assert (one.what, one.was, one.now, one.compatible) == (
+        "unchanged_column",
+        "no presence",
+        "presence",
+        True,
+    )
     assert (decision.schema.version, decision.schema.iceberg_json) == (2, known.iceberg_json)
 
 
@@ -128,7 +191,9 @@ def test_another_message_with_the_same_fields_is_the_next_version_with_the_same_
             one.type_name = one.type_name.replace(".shop.Order.", ".shop.Sale.")
     other = source(file, "Sale")
     decision = decide("t", (known,), None, other)
-    assert [(one.what, one.was, one.now) for one in decision.changes] == [("message", "shop.Order", "shop.Sale")]
+    assert [(one.what, one.was, one.now) for one in decision.changes] == [
+        ("message", "shop.Order", "shop.Sale")
+    ]
     assert (decision.schema.version, decision.schema.iceberg_json) == (2, known.iceberg_json)
     assert decision.schema.value is not None and decision.schema.value.message == "shop.Sale"
 
@@ -137,7 +202,9 @@ def test_registry_ids_are_the_next_version_with_the_same_columns() -> None:
     known = decide("t", (), None, ORDER).schema
     enveloped = replace(ORDER, envelope=Envelope(((7, (0,)), (9, (1, 2)))))
     second = decide("t", (known,), None, enveloped)
-    assert [(one.what, one.was, one.now) for one in second.changes] == [("envelope", "no envelope", "ids 7, 9")]
+    assert [(one.what, one.was, one.now) for one in second.changes] == [
+        ("envelope", "no envelope", "ids 7, 9")
+    ]
     assert (second.schema.version, second.schema.iceberg_json) == (2, known.iceberg_json)
     third = decide("t", (known, second.schema), None, replace(ORDER, envelope=Envelope(((7, (0,)),))))
     assert third.schema.version == 3
@@ -148,7 +215,9 @@ def test_registry_ids_are_the_next_version_with_the_same_columns() -> None:
 def test_a_first_version_tells_its_columns() -> None:
     decision = decide("t", (), ORDER, ORDER)
     assert {one.what for one in decision.changes} == {"added"}
-    assert [one.path for one in decision.changes if one.side == "key"] == [one.path for one in decision.changes if one.side == "value"]
+    assert [one.path for one in decision.changes if one.side == "key"] == [
+        one.path for one in decision.changes if one.side == "value"
+    ]
     first = decision.changes[0]
     assert (first.path, first.field, first.column, first.now) == ("1", "id", "key.id", "decimal(20,0)")
 
@@ -162,7 +231,10 @@ NAMES = (("customer", "buyer"), ("lines.sku", "article"))
 RICH = replace(ORDER, recursion_depth=0, columns=NAMES, envelope=Envelope(((1, ()), (300, (2, 0)))))
 
 
-@pytest.mark.parametrize(("key", "value"), [(None, None), (ORDER, None), (None, ORDER), (ORDER, ORDER), (RICH, ORDER), (None, RICH)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(None, None), (ORDER, None), (None, ORDER), (ORDER, ORDER), (RICH, ORDER), (None, RICH)],
+)
 def test_entries_keep_everything(key: Source | None, value: Source | None) -> None:
     schema = decide("t", (), key, value).schema
     entry = control_log_pb2.SchemaChanged.FromString(schema.to_entry(TOPIC_ID).SerializeToString())
@@ -189,14 +261,22 @@ def test_rebuilding_refuses_what_this_version_never_wrote() -> None:
         [row] = column.to_pylist()
         return pa.array([{**row, name: item}], column.type)
 
-    assert codec.rebuild(key, altered("__prefix__", b"\x00\x00\x00\x00\x07"))[1].to_pylist() == [b"\x00\x00\x00\x00\x07\x18\x02"]
+    assert codec.rebuild(key, altered("__prefix__", b"\x00\x00\x00\x00\x07"))[1].to_pylist() == [
+        b"\x00\x00\x00\x00\x07\x18\x02"
+    ]
     for wrong in ("GREEN", "9999999999", ""):
         with pytest.raises(Corrupted, match="never wrote"):
             codec.rebuild(key, altered("status", wrong))
     with pytest.raises(Corrupted, match="no __raw__"):
         codec.rebuild(pa.array([{"x": 1}]), value)
     with pytest.raises(Corrupted, match="no field customer"):
-        codec.rebuild(key, pa.array([{"__raw__": None, "id": 1}], pa.struct([("__raw__", pa.binary()), ("id", pa.decimal128(20, 0))])))
+        codec.rebuild(
+            key,
+            pa.array(
+                [{"__raw__": None, "id": 1}],
+                pa.struct([("__raw__", pa.binary()), ("id", pa.decimal128(20, 0))]),
+            ),
+        )
     with pytest.raises(Corrupted, match="without __raw__"):
         codec.rebuild(pa.array([{"__raw__": None}], pa.struct([("__raw__", pa.binary())])), value)
 
@@ -225,7 +305,9 @@ def test_archives_have_the_columns_that_the_message_has_now() -> None:
 
     without = changed(change)
     second = decide("t", (first,), None, without).schema
-    before, after = ({one.name for one in arrow_schema(schema).field("value").type} for schema in (first, second))
+    before, after = (
+        {one.name for one in arrow_schema(schema).field("value").type} for schema in (first, second)
+    )
     assert before - after == {"customer", "lines"}
     assert "value.customer" not in {one.dotted for one in bounded_columns(second)}
     assert {one["name"] for one in second.schema()["fields"][1]["type"]["fields"]} == before

@@ -40,7 +40,9 @@ def highest(table: str) -> int:
 
 
 def fit(history: tuple[TopicSchema, ...], table: str, written: int, last_column_id: int | None = None) -> Fit:
-    return fit_table(history[-1], history, table, highest(table) if last_column_id is None else last_column_id, written)
+    return fit_table(
+        history[-1], history, table, highest(table) if last_column_id is None else last_column_id, written
+    )
 
 
 def changed(schema: TopicSchema, change: Callable[[Any], object]) -> str:
@@ -69,11 +71,16 @@ def test_a_catalog_that_keeps_our_ids_changes_nothing() -> None:
 def test_a_catalog_that_gives_other_ids_is_followed_everywhere() -> None:
     schema = decide("t", (), ORDER, ORDER).schema
     numbers = iter(range(1001, 5000))
-    table = assign_fresh_schema_ids(Schema.model_validate_json(schema.iceberg_json), lambda: next(numbers)).model_dump_json()
+    table = assign_fresh_schema_ids(
+        Schema.model_validate_json(schema.iceberg_json), lambda: next(numbers)
+    ).model_dump_json()
     found = fit_table(schema, (), table, highest(table), 0)
     adopted = found.schema
     assert (adopted.version, found.lacking) == (schema.version, None)
-    assert Schema.model_validate_json(adopted.iceberg_json).as_struct() == Schema.model_validate_json(table).as_struct()
+    assert (
+        Schema.model_validate_json(adopted.iceberg_json).as_struct()
+        == Schema.model_validate_json(table).as_struct()
+    )
     assert adopted.value is not None and schema.value is not None
     assert {path: number + 1000 for path, number in schema.value.field_ids.items()} == adopted.value.field_ids
     assert b"1001" in (arrow_schema(adopted).field("key").metadata or {}).values()
@@ -90,12 +97,20 @@ def test_a_catalog_may_even_mix_our_ids_up() -> None:
 
     found = fit((schema,), changed(schema, swap), 0)
     assert found.lacking is None
-    assert {one["name"]: one["id"] for one in value(found.schema.schema())}["a"] == column(schema.schema(), "b")["id"]
+    assert {one["name"]: one["id"] for one in value(found.schema.schema())}["a"] == column(
+        schema.schema(), "b"
+    )["id"]
 
 
 def test_a_recorded_version_with_other_ids_stands_for_the_one_before_it() -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_STRING)))
-    other = fit((first, second), changed(first, lambda table: value(table).append(mine(column(second.schema(), "b")["id"]))), 1).schema
+    first, second = versions(
+        shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_STRING))
+    )
+    other = fit(
+        (first, second),
+        changed(first, lambda table: value(table).append(mine(column(second.schema(), "b")["id"]))),
+        1,
+    ).schema
     third = TopicSchema(3, other.iceberg_json, other.key, other.value)
     history = (first, second, third)
     assert highest_id(history) == column(third.schema(), "b")["id"] > column(second.schema(), "b")["id"]
@@ -110,10 +125,20 @@ def test_an_id_that_was_given_up_is_not_given_again() -> None:
     one, two = shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_STRING))
     (first,) = versions(one)
     second = decide("t", (first,), None, two, ids_above=500).schema
-    other = fit((first, second), changed(first, lambda table: value(table).append(column(second.schema(), "b") | {"id": 77})), 1).schema
+    other = fit(
+        (first, second),
+        changed(first, lambda table: value(table).append(column(second.schema(), "b") | {"id": 77})),
+        1,
+    ).schema
     history = (first, second, TopicSchema(3, other.iceberg_json, other.key, other.value))
-    assert (column(second.schema(), "b")["id"], column(other.schema(), "b")["id"], highest_id(history)) == (501, 77, 501)
-    more = decide("t", history, None, shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_STRING), ("c", 3, F.TYPE_STRING))).schema
+    assert (column(second.schema(), "b")["id"], column(other.schema(), "b")["id"], highest_id(history)) == (
+        501,
+        77,
+        501,
+    )
+    more = decide(
+        "t", history, None, shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_STRING), ("c", 3, F.TYPE_STRING))
+    ).schema
     assert column(more.schema(), "c")["id"] == 502
 
 
@@ -133,7 +158,9 @@ def test_ids_of_all_former_versions_follow_a_catalog_that_mixes_them_up() -> Non
 
 
 def test_what_is_missing_is_added_behind_what_others_have_added() -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32)))
+    first, second = versions(
+        shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32))
+    )
     extra = mine(8_000)
     table = changed(first, lambda one: value(one).append(extra))
     found = fit((first, second), table, 1, last_column_id=5)
@@ -160,22 +187,33 @@ def test_names_and_types_follow_ours_by_id() -> None:
 
 
 def test_a_column_that_somebody_renamed_keeps_that_name() -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_INT32)), shop(("a", 1, F.TYPE_INT32), ("b", 2, F.TYPE_INT32)))
+    first, second = versions(
+        shop(("a", 1, F.TYPE_INT32)), shop(("a", 1, F.TYPE_INT32), ("b", 2, F.TYPE_INT32))
+    )
     table = changed(first, lambda one: column(one, "a").update(name="theirs"))
     found = fit((first, second), table, 1)
     assert found.lacking is not None
-    assert [one["name"] for one in value(json.loads(found.lacking))][-3:] == ["theirs", "__unrecognized__", "b"]
+    assert [one["name"] for one in value(json.loads(found.lacking))][-3:] == [
+        "theirs",
+        "__unrecognized__",
+        "b",
+    ]
 
 
 def test_an_id_that_a_foreign_column_took_is_given_up() -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32)))
+    first, second = versions(
+        shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32))
+    )
     taken = column(second.schema(), "b")["id"]
     table = changed(first, lambda one: value(one).append(mine(taken)))
     found = fit((first, second), table, 1)
     assert found.schema is not second and found.lacking is not None
     assert column(found.schema.schema(), "b")["id"] == taken + 1
     assert found.schema.value is not None and found.schema.value.field_ids["2"] == taken + 1
-    assert [(one["id"], one["name"]) for one in value(json.loads(found.lacking))][-2:] == [(taken, "mine"), (taken + 1, "b")]
+    assert [(one["id"], one["name"]) for one in value(json.loads(found.lacking))][-2:] == [
+        (taken, "mine"),
+        (taken + 1, "b"),
+    ]
 
 
 def test_ids_inside_a_new_column_are_given_up_together() -> None:
@@ -196,7 +234,9 @@ def test_ids_inside_a_new_column_are_given_up_together() -> None:
 
 
 def test_a_column_that_the_catalog_numbered_otherwise_is_found_by_name() -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32)))
+    first, second = versions(
+        shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32))
+    )
     table = changed(second, lambda one: column(one, "b").update(id=77))
     found = fit((first, second), table, 1)
     assert found.lacking is None
@@ -213,9 +253,18 @@ def test_a_column_that_the_catalog_numbered_otherwise_is_found_by_name() -> None
         (lambda table: table["fields"].pop(1), "no column value "),
         (lambda table: value(table).pop(3), "no column value.id "),
         (lambda table: column(table, "customer").update(id=500), "no column value.customer "),
-        (lambda table: column(table, "customer").update(type="long"), "column value.customer of the table has type long"),
-        (lambda table: column(table, "address").update(type="string"), "column value.address of the table has type string"),
-        (lambda table: column(table, "customer").update(type={"type": "struct", "fields": []}), "has type struct"),
+        (
+            lambda table: column(table, "customer").update(type="long"),
+            "column value.customer of the table has type long",
+        ),
+        (
+            lambda table: column(table, "address").update(type="string"),
+            "column value.address of the table has type string",
+        ),
+        (
+            lambda table: column(table, "customer").update(type={"type": "struct", "fields": []}),
+            "has type struct",
+        ),
         (lambda table: column(table, "lines")["type"].update({"element-id": 600}), "has another element"),
     ],
 )
@@ -228,7 +277,10 @@ def test_a_table_that_lost_what_archives_were_written_with_halts(change: Any, wh
 @pytest.mark.parametrize("name", ["headers", "kafka"])
 def test_required_columns_are_never_added(name: str) -> None:
     history = versions(ORDER)
-    table = changed(history[0], lambda one: one.update(fields=[column for column in one["fields"] if column["name"] != name]))
+    table = changed(
+        history[0],
+        lambda one: one.update(fields=[column for column in one["fields"] if column["name"] != name]),
+    )
     with pytest.raises(Halt, match=f"no column {name}"):
         fit(history, table, 0)
 
@@ -246,7 +298,9 @@ def test_a_name_that_one_column_gives_to_another_finds_neither(written: int) -> 
 
 
 def test_a_name_that_somebody_gave_to_a_column_of_ours_halts() -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_INT32)), shop(("a", 1, F.TYPE_INT32), ("b", 2, F.TYPE_INT32)))
+    first, second = versions(
+        shop(("a", 1, F.TYPE_INT32)), shop(("a", 1, F.TYPE_INT32), ("b", 2, F.TYPE_INT32))
+    )
     table = changed(first, lambda one: column(one, "a").update(name="b"))
     with pytest.raises(Halt, match=r"column value\.b of the table \(field id 9\) has a name"):
         fit((first, second), table, 1)
@@ -254,7 +308,9 @@ def test_a_name_that_somebody_gave_to_a_column_of_ours_halts() -> None:
 
 @pytest.mark.parametrize("theirs", ["b", "B"])
 def test_a_foreign_column_with_a_name_that_we_need_halts(theirs: str) -> None:
-    first, second = versions(shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32)))
+    first, second = versions(
+        shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_INT32))
+    )
     table = changed(first, lambda one: value(one).append(mine(900, theirs)))
     with pytest.raises(Halt, match=rf"column value.{theirs}.*(field id 900|has type string)"):
         fit((first, second), table, 1)
@@ -262,5 +318,8 @@ def test_a_foreign_column_with_a_name_that_we_need_halts(theirs: str) -> None:
 
 def test_other_columns_of_the_table_are_left_alone() -> None:
     history = versions(ORDER)
-    table = changed(history[0], lambda one: one["fields"].append({"id": 999, "name": "mine", "required": False, "type": "string"}))
+    table = changed(
+        history[0],
+        lambda one: one["fields"].append({"id": 999, "name": "mine", "required": False, "type": "string"}),
+    )
     assert fit(history, table, 1) == Fit(history[0], None)

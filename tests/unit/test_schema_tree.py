@@ -1,4 +1,5 @@
-"""Trees of everything Protobuf has: kinds, presence, packing, groups, extensions, recursion, well-known types."""
+"""Trees of everything Protobuf has: kinds, presence, packing, groups, extensions, recursion, well-known
+types."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def tree_of(file: descriptor_pb2.FileDescriptorProto, message: str, depth: int =
     return source_tree(Source(f"{file.package}.{message}", descriptor_set(file), depth))
 
 
-def fields_of(file: descriptor_pb2.FileDescriptorProto, message: str, depth: int = 2) -> Mapping[str, FieldTree]:
+def fields_of(
+    file: descriptor_pb2.FileDescriptorProto, message: str, depth: int = 2
+) -> Mapping[str, FieldTree]:
     return {one.name: one for one in tree_of(file, message, depth).fields}
 
 
@@ -74,7 +77,9 @@ def test_features_decide_in_editions(edition: Any) -> None:
     field(message, "present", 2, F.TYPE_INT32).options.features.field_presence = Features.EXPLICIT
     field(message, "required", 3, F.TYPE_INT32).options.features.field_presence = Features.LEGACY_REQUIRED
     field(message, "loose", 4, F.TYPE_INT32, repeated=True)
-    field(message, "packed", 5, F.TYPE_INT32, repeated=True).options.features.repeated_field_encoding = Features.PACKED
+    field(
+        message, "packed", 5, F.TYPE_INT32, repeated=True
+    ).options.features.repeated_field_encoding = Features.PACKED
     fields = fields_of(file, "M")
     assert [fields[name].presence for name in ("plain", "present", "required")] == [False, True, True]
     assert [fields[name].packed for name in ("loose", "packed")] == [False, True]
@@ -103,7 +108,9 @@ def test_groups_and_delimited_fields() -> None:
     new = file.message_type.add(name="New")
     field(new, "inner", 1, F.TYPE_MESSAGE, type_name=".shop.Inner")
     field(new, "at", 2, F.TYPE_MESSAGE, type_name=TIMESTAMP)
-    field(new, "behind", 3, F.TYPE_MESSAGE, type_name=".shop.Inner").options.features.message_encoding = Features.LENGTH_PREFIXED
+    field(
+        new, "behind", 3, F.TYPE_MESSAGE, type_name=".shop.Inner"
+    ).options.features.message_encoding = Features.LENGTH_PREFIXED
     map_field(new, "shop.New", "by_name", 4, F.TYPE_STRING, F.TYPE_MESSAGE, ".shop.Inner")
     assert {name: one.delimited for name, one in fields_of(file, "New").items()} == {
         "inner": True,
@@ -169,7 +176,9 @@ def test_messages_that_contain_one_another() -> None:
 def test_a_group_beyond_the_depth_is_left_out() -> None:
     file = edition_file()
     node = file.message_type.add(name="Node")
-    field(node, "below", 1, F.TYPE_MESSAGE, type_name=".shop.Node").options.features.message_encoding = Features.DELIMITED
+    field(
+        node, "below", 1, F.TYPE_MESSAGE, type_name=".shop.Node"
+    ).options.features.message_encoding = Features.DELIMITED
     field(node, "x", 2, F.TYPE_INT32)
     [below, _] = tree_of(file, "Node", 1).fields
     assert below.message is not None and [one.name for one in below.message.fields] == ["x"]
@@ -206,14 +215,34 @@ def test_well_known_types() -> None:
     }
     assert all(one.presence is (one.shape is Shape.SINGLE) for one in fields.values())
     json = {name: one.json for name, one in fields.items() if one.json}
-    assert json == {"object": "struct", "anything": "value", "array": "list", "anythings": "value", "object_by_id": "struct"}
+    assert json == {
+        "object": "struct",
+        "anything": "value",
+        "array": "list",
+        "anythings": "value",
+        "object_by_id": "struct",
+    }
     assert all(fields[name].kind is Kind.STRING for name in json)
-    plain = {name: [each.name for each in one.message.fields] for name, one in fields.items() if one.message is not None}
-    assert plain == {"wait": ["seconds", "nanos"], "any": ["type_url", "value"], "mask": ["paths"], "nothing": []}
+    plain = {
+        name: [each.name for each in one.message.fields]
+        for name, one in fields.items()
+        if one.message is not None
+    }
+    assert plain == {
+        "wait": ["seconds", "nanos"],
+        "any": ["type_url", "value"],
+        "mask": ["paths"],
+        "nothing": [],
+    }
 
 
 def test_a_false_well_known_type_is_an_ordinary_message() -> None:
-    for name, number_one in (("Timestamp", F.TYPE_STRING), ("Int32Value", F.TYPE_INT64), ("Struct", F.TYPE_STRING), ("Value", F.TYPE_BOOL)):
+    for name, number_one in (
+        ("Timestamp", F.TYPE_STRING),
+        ("Int32Value", F.TYPE_INT64),
+        ("Struct", F.TYPE_STRING),
+        ("Value", F.TYPE_BOOL),
+    ):
         false = file_of("google/protobuf/false.proto", "google.protobuf")
         del false.dependency[:]
         field(false.message_type.add(name=name), "own", 1, number_one)
@@ -224,7 +253,10 @@ def test_a_false_well_known_type_is_an_ordinary_message() -> None:
         assert one.message is not None and [each.name for each in one.message.fields] == ["own"], name
 
 
-@pytest.mark.parametrize("message", [struct_pb2.Struct, struct_pb2.Value, duration_pb2.Duration, empty_pb2.Empty, wrappers_pb2.BoolValue])
+@pytest.mark.parametrize(
+    "message",
+    [struct_pb2.Struct, struct_pb2.Value, duration_pb2.Duration, empty_pb2.Empty, wrappers_pb2.BoolValue],
+)
 def test_a_well_known_type_as_the_topics_message_has_its_own_fields(message: Any) -> None:
     home = descriptor_pb2.FileDescriptorProto()
     message.DESCRIPTOR.file.CopyToProto(home)

@@ -1,4 +1,5 @@
-"""Unknown fields: found on the wire, learned by the fast engine, kept byte for byte; the judge's columns in every case."""
+"""Unknown fields: found on the wire, learned by the fast engine, kept byte for byte; the judge's columns in
+every case."""
 
 from __future__ import annotations
 
@@ -18,7 +19,19 @@ from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.ptars_engine import PtarsEngine
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, Kind, MessageTree, Shape
 from archiver.schema.protobuf.unknown_fields import EXTRAS_MAX, Extra, Path, Scanner, extended, learned
-from tests.support.schema.protos import F, field, file_of, fill, map_field, message_class, mutated, order_file, orders, random_file, source
+from tests.support.schema.protos import (
+    F,
+    field,
+    file_of,
+    fill,
+    map_field,
+    message_class,
+    mutated,
+    order_file,
+    orders,
+    random_file,
+    source,
+)
 
 ORDER = source(order_file(), "Order")
 Found = dict[tuple[Path, int], Extra]
@@ -71,7 +84,9 @@ def columns(engine: EngineName, one: Source, items: Sequence[bytes | None]) -> l
 
 
 def text(value: Any) -> str:
-    return repr({**value, RAW: None} if value is not None and "nan" in repr(value) and value[ERR] is None else value)
+    return repr(
+        {**value, RAW: None} if value is not None and "nan" in repr(value) and value[ERR] is None else value
+    )
 
 
 class TestScanner:
@@ -86,7 +101,10 @@ class TestScanner:
             (b"\x08\x01\x12\x01a", {}),
             (b"\xa0\x3f\x07", {((), 1012): Extra(0, False)}),
             (b"\xa0\x3f\x07\xa0\x3f\x08", {((), 1012): Extra(0, True)}),
-            (raw_field(500, 1, b"12345678") + raw_field(501, 5, b"1234"), {((), 500): Extra(1, False), ((), 501): Extra(5, False)}),
+            (
+                raw_field(500, 1, b"12345678") + raw_field(501, 5, b"1234"),
+                {((), 500): Extra(1, False), ((), 501): Extra(5, False)},
+            ),
             (raw_field(5, 2, raw_field(7, 2, b"x")), {((5,), 7): Extra(2, False)}),
             (raw_field(6, 2, raw_field(9, 0, b"\1")) * 2, {((6,), 9): Extra(0, False)}),
             (raw_field(500, 3, raw_field(600, 0, b"\1") + varint(500 << 3 | 4)), {}),
@@ -130,8 +148,12 @@ class TestScanner:
         field(inner, "x", 1, F.TYPE_INT32)
         outer = file.message_type.add(name="Outer")
         map_field(outer, "shop.Outer", "by_name", 1, F.TYPE_STRING, F.TYPE_MESSAGE, ".shop.Inner")
-        payload = raw_field(1, 2, raw_field(1, 2, b"k") + raw_field(2, 2, b"\x20\x05") + raw_field(3, 0, b"\1"))
-        assert Scanner(source_tree(source(file, "Outer"))).unknown_fields(payload) == {((1,), 4): Extra(0, False)}
+        payload = raw_field(
+            1, 2, raw_field(1, 2, b"k") + raw_field(2, 2, b"\x20\x05") + raw_field(3, 0, b"\1")
+        )
+        assert Scanner(source_tree(source(file, "Outer"))).unknown_fields(payload) == {
+            ((1,), 4): Extra(0, False)
+        }
 
     @pytest.mark.parametrize("seed", range(10))
     def test_agrees_with_protobuf_at_the_top(self, seed: int) -> None:
@@ -146,7 +168,9 @@ class TestScanner:
             seen = [(one.field_number, one.wire_type) for one in theirs if one.wire_type != 3]
             found = scanner.unknown_fields(payload)
             assert found is not None
-            assert {(number, extra.wire) for (path, number), extra in found.items() if path == ()} <= set(seen)
+            assert {(number, extra.wire) for (path, number), extra in found.items() if path == ()} <= set(
+                seen
+            )
             assert {number for path, number in found if path == ()} == {number for number, _ in seen}
 
 
@@ -155,7 +179,9 @@ class TestLearning:
 
     def test_what_few_records_have_is_left_alone(self) -> None:
         often, twice, once = ([((), number)] for number in (100, 200, 300))
-        samples: list[Found] = [dict.fromkeys(where, Extra(0, False)) for where in [often] * 40 + [twice] * 2 + [once]]
+        samples: list[Found] = [
+            dict.fromkeys(where, Extra(0, False)) for where in [often] * 40 + [twice] * 2 + [once]
+        ]
         assert learned({}, samples) == {((), 100): Extra(0, False)}
         assert learned({}, samples[40:]) == {((), 200): Extra(0, False)}
 
@@ -182,7 +208,12 @@ class TestLearning:
         assert (more.kind, more.shape, more.unknown, more.packed) == (Kind.BYTES, Shape.REPEATED, True, False)
         address = found.by_number()[5].message
         assert isinstance(address, MessageTree)
-        assert [(one.number, one.kind, one.presence, one.unknown) for one in address.fields][-1] == (9, Kind.UINT64, True, True)
+        assert [(one.number, one.kind, one.presence, one.unknown) for one in address.fields][-1] == (
+            9,
+            Kind.UINT64,
+            True,
+            True,
+        )
         assert extended(tree, {}) is tree
 
 
@@ -221,12 +252,16 @@ class TestEngine:
         payloads: Any = pa.array(items, pa.binary())
         found = fast.decode(payloads)
         assert found.settled is not None
-        assert [row for row, settled in enumerate(found.settled) if settled] == list(found.errors) == list(bad)
+        assert (
+            [row for row, settled in enumerate(found.settled) if settled] == list(found.errors) == list(bad)
+        )
         assert found.errors == judge.decode(payloads).errors
 
     def test_a_few_large_records_are_learned_from(self) -> None:
         fast, judge = engines(ORDER)
-        payloads: Any = pa.array([raw_field(2, 2, b"x" * 20_000) + b"\xa0\x3f\x07" for _ in range(20)], pa.binary())
+        payloads: Any = pa.array(
+            [raw_field(2, 2, b"x" * 20_000) + b"\xa0\x3f\x07" for _ in range(20)], pa.binary()
+        )
         fast.decode(payloads)
         fast.revise(payloads)
         found = fast.decode(payloads)
@@ -269,8 +304,15 @@ class TestEngine:
         map_field(outer, "shop.Outer", "by_name", 3, F.TYPE_STRING, F.TYPE_MESSAGE, ".shop.Inner")
         more = raw_field(7, 0, b"\1") + raw_field(7, 0, b"\2") + raw_field(8, 2, b"x")
         part = b"\x08\x01\x08\x02" + more
-        parts = (raw_field(1, 2, part), raw_field(2, 2, part) * 2, raw_field(3, 2, b"\x0a\x01k" + raw_field(2, 2, part)))
-        items = [b"".join(one for bit, one in enumerate(parts) if number >> bit & 1) + more for number in range(200)]
+        parts = (
+            raw_field(1, 2, part),
+            raw_field(2, 2, part) * 2,
+            raw_field(3, 2, b"\x0a\x01k" + raw_field(2, 2, part)),
+        )
+        items = [
+            b"".join(one for bit, one in enumerate(parts) if number >> bit & 1) + more
+            for number in range(200)
+        ]
         fast, judge = engines(source(file, "Outer"))
         payloads: Any = pa.array(items, pa.binary())
         fast.decode(payloads)
@@ -278,7 +320,10 @@ class TestEngine:
         found = fast.decode(payloads).columns
         assert found.equals(judge.decode(payloads).columns)
         assert fast.encode(found).equals(payloads)
-        stamps: Any = pa.array([one + raw_field(1, 2, raw_field(2, 2, b"\x10\x01")) for one in items if one[:1] != b"\x0a"], pa.binary())
+        stamps: Any = pa.array(
+            [one + raw_field(1, 2, raw_field(2, 2, b"\x10\x01")) for one in items if one[:1] != b"\x0a"],
+            pa.binary(),
+        )
         fast.decode(stamps)
         assert fast.revise(stamps).columns.equals(judge.decode(stamps).columns)
 
@@ -391,7 +436,12 @@ def test_columns_of_the_former_version_without_unknown_fields_are_rebuilt() -> N
     values: Any = pa.array(orders(50, 8), pa.binary())
     key, column = codec.encode_columns(values, values)
     found: Any = column
-    assert found.field(UNRECOGNIZED).null_count == found.field(PREFIX).null_count == found.field(RAW).null_count == 50
+    assert (
+        found.field(UNRECOGNIZED).null_count
+        == found.field(PREFIX).null_count
+        == found.field(RAW).null_count
+        == 50
+    )
     assert pc.all(pc.equal(codec.rebuild(key, column)[1], values)).as_py()
 
 

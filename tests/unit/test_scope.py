@@ -15,7 +15,9 @@ def test_a_topic_or_some_of_its_partitions() -> None:
     assert parse_scope("orders:0-2") == ("orders", frozenset({0, 1, 2}))
 
 
-@pytest.mark.parametrize("text", ["orders:", "orders:x", "orders:3-", "orders:3-1", "orders:-1", "orders:1234567"])
+@pytest.mark.parametrize(
+    "text", ["orders:", "orders:x", "orders:3-", "orders:3-1", "orders:-1", "orders:1234567"]
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="orders"):
         parse_scope(text)

@@ -1,4 +1,5 @@
-"""Scratch folders: a process's own lives as long as it does, those of dead processes go, and nobody else's are touched."""
+"""Scratch folders: a process's own lives as long as it does, those of dead processes go, and nobody else's
+are touched."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ sys.stdin.read()
 
 def test_the_folder_of_a_killed_process_goes_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    with subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             folder = Path(process.stdout.readline().strip())

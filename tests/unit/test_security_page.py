@@ -16,7 +16,11 @@ HEADS = {"line", "client", "---"}
 
 def rows() -> list[list[str]]:
     """The cells of each row of the tables of lines."""
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in LINES.splitlines() if line.startswith("|")]
+    found = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in LINES.splitlines()
+        if line.startswith("|")
+    ]
     return [cells for cells in found if cells[0] not in HEADS]
 
 

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from intake.segments import HeldSegments, SegmentRef, Segments
 from tests.support.builders.segments import file_ref, segment
 
-PLACED = st.lists(st.tuples(st.integers(1, 2**31), st.integers(0, 2**40), st.integers(0, 5), st.integers(0, 2**50)), max_size=8)
+PLACED = st.lists(
+    st.tuples(st.integers(1, 2**31), st.integers(0, 2**40), st.integers(0, 5), st.integers(0, 2**50)),
+    max_size=8,
+)
 
 
 def made(lines: list[tuple[int, int, int, int]], start: int = 0) -> list[SegmentRef]:
@@ -32,7 +35,9 @@ def test_they_are_the_same_as_a_list(lines: list[tuple[int, int, int, int]], low
     found = Segments.of(listed)
     assert list(found) == listed
     assert (len(found), bool(found)) == (len(listed), bool(listed))
-    assert [found[place] for place in range(-len(listed), len(listed))] == [listed[place] for place in range(-len(listed), len(listed))]
+    assert [found[place] for place in range(-len(listed), len(listed))] == [
+        listed[place] for place in range(-len(listed), len(listed))
+    ]
     assert found[low:high] == listed[low:high]
     assert found.bases.tolist() == [one.base for one in listed]
     assert found.ends.tolist() == [one.end for one in listed]
@@ -53,7 +58,9 @@ def test_joined_they_follow_each_other(lines: list[list[tuple[int, int, int, int
 
 
 @given(lines=PLACED, places=st.lists(st.integers(0, 8), max_size=6).map(sorted), offset=st.integers(0, 2**34))
-def test_held_ones_grow_and_are_cut(lines: list[tuple[int, int, int, int]], places: list[int], offset: int) -> None:
+def test_held_ones_grow_and_are_cut(
+    lines: list[tuple[int, int, int, int]], places: list[int], offset: int
+) -> None:
     listed = made(lines)
     held = HeldSegments.of(listed[:3])
     early = held[:]
@@ -61,12 +68,17 @@ def test_held_ones_grow_and_are_cut(lines: list[tuple[int, int, int, int]], plac
         held.append(one)
     assert early == listed[:3], "what was taken out does not grow"
     assert (list(held), len(held), bool(held)) == (listed, len(listed), bool(listed))
-    assert [held[place] for place in range(-len(listed), len(listed))] == [listed[place] for place in range(-len(listed), len(listed))]
+    assert [held[place] for place in range(-len(listed), len(listed))] == [
+        listed[place] for place in range(-len(listed), len(listed))
+    ]
     assert [held.end_of(place) for place in range(len(listed))] == [one.end for one in listed]
     assert [one.log_index for one in held.files] == [one.file.log_index for one in listed]
     for low in range(len(listed) + 1):
         assert held.first_beyond(offset, low) == low + sum(one.end <= offset for one in listed[low:])
-    pairs = [(min(low, len(listed)), min(high, len(listed))) for low, high in zip(places[::2], places[1::2], strict=False)]
+    pairs = [
+        (min(low, len(listed)), min(high, len(listed)))
+        for low, high in zip(places[::2], places[1::2], strict=False)
+    ]
     left = held.parts(pairs)
     assert left == [one for low, high in pairs for one in listed[low:high]]
     assert left == HeldSegments.of(left)

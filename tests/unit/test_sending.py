@@ -150,7 +150,9 @@ def test_outcomes_as_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize("error", [NotFound("no such topic"), RecordRefused("too large"), InvalidInput("wrong")])
+@pytest.mark.parametrize(
+    "error", [NotFound("no such topic"), RecordRefused("too large"), InvalidInput("wrong")]
+)
 def test_a_refused_record_stops_nobody(error: Exception) -> None:
     writer = StubWriter()
     writer.errors[1] = error
@@ -163,10 +165,16 @@ def test_a_refused_record_stops_nobody(error: Exception) -> None:
 def test_no_room_ends_the_run_and_says_where() -> None:
     writer = StubWriter()
     writer.errors[2] = RetryLater("the queue is full")
-    with pytest.raises(RetryLater, match=r"stopped at line 3, which was not sent, nor anything behind it: the queue is full") as caught:
+    with pytest.raises(
+        RetryLater, match=r"stopped at line 3, which was not sent, nor anything behind it: the queue is full"
+    ) as caught:
         send(writer, inputs(9))
     told = told_by(caught.value)
-    assert [(sent.outcome, sent.refused) for sent in told] == [("ok", False), ("ok", False), ("failed", False)]
+    assert [(sent.outcome, sent.refused) for sent in told] == [
+        ("ok", False),
+        ("ok", False),
+        ("failed", False),
+    ]
     assert writer.closed == 1
 
 
@@ -185,10 +193,14 @@ def test_an_input_that_breaks_off_is_drained(error: BaseException) -> None:
 
 
 def test_a_writer_that_does_not_finish() -> None:
-    writer = StubWriter(at_close=Verdict("unknown", "closed too late"), close_error=RetryLater("not finished"))
+    writer = StubWriter(
+        at_close=Verdict("unknown", "closed too late"), close_error=RetryLater("not finished")
+    )
     with pytest.raises(RetryLater, match="not finished") as caught:
         send(writer, inputs(2))
-    assert [(sent.offset, sent.outcome, sent.error) for sent in told_by(caught.value)] == [(None, "unknown", "closed too late")] * 2
+    assert [(sent.offset, sent.outcome, sent.error) for sent in told_by(caught.value)] == [
+        (None, "unknown", "closed too late")
+    ] * 2
 
 
 def test_what_nobody_settles_is_unknown() -> None:
@@ -242,7 +254,9 @@ def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
         (Halt("fenced"), "line 2 was not sent: fenced"),
     ],
 )
-def test_the_end_is_told_why_not_the_whole_input_was_handed_over(error: Exception | None, broken: str | None) -> None:
+def test_the_end_is_told_why_not_the_whole_input_was_handed_over(
+    error: Exception | None, broken: str | None
+) -> None:
     writer = StubWriter()
     if error is not None:
         writer.errors[1] = error
@@ -411,4 +425,6 @@ def test_a_transaction_is_told_as_what_it_is(
 
 def test_an_abort_that_fails_is_left_to_the_time_out() -> None:
     found = ended(StubProducer(aborts=[LATER] * MARKER_ATTEMPTS_MAX), "line 2 was refused: too large")
-    assert found == EndedTransaction("x", "aborted", "line 2 was refused: too large (its time-out will abort it: no answer)")
+    assert found == EndedTransaction(
+        "x", "aborted", "line 2 was refused: too large (its time-out will abort it: no answer)"
+    )

@@ -88,7 +88,12 @@ def test_two_that_declare_at_once_agree(bench: Bench) -> None:
 def test_offsets_stand_behind_each_other_across_appenders(bench: Bench) -> None:
     one, two = bench.sequencer(), bench.sequencer()
     topic_id = one.declare_topic("a", 1).topic_id
-    bases = [append(one, topic_id, 2), append(two, topic_id, 3), append(one, topic_id, 1), append(two, topic_id, 1)]
+    bases = [
+        append(one, topic_id, 2),
+        append(two, topic_id, 3),
+        append(one, topic_id, 1),
+        append(two, topic_id, 1),
+    ]
     assert bases == [0, 2, 5, 6]
     assert bench.reread().next_offset((topic_id, 0)) == 7
 
@@ -105,8 +110,13 @@ def test_a_lost_reply_is_settled_at_the_same_index(bench: Bench, fault: AppendFa
     assert bench.reread().next_offset((topic_id, 0)) == 2
 
 
-@pytest.mark.parametrize(("last", "landed"), [(AppendFault.REPLY_LOST, True), (AppendFault.DROPPED, False), (AppendFault.LATE, True)])
-def test_nothing_is_appended_before_an_unknown_entry_is_settled(bench: Bench, last: AppendFault, landed: bool) -> None:
+@pytest.mark.parametrize(
+    ("last", "landed"),
+    [(AppendFault.REPLY_LOST, True), (AppendFault.DROPPED, False), (AppendFault.LATE, True)],
+)
+def test_nothing_is_appended_before_an_unknown_entry_is_settled(
+    bench: Bench, last: AppendFault, landed: bool
+) -> None:
     sequencer = bench.sequencer()
     topic_id = sequencer.declare_topic("a", 1).topic_id
     bench.log.script(AppendFault.DROPPED, AppendFault.DROPPED, last)
@@ -115,7 +125,8 @@ def test_nothing_is_appended_before_an_unknown_entry_is_settled(bench: Bench, la
     bench.log.script(*[AppendFault.DROPPED] * 3)
     with pytest.raises(RetryLater, match="not settled yet"):
         append(sequencer, topic_id)
-    # The unknown entry is the only one that was ever sent to its index; now it gets in, and the next one stands behind it.
+    # The unknown entry is the only one that was ever sent to its index; now it gets in, and the next one
+    # stands behind it.
     assert append(sequencer, topic_id) == 5
     assert len({data for index, data in bench.log.appends if index == 1}) == 1
     assert bench.reread().next_offset((topic_id, 0)) == 6
@@ -187,7 +198,13 @@ def test_a_log_of_a_newer_version_is_left_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "tail"), [("topic.append.before", 0), ("topic.append.after", 1), ("tick.append.before", 1), ("tick.append.after", 2)]
+    ("point", "tail"),
+    [
+        ("topic.append.before", 0),
+        ("topic.append.after", 1),
+        ("tick.append.before", 1),
+        ("tick.append.after", 2),
+    ],
 )
 def test_failpoints(bench: Bench, point: str, tail: int) -> None:
     failpoints.arm(f"{point}=error")

@@ -1,4 +1,5 @@
-"""A process that slept while others made checkpoints and trimmed: it appends nothing below the floor, and nobody is told otherwise."""
+"""A process that slept while others made checkpoints and trimmed: it appends nothing below the floor, and
+nobody is told otherwise."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_a_reader_goes_on_after_a_trim(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("landed", "remembered", "outcome"), [(True, True, OutcomeUnknown), (False, True, RetryLater), (True, False, OutcomeUnknown)]
+    ("landed", "remembered", "outcome"),
+    [(True, True, OutcomeUnknown), (False, True, RetryLater), (True, False, OutcomeUnknown)],
 )
 def test_an_unsettled_entry_below_the_floor(
     scene: Scene,
@@ -94,7 +96,9 @@ def test_an_unsettled_entry_below_the_floor(
         sleeper.append(topic_id, rows=7)
     rows = [segment.rows for segment in scene.process().sequencer.backlog().segments((topic_id, 0))]
     assert rows.count(7) == landed
-    assert ("is there" if landed and remembered else "is not there" if remembered else "is not remembered") in caplog.text
+    assert (
+        "is there" if landed and remembered else "is not there" if remembered else "is not remembered"
+    ) in caplog.text
     sleeper.append(topic_id)
     scene.check(sleeper.sequencer.backlog())
 
@@ -120,7 +124,9 @@ def test_a_store_that_is_away_leaves_it_unknown(scene: Scene, monkeypatch: pytes
     scene.check(sleeper.sequencer.backlog())
 
 
-def test_an_entry_left_unsettled_is_settled_by_the_next_append(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_left_unsettled_is_settled_by_the_next_append(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sleeper = filled(scene, 3)
     topic_id = sleeper.sequencer.fold.topics_by_name["a"].topic_id
     wrapped = scene.log.append
@@ -156,7 +162,9 @@ def test_a_file_behind_a_barrier_is_refused_after_a_trim_too(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_the_end_of_a_transaction_below_the_floor(scene: Scene, landed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_transaction_below_the_floor(
+    scene: Scene, landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If it is in the log, nobody can say any more what came of it; if it is not, it is asked for again."""
     sleeper = filled(scene, 3)
     topic_id = sleeper.sequencer.fold.topics_by_name["a"].topic_id
@@ -183,7 +191,9 @@ def test_the_end_of_a_transaction_below_the_floor(scene: Scene, landed: bool, mo
         with pytest.raises(RetryLater, match="nothing was appended"):
             sleeper.sequencer.end_transaction(producer_id, epoch, commit=True)
         assert sleeper.sequencer.end_transaction(producer_id, epoch, commit=True) is None
-        assert sleeper.sequencer.fold.stable_offset((topic_id, 0)) == sleeper.sequencer.fold.next_offset((topic_id, 0))
+        assert sleeper.sequencer.fold.stable_offset((topic_id, 0)) == sleeper.sequencer.fold.next_offset(
+            (topic_id, 0)
+        )
     else:
         for _ in range(3):
             with pytest.raises(OutcomeUnknown):

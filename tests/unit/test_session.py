@@ -90,7 +90,8 @@ def test_a_transactional_producer_sends_inside_of_a_transaction_only() -> None:
 
 
 def test_a_newer_record_is_never_taken_for_one_that_failed(rig: IntakeRig) -> None:
-    """Two are numbered, the first fails, a third gets the number of the first and so on over the second: that one must not be written."""
+    """Two are numbered, the first fails, a third gets the number of the first and so on over the second: that
+    one must not be written."""
     publishing = Publishing(rig, ManualClock(), 1)
     one = publishing.session(*publishing.sequencer.open_producer("", 1))
     first = publishing.send("t", 0, b"first", one)
@@ -119,11 +120,21 @@ def test_what_waits_behind_a_failure_fails_with_all_that_waits_behind_it(rig: In
     untouched = [publishing.send("w", 2, b"elsewhere", one), publishing.send("w", 0, b"other", other)]
     rig.objects.fail("create", ObjectFault.REFUSED, "intake/")
     publishing.publish(1)
-    assert (first.done(), both.done(), behind.done(), untouched[0].done(), untouched[1].done()) == (True, True, True, False, False)
+    assert (first.done(), both.done(), behind.done(), untouched[0].done(), untouched[1].done()) == (
+        True,
+        True,
+        True,
+        False,
+        False,
+    )
     assert [publishing.send("w", partition, b"z", one).sequence for partition in (0, 1, 2)] == [0, 0, 1]
     publishing.publish()
     assert [pending.result(0).outcome for pending in untouched] == ["ok", "ok"]
-    assert (rig.values("w", 0), rig.values("w", 1), rig.values("w", 2)) == ([b"other", b"z"], [b"z"], [b"elsewhere", b"z"])
+    assert (rig.values("w", 0), rig.values("w", 1), rig.values("w", 2)) == (
+        [b"other", b"z"],
+        [b"z"],
+        [b"elsewhere", b"z"],
+    )
 
 
 def test_all_that_is_unknown_is_sent_again_before_anything_new(rig: IntakeRig) -> None:

@@ -1,4 +1,5 @@
-"""How far a table that was set back is complete: exact where the ledger saw every commit, never too high, never below a row."""
+"""How far a table that was set back is complete: exact where the ledger saw every commit, never too high,
+never below a row."""
 
 from __future__ import annotations
 
@@ -18,13 +19,19 @@ from reconcile.snapshot.offset_coverage import Range
 OURS = {COMMIT_ID: "x"}
 
 
-def snapshot(number: int, parent: int | None, summary: dict[str, str] | None = None, operation: str = "append") -> SnapshotView:
+def snapshot(
+    number: int, parent: int | None, summary: dict[str, str] | None = None, operation: str = "append"
+) -> SnapshotView:
     return SnapshotView(number, parent, number, 0, operation, OURS if summary is None else summary)
 
 
-def view(*snapshots: SnapshotView, current: int | None, sequence: int = 99, newest: int | None = None) -> TableView:
+def view(
+    *snapshots: SnapshotView, current: int | None, sequence: int = 99, newest: int | None = None
+) -> TableView:
     """`newest`: the snapshot that the table's evidence names."""
-    properties = {} if newest is None else {WATERMARKS: Evidence(newest, newest, 1, uuid.UUID(int=1), ()).to_json()}
+    properties = (
+        {} if newest is None else {WATERMARKS: Evidence(newest, newest, 1, uuid.UUID(int=1), ()).to_json()}
+    )
     return TableView(
         identifier=("a", "b"), uuid=uuid.UUID(int=1), location="", metadata_location="", schema_json="{}", schema_id=0, format_version=2,
         spec_id=0, granularity="day", snapshot_id=current, sequence_number=sequence, properties=properties, snapshots=snapshots,
@@ -59,7 +66,8 @@ def test_the_watermark_of_the_commit_that_is_left() -> None:
 
 
 def test_rows_that_were_erased_before_do_not_come_back() -> None:
-    """The last rows of the commit that is left were deleted on purpose: the ledger knows that they were there."""
+    """The last rows of the commit that is left were deleted on purpose: the ledger knows that they were
+    there."""
     ledger = ledger_of({0: 5}, {0: 9})
     erased = snapshot(2, 1, {}, "delete")
     assert lowered(view(snapshot(1, None), erased, current=2), ledger, {0: ((0, 2),)}, 1, no_gaps) == (5,)
@@ -80,9 +88,14 @@ def test_rows_that_were_erased_do_not_come_back_when_no_commit_of_ours_is_left_b
 
 @pytest.mark.parametrize("silent", [REBUILT, REPLAYED, SET_BACK])
 def test_what_the_ledger_did_not_hear_of_proves_nothing_of_what_is_below(silent: str) -> None:
-    """The ledger is at the end of a history that was set back, or of a table that was made anew: what it knows is above the snapshot."""
+    """The ledger is at the end of a history that was set back, or of a table that was made anew: what it
+    knows is above the snapshot."""
     ledger = ledger_of({0: 5}, {0: 9})
-    foreign, mine, above = snapshot(3, None, {}, "replace"), snapshot(4, 3, {COMMIT_ID: "x", silent: "5"}), snapshot(5, 4)
+    foreign, mine, above = (
+        snapshot(3, None, {}, "replace"),
+        snapshot(4, 3, {COMMIT_ID: "x", silent: "5"}),
+        snapshot(5, 4),
+    )
     rows: dict[int, tuple[Range, ...]] = {0: ((0, 5),)}
     assert lowered(view(foreign, mine, current=3, newest=4), ledger, rows, 1, no_gaps) == (5,)
     assert lowered(view(foreign, mine, above, current=3, newest=5), ledger, rows, 1, no_gaps) == (5,)
@@ -91,24 +104,31 @@ def test_what_the_ledger_did_not_hear_of_proves_nothing_of_what_is_below(silent:
 def test_a_part_of_a_table_that_was_made_anew_says_nothing_of_the_watermark() -> None:
     """The ledger knows the table's whole extent, and hears of the new one when all parts are in."""
     ledger = ledger_of({0: 9})
-    parts = (snapshot(1, None, {COMMIT_ID: "x", REBUILT: "1"}), snapshot(2, 1, {COMMIT_ID: "x", REBUILT: "1"}))
+    parts = (
+        snapshot(1, None, {COMMIT_ID: "x", REBUILT: "1"}),
+        snapshot(2, 1, {COMMIT_ID: "x", REBUILT: "1"}),
+    )
     assert lowered(view(*parts, current=1, newest=2), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
 
 
 def test_aborted_offsets_are_the_same_place() -> None:
     ledger = ledger_of({0: 5}, {0: 9})
-    assert lowered(view(snapshot(1, None), current=1), ledger, {0: ((0, 5),)}, 1, lambda *_: [(5, 9)]) == (9,), "nothing is missing"
+    assert lowered(view(snapshot(1, None), current=1), ledger, {0: ((0, 5),)}, 1, lambda *_: [(5, 9)]) == (
+        9,
+    ), "nothing is missing"
 
 
 def test_a_replay_says_nothing_of_the_watermark() -> None:
-    """It carries the evidence of the commit before it; what came between and was set back is not in the lineage."""
+    """It carries the evidence of the commit before it; what came between and was set back is not in the
+    lineage."""
     ledger = ledger_of({0: 5}, {0: 9})
     replay = snapshot(3, 1, {COMMIT_ID: "x", REPLAYED: "1"}, "replace")
     assert lowered(view(snapshot(1, None), replay, current=3), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
 
 
 def test_an_earlier_takeover_says_nothing_of_the_watermark() -> None:
-    """It died before the ledger was told: what the ledger knows at its number is of the history that was set back."""
+    """It died before the ledger was told: what the ledger knows at its number is of the history that was set
+    back."""
     ledger = ledger_of({0: 5}, {0: 9})
     taken_over = snapshot(3, 1, {COMMIT_ID: "x", SET_BACK: "5"})
     assert lowered(view(snapshot(1, None), taken_over, current=3), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
@@ -145,13 +165,17 @@ def test_behind_a_cut_what_others_removed_may_be_missing_between_the_rows() -> N
     assert lowered(found, ledger, rows, 2, no_gaps, 3) == (18, 10)
     refused = lowered(found, ledger, rows, 2, no_gaps, 2)
     assert isinstance(refused, str)
-    assert refused.startswith("partition 1 was complete up to offset 0; it holds rows beyond, and offsets 0 to 1 between them are missing")
+    assert refused.startswith(
+        "partition 1 was complete up to offset 0; it holds rows beyond, and offsets 0 to 1 between "
+        "them are missing"
+    )
     assert refused.endswith(", and others removed 2 rows")
     assert missing_below(ledger, rows, (18, 10), no_gaps) == 3
 
 
 def test_random_histories_give_the_watermark_of_the_snapshot_that_is_left() -> None:
-    """Commits of several partitions, rollbacks, takeovers and commits again; each look finds what really was."""
+    """Commits of several partitions, rollbacks, takeovers and commits again; each look finds what really
+    was."""
     for seed in range(300):
         dice = random.Random(seed)
         ledger = ledger_of()
@@ -170,7 +194,11 @@ def test_random_histories_give_the_watermark_of_the_snapshot_that_is_left() -> N
                 current = dice.choice(ancestors)
                 here = vectors[current]
                 found = lowered(
-                    view(*snapshots, current=current, sequence=number), ledger, {p: ((0, end),) for p, end in enumerate(here)}, 3, no_gaps
+                    view(*snapshots, current=current, sequence=number),
+                    ledger,
+                    {p: ((0, end),) for p, end in enumerate(here)},
+                    3,
+                    no_gaps,
                 )
                 assert found == tuple(here), f"seed {seed}"
                 number += 1

@@ -14,7 +14,10 @@ from archiver.runtime.errors import ConfigInvalid
 from tests.support.schema.orders import DESCRIPTOR_SET
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
-TOPIC = LEAST + "catalogs: [{name: local, type: sql, uri: 'sqlite:///:memory:'}]\ntopics:\n  - name: orders\n    partitions: 2\n"
+TOPIC = (
+    LEAST + "catalogs: [{name: local, type: sql, uri: 'sqlite:///:memory:'}]\ntopics:\n  - name: orders\n    "
+    "partitions: 2\n"
+)
 
 
 def refusal(folder: Path, text: str | bytes, **environ: str) -> str:
@@ -35,16 +38,25 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         LEAST + "intake: {delay_maxx: 1s}",
         ", line 4: intake.delay_maxx: there is no such key; did you mean delay_max?",
     ),
-    "unknown key at the top": (LEAST + "topcs: []", ", line 4: topcs: there is no such key; did you mean topics?"),
+    "unknown key at the top": (
+        LEAST + "topcs: []",
+        ", line 4: topcs: there is no such key; did you mean topics?",
+    ),
     "unknown key, far": (
         LEAST + "cleanup: {zzz: 1}",
-        ", line 4: cleanup.zzz: there is no such key; the keys here are compact_bytes, compact_run_bytes_max, deletes_max, grace, interval",
+        (
+            ", line 4: cleanup.zzz: there is no such key; the keys here are compact_bytes, "
+            "compact_run_bytes_max, deletes_max, grace, interval"
+        ),
     ),
     "unknown key in a topic": (
         TOPIC + "    archive: {knd: none}",
         ", line 8: topics[0].archive.knd: there is no such key; did you mean kind?",
     ),
-    "doubled key": (LEAST + "cluster: other", ", line 4: the key cluster was given before, on line 1; remove one of them"),
+    "doubled key": (
+        LEAST + "cluster: other",
+        ", line 4: the key cluster was given before, on line 1; remove one of them",
+    ),
     "doubled key below": (
         LEAST + "intake:\n  delay_max: 1s\n  delay_max: 2s",
         ", line 6: the key intake.delay_max was given before, on line 5; remove one of them",
@@ -53,8 +65,14 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         TOPIC + "    partitions: 3",
         ", line 8: the key topics[0].partitions was given before, on line 7; remove one of them",
     ),
-    "missing key": ("cluster: demo\nmetadata: {sqlite: {path: m.db}}", ", line 1: data: is missing; it has no default"),
-    "missing key below": (LEAST + "topics: [{name: a}]", ", line 4: topics[0].partitions: is missing; it has no default"),
+    "missing key": (
+        "cluster: demo\nmetadata: {sqlite: {path: m.db}}",
+        ", line 1: data: is missing; it has no default",
+    ),
+    "missing key below": (
+        LEAST + "topics: [{name: a}]",
+        ", line 4: topics[0].partitions: is missing; it has no default",
+    ),
     "bad duration": (
         LEAST + "intake: {delay_max: soon}",
         ", line 4: intake.delay_max: 'soon' is not a duration such as 200ms, 10s, 5m, 1h or 7d",
@@ -70,9 +88,18 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         LEAST + "intake: {delay_max: 2h}",
         "line 4: intake.delay_max: '2h' does not fit: it must be at most 1h",
     ),
-    "duration too short": (LEAST + "cleanup: {grace: 30}", "cleanup.grace: 30 does not fit: it must be at least 1m"),
-    "duration of nothing": (LEAST + "intake: {close_timeout: 0s}", "intake.close_timeout: '0s' does not fit: it must be more than 0s"),
-    "duration of one topic": (TOPIC + "    archive: {idle_max: 31d}", "archive.idle_max: '31d' does not fit: it must be at most 30d"),
+    "duration too short": (
+        LEAST + "cleanup: {grace: 30}",
+        "cleanup.grace: 30 does not fit: it must be at least 1m",
+    ),
+    "duration of nothing": (
+        LEAST + "intake: {close_timeout: 0s}",
+        "intake.close_timeout: '0s' does not fit: it must be more than 0s",
+    ),
+    "duration of one topic": (
+        TOPIC + "    archive: {idle_max: 31d}",
+        "archive.idle_max: '31d' does not fit: it must be at most 30d",
+    ),
     "duration without end": (LEAST + f"intake: {{delay_max: {'9' * 400}}}", "is not a duration"),
     "bad size": (
         LEAST + "intake: {delay_max_bytes: big}",
@@ -90,12 +117,27 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "size below never": (LEAST + "archive: {min_bytes: -2}", "archive.min_bytes: -2 is not a size"),
     "record larger than the queue": (
         LEAST + "intake: {record_bytes_max: 100MB}",
-        ", line 4: intake.record_bytes_max: 100000000 bytes are more than intake.queue_bytes_max (64000000); raise that or lower this",
+        (
+            ", line 4: intake.record_bytes_max: 100000000 bytes are more than intake.queue_bytes_max "
+            "(64000000); raise that or lower this"
+        ),
     ),
-    "entry larger than etcd allows": (LEAST + "log: {entry_bytes_max: 2MiB}", "log.entry_bytes_max: '2MiB' does not fit"),
-    "group that is a list": (LEAST + "archive: [1]", ", line 4: archive: must consist of keys and values, not of a list"),
-    "list that is a group": (LEAST + "topics: {name: a}", ", line 4: topics: must be a list, not keys and values"),
-    "group that is empty": (LEAST + "intake:", ", line 4: intake: must consist of keys and values, not of nothing"),
+    "entry larger than etcd allows": (
+        LEAST + "log: {entry_bytes_max: 2MiB}",
+        "log.entry_bytes_max: '2MiB' does not fit",
+    ),
+    "group that is a list": (
+        LEAST + "archive: [1]",
+        ", line 4: archive: must consist of keys and values, not of a list",
+    ),
+    "list that is a group": (
+        LEAST + "topics: {name: a}",
+        ", line 4: topics: must be a list, not keys and values",
+    ),
+    "group that is empty": (
+        LEAST + "intake:",
+        ", line 4: intake: must consist of keys and values, not of nothing",
+    ),
     "file that is a list": ("- a\n- b\n", ": the file must consist of keys and values, not of a list"),
     "cluster name": (
         "cluster: 'a b'\ndata: {uri: d}\nmetadata: {sqlite: {path: m}}",
@@ -107,8 +149,14 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "topic name of dots": (LEAST + "topics: [{name: .., partitions: 1}]", "'..' is not a topic name"),
     "topic name too long": (LEAST + f"topics: [{{name: {'a' * 250}, partitions: 1}}]", "is not a topic name"),
-    "topic name with a letter beyond": (LEAST + "topics: [{name: zoë, partitions: 1}]", "'zoë' is not a topic name"),
-    "topic name that is a number": (LEAST + "topics: [{name: 12, partitions: 1}]", "12 is not a topic name; put it in quotes"),
+    "topic name with a letter beyond": (
+        LEAST + "topics: [{name: zoë, partitions: 1}]",
+        "'zoë' is not a topic name",
+    ),
+    "topic name that is a number": (
+        LEAST + "topics: [{name: 12, partitions: 1}]",
+        "12 is not a topic name; put it in quotes",
+    ),
     "doubled topic": (
         LEAST + "topics:\n  - {name: a, partitions: 1}\n  - {name: a, partitions: 1}",
         ", line 6: topics[1].name: the topic a is defined twice (topics[0]); rename or remove one",
@@ -117,7 +165,10 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         LEAST + "topics: [{name: a, partitions: -1}]",
         "topics[0].partitions: -1 does not fit: input should be greater than or equal to 0",
     ),
-    "too many partitions": (LEAST + "topics: [{name: a, partitions: 100001}]", "less than or equal to 100000"),
+    "too many partitions": (
+        LEAST + "topics: [{name: a, partitions: 100001}]",
+        "less than or equal to 100000",
+    ),
     "partitions as text": (
         LEAST + "topics: [{name: a, partitions: '8'}]",
         "topics[0].partitions: '8' does not fit: input should be a valid integer",
@@ -146,8 +197,14 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         TOPIC + "    archive: {kind: iceberg, catalog: local, table: orders}",
         "'orders' is not a table identifier",
     ),
-    "table that climbs": (TOPIC + "    archive: {kind: iceberg, catalog: local, table: a./../b}", "is not a table identifier"),
-    "table with an empty part": (TOPIC + "    archive: {kind: iceberg, catalog: local, table: a..b}", "is not a table identifier"),
+    "table that climbs": (
+        TOPIC + "    archive: {kind: iceberg, catalog: local, table: a./../b}",
+        "is not a table identifier",
+    ),
+    "table with an empty part": (
+        TOPIC + "    archive: {kind: iceberg, catalog: local, table: a..b}",
+        "is not a table identifier",
+    ),
     "unknown catalog": (
         TOPIC + "    archive: {kind: iceberg, catalog: other, table: a.b}",
         ", line 8: topics[0].archive.catalog: there is no catalog 'other'; the catalogs are: local",
@@ -164,27 +221,47 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         TOPIC + "    archive: {partition_by: [day, hour]}",
         "topics[0].archive.partition_by: ['day', 'hour'] does not fit",
     ),
-    "no granularity": (TOPIC + "    archive: {partition_by: []}", "topics[0].archive.partition_by: [] does not fit"),
-    "unknown granularity": (TOPIC + "    archive: {partition_by: [week]}", "topics[0].archive.partition_by[0]: 'week' does not fit"),
+    "no granularity": (
+        TOPIC + "    archive: {partition_by: []}",
+        "topics[0].archive.partition_by: [] does not fit",
+    ),
+    "unknown granularity": (
+        TOPIC + "    archive: {partition_by: [week]}",
+        "topics[0].archive.partition_by[0]: 'week' does not fit",
+    ),
     "message name": (
         TOPIC + "    value: {descriptor_set: a.binpb, message: 'shop Order'}",
         "'shop Order' is not the full name of a Protobuf message",
     ),
-    "home folder": ("cluster: a\ndata: {uri: d}\nmetadata: {sqlite: {path: ~/m.db}}", "'~/m.db' is not a usable path"),
-    "listen": (LEAST + "http: {listen: 8793}", ", line 4: http.listen: '8793' is not HOST:PORT, for example 127.0.0.1:8787 or [::1]:8787"),
+    "home folder": (
+        "cluster: a\ndata: {uri: d}\nmetadata: {sqlite: {path: ~/m.db}}",
+        "'~/m.db' is not a usable path",
+    ),
+    "listen": (
+        LEAST + "http: {listen: 8793}",
+        ", line 4: http.listen: '8793' is not HOST:PORT, for example 127.0.0.1:8787 or [::1]:8787",
+    ),
     "no such port": (
         LEAST + "http: {listen: '127.0.0.1:99999'}",
         ", line 4: http.listen: '127.0.0.1:99999' has the port 99999; ports end at 65535",
     ),
     "text of no lines": (
-        LEAST + "topics: [{name: t, partitions: 1}]\nsources: [{files: {glob: a, topic: t, format: delimited, text: true}}]",
-        ", line 5: sources[0].files.text: is for format: jsonl; the values of delimited are bytes already, so take it out",
+        LEAST
+        + "topics: [{name: t, partitions: 1}]\nsources: [{files: {glob: a, topic: t, format: delimited, "
+        "text: true}}]",
+        (
+            ", line 5: sources[0].files.text: is for format: jsonl; the values of delimited are bytes "
+            "already, so take it out"
+        ),
     ),
     "no metadata store": (
         "cluster: a\ndata: {uri: d}\nmetadata: {}",
         ", line 3: metadata: names no metadata store; add sqlite: {path: FILE}",
     ),
-    "s3a": ("cluster: a\ndata: {uri: s3a://bucket/p}\nmetadata: {sqlite: {path: m}}", ", line 2: data.uri: s3a:// is Hadoop's spelling"),
+    "s3a": (
+        "cluster: a\ndata: {uri: s3a://bucket/p}\nmetadata: {sqlite: {path: m}}",
+        ", line 2: data.uri: s3a:// is Hadoop's spelling",
+    ),
     "other object store": (
         "cluster: a\ndata: {uri: ftp://b/p}\nmetadata: {sqlite: {path: m}}",
         "data.uri: there is no object store for ftp://",
@@ -219,13 +296,22 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "no source of a schema": (
         TOPIC + "    value: {message: a.B}",
-        "topics[0].value: says not where the schema comes from; add descriptor_set: FILE, protos: {folder: DIR} or subject: NAME",
+        (
+            "topics[0].value: says not where the schema comes from; add descriptor_set: FILE, protos: "
+            "{folder: DIR} or subject: NAME"
+        ),
     ),
     "two sources of a schema": (
         TOPIC + "    value: {descriptor_set: a.binpb, protos: {folder: p}, message: a.B}",
-        "topics[0].value.protos: is given beside descriptor_set; a schema comes from one place, so remove one of them",
+        (
+            "topics[0].value.protos: is given beside descriptor_set; a schema comes from one place, so "
+            "remove one of them"
+        ),
     ),
-    "no message": (TOPIC + "    value: {protos: {folder: p}}", "topics[0].value.message: is missing; protos needs the full name"),
+    "no message": (
+        TOPIC + "    value: {protos: {folder: p}}",
+        "topics[0].value.message: is missing; protos needs the full name",
+    ),
     "subject without a registry": (
         TOPIC + "    value: {subject: orders-value}",
         "topics[0].value.subject: there is no registry; add schema_registry",
@@ -272,28 +358,35 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         "topics[0].value.dlq: there is no topic nowhere",
     ),
     "dlq to itself": (
-        LEAST + "topics: [{name: t, partitions: 1, value: {descriptor_set: a, message: a.B, validate: dlq, dlq: t}}]",
+        LEAST + "topics: [{name: t, partitions: 1, value: {descriptor_set: a, message: a.B, validate: dlq, "
+        "dlq: t}}]",
         "topics[0].value.dlq: t is this topic itself",
     ),
     "dlq that validates": (
-        LEAST + "topics: [{name: t, partitions: 1, value: {descriptor_set: a, message: a.B, validate: dlq, dlq: u}},"
+        LEAST + "topics: [{name: t, partitions: 1, value: {descriptor_set: a, message: a.B, validate: dlq, "
+        "dlq: u}},"
         " {name: u, partitions: 1, key: {descriptor_set: a, message: a.B, validate: reject}}]",
         "topics[0].value.dlq: the topic u validates its records itself",
     ),
     "registry of another scheme": (
         LEAST + "schema_registry: {confluent: {url: 'ftp://r'}}",
-        ", line 4: schema_registry.confluent.url: 'ftp://r' is not an address such as https://registry.example.com",
+        (
+            ", line 4: schema_registry.confluent.url: 'ftp://r' is not an address such as "
+            "https://registry.example.com"
+        ),
     ),
     "registry with a password in its address": (
         LEAST + "schema_registry: {confluent: {url: 'https://ada:hunter2@r'}}",
         "schema_registry.confluent.url: has a user name or a password in it; write them under auth",
     ),
     "password without protection": (
-        LEAST + "schema_registry: {confluent: {url: 'http://r.example.com', auth: {bearer: {file: archiver.yaml}}}}",
+        LEAST + "schema_registry: {confluent: {url: 'http://r.example.com', auth: {bearer: {file: "
+        "archiver.yaml}}}}",
         "schema_registry.confluent.auth: would send a secret unprotected to r.example.com; use https://",
     ),
     "two ways to say who we are": (
-        LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u, bearer: {file: archiver.yaml}}}}",
+        LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u, bearer: {file: "
+        "archiver.yaml}}}}",
         "schema_registry.confluent.auth.bearer: is given beside username and password",
     ),
     "no password": (
@@ -308,7 +401,10 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         LEAST + "schema_registry: {confluent: {url: 'https://r', tls: {certificate: a.pem}}}",
         "schema_registry.confluent.tls.key: is missing; certificate and key belong together",
     ),
-    "when_down of another kind": (LEAST + "schema_registry: {when_down: panic}", "schema_registry.when_down: 'panic' does not fit"),
+    "when_down of another kind": (
+        LEAST + "schema_registry: {when_down: panic}",
+        "schema_registry.when_down: 'panic' does not fit",
+    ),
     "secret variable unset": (
         LEAST + "catalogs: [{name: a, type: rest, token: {env: NOPE}}]",
         "catalogs[0].token: the environment variable NOPE is not set",
@@ -323,7 +419,10 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "secret written out": (
         LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u, password: hunter2}}}",
-        "schema_registry.confluent.auth.password: not a reference to a secret; write {env: NAME} or {file: PATH}, never the secret itself",
+        (
+            "schema_registry.confluent.auth.password: not a reference to a secret; write {env: NAME} or "
+            "{file: PATH}, never the secret itself"
+        ),
     ),
     "failpoints as a word": (
         LEAST + "testing: {failpoints: yes}",
@@ -357,21 +456,36 @@ def test_two_topics_on_one_table_are_refused_whatever_the_case(tmp_path: Path) -
         "  - {name: b, partitions: 1, archive: {kind: iceberg, catalog: c, table: shop.Orders}}\n"
     )
     message = refusal(tmp_path, text)
-    assert message == ", line 7: topics[1].archive.table: the table shop.Orders in catalog c belongs to topic a; give each its own"
-    (tmp_path / "archiver.yaml").write_text(text.replace("catalog: c, table: shop.Orders", "catalog: d, table: shop.Orders"))
+    assert (
+        message
+        == ", line 7: topics[1].archive.table: the table shop.Orders in catalog c belongs to topic a; "
+        "give each its own"
+    )
+    (tmp_path / "archiver.yaml").write_text(
+        text.replace("catalog: c, table: shop.Orders", "catalog: d, table: shop.Orders")
+    )
     assert len(load_settings(tmp_path / "archiver.yaml", {}).topics) == 2
 
 
 def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "clster: demo\ndata: {uri: s3://b}\nmetadata: {etcd: {}}\nintake: {delay_max: x}\n")
+    message = refusal(
+        tmp_path, "clster: demo\ndata: {uri: s3://b}\nmetadata: {etcd: {}}\nintake: {delay_max: x}\n"
+    )
     first, *others = message.splitlines()
     assert first == " has 5 problems"
-    assert [line.strip().split(":")[0] for line in others] == ["line 1", "line 1", "line 2", "line 3", "line 4"]
+    assert [line.strip().split(":")[0] for line in others] == [
+        "line 1",
+        "line 1",
+        "line 2",
+        "line 3",
+        "line 4",
+    ]
 
 
 def test_a_secret_does_not_leak_through_any_error(tmp_path: Path) -> None:
     text = (
-        "cluster: 7\ndata: {uri: 's3://user:hunter2@bucket', secret_access_key: hunter2}\nmetadata: {etcd: {password: hunter2}}\n"
+        "cluster: 7\ndata: {uri: 's3://user:hunter2@bucket', secret_access_key: hunter2}\nmetadata: "
+        "{etcd: {password: hunter2}}\n"
         "catalogs: ['rest://user:hunter2@host', {name: a, token: {env: SECRET}, oops: [1]}]\n"
     )
     message = refusal(tmp_path, text, SECRET="hunter2")
@@ -406,19 +520,29 @@ def test_what_does_not_fit_together_is_told_beside_what_is_wrong_by_itself(tmp_p
 
 
 def test_a_problem_of_several_lines_is_told_from_the_next_one(tmp_path: Path) -> None:
-    told = explain(tmp_path / "a.yaml", [(("topics",), "does not compile:\n  b.proto:1: no"), (("data",), "is missing")], {})
-    assert told.splitlines()[1:] == ["  line 1: topics: does not compile:", "      b.proto:1: no", "  line 1: data: is missing"]
+    told = explain(
+        tmp_path / "a.yaml",
+        [(("topics",), "does not compile:\n  b.proto:1: no"), (("data",), "is missing")],
+        {},
+    )
+    assert told.splitlines()[1:] == [
+        "  line 1: topics: does not compile:",
+        "      b.proto:1: no",
+        "  line 1: data: is missing",
+    ]
 
 
-def test_the_check_tells_descriptor_sets_and_messages_by_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_tells_descriptor_sets_and_messages_by_their_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "shop.binpb").write_bytes(DESCRIPTOR_SET)
     path = tmp_path / "archiver.yaml"
     path.write_text(
         LEAST
         + "topics:\n"
         + "  - name: a\n    partitions: 1\n    value: {descriptor_set: nix.binpb, message: shop.Order}\n"
-        + "  - name: b\n    partitions: 1\n    key:\n      descriptor_set: shop.binpb\n      message: shop.Ordre\n"
-        + "  - name: c\n    partitions: 0\n"
+        + "  - name: b\n    partitions: 1\n    key:\n      descriptor_set: shop.binpb\n      message: "
+        "shop.Ordre\n" + "  - name: c\n    partitions: 0\n"
     )
     assert run(["config", "check", "-c", str(path)]) == USAGE
     told = capsys.readouterr().err.splitlines()

@@ -1,4 +1,5 @@
-"""Is a catalog's way in understood, kept secret, and refused where it would be unsafe? And do the examples of the docs load?"""
+"""Is a catalog's way in understood, kept secret, and refused where it would be unsafe? And do the examples of
+the docs load?"""
 
 from __future__ import annotations
 
@@ -27,20 +28,35 @@ def load(folder: Path, **catalog: object) -> Settings:
 
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "two ways": ({"token": {"file": "token"}, "credential": {"file": "client"}}, "there is one way to say who we are"),
-    "a token and a signature": ({"token": {"file": "token"}, "rest.sigv4-enabled": True}, "there is one way to say who we are"),
+    "two ways": (
+        {"token": {"file": "token"}, "credential": {"file": "client"}},
+        "there is one way to say who we are",
+    ),
+    "a token and a signature": (
+        {"token": {"file": "token"}, "rest.sigv4-enabled": True},
+        "there is one way to say who we are",
+    ),
     "a token over http": (
         {"uri": "http://catalog.example.com", "token": {"file": "token"}},
         "would send a secret unprotected to catalog.ex",
     ),
-    "a secret header over http": ({"uri": "http://catalog.example.com", "header.X-Mine": {"env": "SECRET"}}, "unprotected"),
+    "a secret header over http": (
+        {"uri": "http://catalog.example.com", "header.X-Mine": {"env": "SECRET"}},
+        "unprotected",
+    ),
     "a token server over http": (
         {"credential": {"file": "client"}, "oauth2-server-uri": "http://login.example.com/token"},
         "oauth2-server-uri: would send a secret unprotected to login.example.com",
     ),
-    "nested": ({"auth": {"type": "oauth2", "oauth2": {"client_id": "x"}}}, "write credential, oauth2-server-uri and scope"),
+    "nested": (
+        {"auth": {"type": "oauth2", "oauth2": {"client_id": "x"}}},
+        "write credential, oauth2-server-uri and scope",
+    ),
     "another location": ({"location": "elsewhere"}, "location"),
-    "sql without a place for tables": ({"type": "sql", "uri": "sqlite:///c.db", "location": "catalog"}, "warehouse: is missing"),
+    "sql without a place for tables": (
+        {"type": "sql", "uri": "sqlite:///c.db", "location": "catalog"},
+        "warehouse: is missing",
+    ),
 }
 
 
@@ -69,13 +85,27 @@ def test_taken(tmp_path: Path, changed: dict[str, object]) -> None:
 
 
 def test_our_own_settings_are_not_pyicebergs(tmp_path: Path) -> None:
-    settings = load(tmp_path, **REST, location="catalog", allow_http=True, request_timeout="3s", token={"file": "token"})
-    assert settings.catalogs[0].properties() == {"type": "rest", "uri": "https://catalog.example.com", "token": SECRET}
+    settings = load(
+        tmp_path, **REST, location="catalog", allow_http=True, request_timeout="3s", token={"file": "token"}
+    )
+    assert settings.catalogs[0].properties() == {
+        "type": "rest",
+        "uri": "https://catalog.example.com",
+        "token": SECRET,
+    }
     assert settings.catalogs[0].location == "catalog"
 
 
 @pytest.mark.parametrize(
-    "key", ["token", "credential", "header.Authorization", "header.X-Api-Key", "header.Cookie", "s3.secret-access-key"]
+    "key",
+    [
+        "token",
+        "credential",
+        "header.Authorization",
+        "header.X-Api-Key",
+        "header.Cookie",
+        "s3.secret-access-key",
+    ],
 )
 def test_what_is_secret_is_never_shown(tmp_path: Path, key: str) -> None:
     for value in (SECRET, {"env": "SECRET"}, {"file": "secret"}):
@@ -85,7 +115,9 @@ def test_what_is_secret_is_never_shown(tmp_path: Path, key: str) -> None:
 
 
 def test_certificates_begin_at_the_file(tmp_path: Path) -> None:
-    (catalog,) = load(tmp_path, **REST, **{"ssl.cabundle": "ca.pem", "ssl.client.cert": "/etc/c.pem"}).catalogs
+    (catalog,) = load(
+        tmp_path, **REST, **{"ssl.cabundle": "ca.pem", "ssl.client.cert": "/etc/c.pem"}
+    ).catalogs
     assert catalog.properties()["ssl.cabundle"] == str(tmp_path / "ca.pem")
     assert catalog.properties()["ssl.client.cert"] == "/etc/c.pem"
 
@@ -147,10 +179,14 @@ TOLD = "another machine would be asked without proof of who it is"
         ("sql", "postgresql:///catalog?host=[localhost]:5432"),
     ],
 )
-def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_given(tmp_path: Path, kind: str, uri: str) -> None:
+def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_given(
+    tmp_path: Path, kind: str, uri: str
+) -> None:
     for given in (uri, {"file": "address"}):
         (tmp_path / "address").write_text(uri)
-        with pytest.raises(ConfigInvalid, match=rf"catalogs\[0\]\.uri: {TOLD}.* allow_insecure: true") as caught:
+        with pytest.raises(
+            ConfigInvalid, match=rf"catalogs\[0\]\.uri: {TOLD}.* allow_insecure: true"
+        ) as caught:
             load(tmp_path, name="c", type=kind, uri=given)
         assert not re.search("hu(sh|/s)", str(caught.value))
         assert ("add sslmode=verify-full" in str(caught.value)) == uri.startswith("postgresql")
@@ -178,7 +214,9 @@ def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_gi
         ("glue", "anything"),
     ],
 )
-def test_a_catalog_server_that_proves_who_it_is_or_is_here_needs_no_leave(tmp_path: Path, kind: str, uri: str) -> None:
+def test_a_catalog_server_that_proves_who_it_is_or_is_here_needs_no_leave(
+    tmp_path: Path, kind: str, uri: str
+) -> None:
     assert load(tmp_path, name="c", type=kind, uri=uri).catalogs[0].type == kind
 
 
@@ -186,7 +224,10 @@ def test_a_catalog_server_that_proves_who_it_is_or_is_here_needs_no_leave(tmp_pa
 def test_an_address_has_no_character_that_hides_the_rest_of_it(tmp_path: Path, between: str) -> None:
     uri = f"postgresql://u:hush@db/catalog?application_name=a{between}&{VERIFIED}"
     for leave in (False, True):
-        with pytest.raises(ConfigInvalid, match=r"catalogs\[0\]\.uri: has a line break or another character that cannot be seen") as caught:
+        with pytest.raises(
+            ConfigInvalid,
+            match=r"catalogs\[0\]\.uri: has a line break or another character that cannot be seen",
+        ) as caught:
             load(tmp_path, name="c", type="sql", uri=uri, allow_insecure=leave)
         assert "hush" not in str(caught.value)
 
@@ -205,16 +246,32 @@ def test_an_address_has_no_character_that_hides_the_rest_of_it(tmp_path: Path, b
 def test_a_store_or_server_that_a_catalog_names_is_asked_over_https_or_here_unless_leave_is_given(
     tmp_path: Path, kind: str, name: str
 ) -> None:
-    catalog: dict[str, object] = {"name": "c", "type": kind, "uri": "sqlite:///c.db" if kind == "sql" else "https://catalog.example.com"}
+    catalog: dict[str, object] = {
+        "name": "c",
+        "type": kind,
+        "uri": "sqlite:///c.db" if kind == "sql" else "https://catalog.example.com",
+    }
     http = "http://minio.example.com:9000"
-    with pytest.raises(ConfigInvalid, match=rf"catalogs\[0\]\.{name}: http:// to another machine .* set allow_http: true"):
+    with pytest.raises(
+        ConfigInvalid, match=rf"catalogs\[0\]\.{name}: http:// to another machine .* set allow_http: true"
+    ):
         load(tmp_path, **catalog, **{name: http})
     assert load(tmp_path, **catalog, **{name: http}, allow_http=True).catalogs[0].properties()[name] == http
-    for fine in ("https://minio.example.com", "http://127.0.0.1:9000", "http://localhost:9000", "http://[::1]:9000"):
+    for fine in (
+        "https://minio.example.com",
+        "http://127.0.0.1:9000",
+        "http://localhost:9000",
+        "http://[::1]:9000",
+    ):
         assert load(tmp_path, **catalog, **{name: fine}).catalogs[0].properties()[name] == fine
 
 
 def test_the_rules_of_a_type_hold_however_it_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="would send a secret unprotected"):
         load(tmp_path, name="c", type="REST", uri="http://catalog.example.com", token={"file": "token"})
-    assert load(tmp_path, name="c", type="Rest", uri="https://catalog.example.com").catalogs[0].properties()["type"] == "rest"
+    assert (
+        load(tmp_path, name="c", type="Rest", uri="https://catalog.example.com")
+        .catalogs[0]
+        .properties()["type"]
+        == "rest"
+    )

@@ -14,23 +14,46 @@ SECRET = "hunter2-hunter2"
 
 
 def loaded(folder: Path, data: str) -> DataSettings:
-    (folder / "archiver.yaml").write_text(f"cluster: a\ndata: {data}\nmetadata: {{sqlite: {{path: m}}}}\n", encoding="utf-8")
-    return load_settings(folder / "archiver.yaml", {"KEY": "an-access-key", "SECRET": SECRET, "TOKEN": "a-token"}).data
+    (folder / "archiver.yaml").write_text(
+        f"cluster: a\ndata: {data}\nmetadata: {{sqlite: {{path: m}}}}\n", encoding="utf-8"
+    )
+    return load_settings(
+        folder / "archiver.yaml", {"KEY": "an-access-key", "SECRET": SECRET, "TOKEN": "a-token"}
+    ).data
 
 
 def test_a_bucket_with_everything(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("", encoding="utf-8")
     data = loaded(
         tmp_path,
-        "{uri: s3://a-bucket/some/pre_fix=1, endpoint: 'https://s3.example.com:9000', region: eu-central-1, path_style: true, "
-        "ca_file: ca.pem, access_key_id: {env: KEY}, secret_access_key: {env: SECRET}, session_token: {env: TOKEN}, "
+        "{uri: s3://a-bucket/some/pre_fix=1, endpoint: 'https://s3.example.com:9000', region: "
+        "eu-central-1, path_style: true, "
+        "ca_file: ca.pem, access_key_id: {env: KEY}, secret_access_key: {env: SECRET}, session_token: "
+        "{env: TOKEN}, "
         "connect_timeout: 2s, request_timeout: 7s, attempts_max: 9, part_bytes: 8MiB}",
     )
     place = StorePlace.of(data)
-    assert (place.uri, place.is_s3, place.s3.endpoint) == ("s3://a-bucket/some/pre_fix=1", True, "https://s3.example.com:9000")
-    assert (place.s3.region, place.s3.path_style, place.s3.ca_file) == ("eu-central-1", True, str(tmp_path / "ca.pem"))
-    assert (place.s3.access_key_id, place.s3.secret_access_key, place.s3.session_token) == ("an-access-key", SECRET, "a-token")
-    assert (place.s3.connect_timeout_s, place.s3.request_timeout_s, place.s3.attempts_max, place.s3.part_bytes) == (2, 7, 9, 8 * 2**20)
+    assert (place.uri, place.is_s3, place.s3.endpoint) == (
+        "s3://a-bucket/some/pre_fix=1",
+        True,
+        "https://s3.example.com:9000",
+    )
+    assert (place.s3.region, place.s3.path_style, place.s3.ca_file) == (
+        "eu-central-1",
+        True,
+        str(tmp_path / "ca.pem"),
+    )
+    assert (place.s3.access_key_id, place.s3.secret_access_key, place.s3.session_token) == (
+        "an-access-key",
+        SECRET,
+        "a-token",
+    )
+    assert (
+        place.s3.connect_timeout_s,
+        place.s3.request_timeout_s,
+        place.s3.attempts_max,
+        place.s3.part_bytes,
+    ) == (2, 7, 9, 8 * 2**20)
     for text in (repr(data), repr(place), str(place)):
         assert SECRET not in text and "an-access-key" not in text and "a-token" not in text
 
@@ -40,14 +63,23 @@ def test_a_folder_takes_nothing_of_it_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["http://127.0.0.1:9000", "http://localhost:1", "http://[::1]:1", "https://s3.example.com", "https://s3:1/"]
+    "endpoint",
+    [
+        "http://127.0.0.1:9000",
+        "http://localhost:1",
+        "http://[::1]:1",
+        "https://s3.example.com",
+        "https://s3:1/",
+    ],
 )
 def test_endpoints(tmp_path: Path, endpoint: str) -> None:
     assert loaded(tmp_path, f"{{uri: s3://bucket, endpoint: '{endpoint}'}}").endpoint == endpoint
 
 
 def test_http_to_another_machine_only_if_told_so(tmp_path: Path) -> None:
-    assert loaded(tmp_path, "{uri: s3://bucket, endpoint: 'http://10.0.0.1:9000', allow_http: true}").allow_http
+    assert loaded(
+        tmp_path, "{uri: s3://bucket, endpoint: 'http://10.0.0.1:9000', allow_http: true}"
+    ).allow_http
 
 
 REFUSED = {
@@ -90,11 +122,15 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, data: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_configuration_is_found_above_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_is_found_above_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`-c ../orders/archiver.yaml`: no value in the file has a `..`, so none may be complained of."""
     (tmp_path / "orders").mkdir()
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "orders" / "archiver.yaml").write_text("cluster: c\ndata: { uri: data }\nmetadata: { sqlite: { path: m.db } }\n")
+    (tmp_path / "orders" / "archiver.yaml").write_text(
+        "cluster: c\ndata: { uri: data }\nmetadata: { sqlite: { path: m.db } }\n"
+    )
     monkeypatch.chdir(tmp_path / "elsewhere")
     found = load_settings(Path("../orders/archiver.yaml"), {})
     assert found.data.uri == f"file://{tmp_path}/orders/data"
@@ -106,7 +142,9 @@ def test_a_link_behind_the_last_step_up_stays(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "releases" / "5").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "current").symlink_to(tmp_path / "releases" / "5")
-    (tmp_path / "current" / "archiver.yaml").write_text("cluster: c\ndata: { uri: data }\nmetadata: { sqlite: { path: m.db } }\n")
+    (tmp_path / "current" / "archiver.yaml").write_text(
+        "cluster: c\ndata: { uri: data }\nmetadata: { sqlite: { path: m.db } }\n"
+    )
     monkeypatch.chdir(tmp_path / "elsewhere")
     for path in ("../current/archiver.yaml", f"{tmp_path}/current/archiver.yaml"):
         assert load_settings(Path(path), {}).data.uri == f"file://{tmp_path}/current/data"

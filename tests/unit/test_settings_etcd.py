@@ -16,7 +16,9 @@ ELSEWHERE = "addresses: ['etcd-0.example.com:2379']"
 def loaded(folder: Path, etcd: str, more: str = "") -> Settings:
     for name in ("ca.pem", "cert.pem", "key.pem", "password"):
         (folder / name).write_text("hunter2\n")
-    (folder / "archiver.yaml").write_text(f"cluster: demo\ndata: {{uri: data}}\nmetadata: {{etcd: {{{etcd}}}{more}}}\n")
+    (folder / "archiver.yaml").write_text(
+        f"cluster: demo\ndata: {{uri: data}}\nmetadata: {{etcd: {{{etcd}}}{more}}}\n"
+    )
     return load_settings(folder / "archiver.yaml", {"SECRET": "hunter2"})
 
 
@@ -24,18 +26,34 @@ def test_the_least_there_is_to_say(tmp_path: Path) -> None:
     settings = loaded(tmp_path, "addresses: ['127.0.0.1:2379', '[::1]:2379', 'localhost:2381']")
     etcd = settings.metadata.etcd
     assert etcd is not None and settings.metadata.sqlite is None
-    assert (etcd.prefix, etcd.request_timeout, etcd.lease_ttl, etcd.tls, etcd.user) == ("/archiver", 5.0, 30.0, None, None)
+    assert (etcd.prefix, etcd.request_timeout, etcd.lease_ttl, etcd.tls, etcd.user) == (
+        "/archiver",
+        5.0,
+        30.0,
+        None,
+        None,
+    )
     assert settings.metadata.beside == Path("/var/lib/stream-archiver/etcd")
 
 
 def test_everything_there_is_to_say(tmp_path: Path) -> None:
     tls = "tls: {ca_file: ca.pem, cert_file: cert.pem, key_file: key.pem}"
-    who = "user: archiver, password: {file: password}, prefix: /a/b-1, state: state, request_timeout: 2s, lease_ttl: 10s"
+    who = (
+        "user: archiver, password: {file: password}, prefix: /a/b-1, state: state, request_timeout: 2s, "
+        "lease_ttl: 10s"
+    )
     settings = loaded(tmp_path, f"addresses: ['a:1', 'b:1'], {tls}, {who}")
     etcd = settings.metadata.etcd
     assert etcd is not None and etcd.tls is not None and etcd.password is not None
-    assert (etcd.tls.ca_file, etcd.tls.cert_file, etcd.tls.key_file) == tuple(tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    assert (etcd.user, etcd.password.get_secret_value(), etcd.prefix, etcd.lease_ttl) == ("archiver", "hunter2", "/a/b-1", 10.0)
+    assert (etcd.tls.ca_file, etcd.tls.cert_file, etcd.tls.key_file) == tuple(
+        tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem")
+    )
+    assert (etcd.user, etcd.password.get_secret_value(), etcd.prefix, etcd.lease_ttl) == (
+        "archiver",
+        "hunter2",
+        "/a/b-1",
+        10.0,
+    )
     assert settings.metadata.beside == tmp_path / "state" / "etcd"
     assert "hunter2" not in repr(settings)
 
@@ -55,7 +73,11 @@ def test_a_short_lease_needs_no_shorter_requests(tmp_path: Path) -> None:
         ("addresses: ['127.0.0.1']", "addresses[0]", "is not HOST:PORT"),
         ("addresses: ['127.0.0.1:0']", "addresses[0]", "has no port"),
         ("addresses: ['127.0.0.1:1', '127.0.0.1:1']", "addresses[1]", "stands there twice"),
-        (ELSEWHERE, "addresses[0]", "is another machine, and without tls others can read and change the logs on the way; give tls"),
+        (
+            ELSEWHERE,
+            "addresses[0]",
+            "is another machine, and without tls others can read and change the logs on the way; give tls",
+        ),
         ("addresses: ['127.0.0.1:1', '10.0.0.1:1']", "addresses[1]", "or say insecure: true"),
         (f"{ELSEWHERE}, tls: {{}}", "tls.ca_file", "missing"),
         (f"{ELSEWHERE}, tls: {{ca_file: gone.pem}}", "tls.ca_file", "there is no file"),

@@ -30,7 +30,12 @@ def load(tmp_path: Path, kafka: dict[str, Any], **environ: str) -> ControlTopicS
 
 def test_a_topic_needs_no_more_than_where_and_which(tmp_path: Path) -> None:
     found = load(tmp_path, TOPIC)
-    assert (found.topic, found.beginning, found.interval, found.client()) == ("archiver-control", "earliest", 1.0, {})
+    assert (found.topic, found.beginning, found.interval, found.client()) == (
+        "archiver-control",
+        "earliest",
+        1.0,
+        {},
+    )
 
 
 def test_the_secret_of_the_publisher_is_read_and_never_shown(tmp_path: Path) -> None:

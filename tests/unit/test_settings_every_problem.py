@@ -1,4 +1,5 @@
-"""Settings: an entry with two problems gets both reported, and a problem of one entry causes no false report about another."""
+"""Settings: an entry with two problems gets both reported, and a problem of one entry causes no false report
+about another."""
 
 from __future__ import annotations
 
@@ -16,8 +17,12 @@ SCHEMA = "descriptor_set: shop.binpb, message: shop.Order"
 
 CASES: dict[str, tuple[str, dict[str, str]]] = {
     "unknown catalog and bad table": (
-        CATALOG + "topics: [{name: a, partitions: 1, archive: {kind: iceberg, catalog: nix, table: bad table}}]",
-        {"topics[0].archive.table": "not a table identifier", "topics[0].archive.catalog": "there is no catalog 'nix'"},
+        CATALOG
+        + "topics: [{name: a, partitions: 1, archive: {kind: iceberg, catalog: nix, table: bad table}}]",
+        {
+            "topics[0].archive.table": "not a table identifier",
+            "topics[0].archive.catalog": "there is no catalog 'nix'",
+        },
     ),
     "unknown catalog and no table": (
         CATALOG + "topics: [{name: a, partitions: 1, archive: {kind: iceberg, catalog: nix}}]",
@@ -28,11 +33,15 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
         {"topics[0].partitions": "does not fit", "topics[0].archive.catalog": "there is no catalog 'nix'"},
     ),
     "unknown catalog and unknown key": (
-        CATALOG + "topics: [{name: a, partitions: 1, more: 2, archive: {kind: iceberg, catalog: nix, table: a.b}}]",
+        CATALOG
+        + "topics: [{name: a, partitions: 1, more: 2, archive: {kind: iceberg, catalog: nix, table: a.b}}]",
         {"topics[0].more": "there is no such key", "topics[0].archive.catalog": "there is no catalog 'nix'"},
     ),
     "unknown catalog of a doubled topic": (
-        "topics: [{name: a, partitions: 1}, {name: a, partitions: 1, archive: {kind: iceberg, catalog: nix, table: a.b}}]",
+        (
+            "topics: [{name: a, partitions: 1}, {name: a, partitions: 1, archive: {kind: iceberg, catalog: "
+            "nix, table: a.b}}]"
+        ),
         {"topics[1].name": "defined twice", "topics[1].archive.catalog": "there is no catalog 'nix'"},
     ),
     "missing dlq topic and bad partitions": (
@@ -40,7 +49,10 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
         {"topics[0].partitions": "valid integer", "topics[0].value.dlq": "there is no topic gone"},
     ),
     "missing dlq topic and bad depth": (
-        f"topics: [{{name: a, partitions: 1, value: {{{SCHEMA}, recursion_depth: 99, validate: dlq, dlq: gone}}}}]",
+        (
+            f"topics: [{{name: a, partitions: 1, value: {{{SCHEMA}, recursion_depth: 99, validate: dlq, "
+            f"dlq: gone}}}}]"
+        ),
         {"topics[0].value.recursion_depth": "does not fit", "topics[0].value.dlq": "there is no topic gone"},
     ),
     "dlq without validate, and missing": (
@@ -71,23 +83,38 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
         {"topics[0].partitions": "does not fit", "topics[1].name": "defined twice"},
     ),
     "doubled catalog, one of them bad": (
-        "catalogs: [{name: c, type: sql, uri: 'sqlite:///:memory:', request_timeout: soon}, {name: c, type: sql, uri: 'sqlite:///:memory:'}]",
+        (
+            "catalogs: [{name: c, type: sql, uri: 'sqlite:///:memory:', request_timeout: soon}, {name: c, "
+            "type: sql, uri: 'sqlite:///:memory:'}]"
+        ),
         {"catalogs[0].request_timeout": "not a duration", "catalogs[1].name": "defined twice"},
     ),
     "mirrored topic with partitions, of a source with a bad timeout": (
-        "topics: [{name: a, partitions: 3}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', topics: a, request_timeout: 0s}}]",
+        (
+            "topics: [{name: a, partitions: 3}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', "
+            "topics: a, request_timeout: 0s}}]"
+        ),
         {"sources[0].kafka.request_timeout": "does not fit", "topics[0].partitions": "write partitions: 0"},
     ),
     "mirrored topic of a source with a bad pattern": (
-        "topics: [{name: a, partitions: 0}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', topics: '('}}]",
+        (
+            "topics: [{name: a, partitions: 0}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', "
+            "topics: '('}}]"
+        ),
         {"sources[0].kafka.topics": "no regular expression"},
     ),
     "mirrored topic of a source with a bad timeout": (
-        "topics: [{name: a, partitions: 0}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', topics: a, request_timeout: 0s}}]",
+        (
+            "topics: [{name: a, partitions: 0}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', "
+            "topics: a, request_timeout: 0s}}]"
+        ),
         {"sources[0].kafka.request_timeout": "does not fit"},
     ),
     "catalogs that are no list": (
-        "catalogs: {name: local}\ntopics: [{name: a, partitions: 1, archive: {kind: iceberg, catalog: local, table: a.b}}]",
+        (
+            "catalogs: {name: local}\ntopics: [{name: a, partitions: 1, archive: {kind: iceberg, catalog: "
+            "local, table: a.b}}]"
+        ),
         {"catalogs": "must be a list"},
     ),
     "topics that are no list": (

@@ -15,7 +15,10 @@ SOURCE: dict[str, Any] = {"brokers": "b:9092", "topics": "shop[.].*"}
 
 
 def load(
-    tmp_path: Path, source: dict[str, Any] | list[dict[str, Any]], topics: list[dict[str, Any]] | None = None, **environ: str
+    tmp_path: Path,
+    source: dict[str, Any] | list[dict[str, Any]],
+    topics: list[dict[str, Any]] | None = None,
+    **environ: str,
 ) -> Settings:
     sources = [{"kafka": one} for one in (source if isinstance(source, list) else [source])]
     path = tmp_path / "archiver.yaml"
@@ -47,7 +50,10 @@ def test_secrets_are_read_and_never_shown(tmp_path: Path) -> None:
 
 
 def test_the_address_of_tokens_is_no_secret(tmp_path: Path) -> None:
-    url = {"security.protocol": "SASL_SSL", "sasl.oauthbearer.token.endpoint.url": "https://login.example/token"}
+    url = {
+        "security.protocol": "SASL_SSL",
+        "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+    }
     kafka = load(tmp_path, {**SOURCE, "properties": url}).sources[0].kafka
     assert kafka is not None and kafka.client() == url
 
@@ -55,8 +61,14 @@ def test_the_address_of_tokens_is_no_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"properties": {"sasl.password": "plain", "security.protocol": "SASL_SSL"}}, "never the secret itself"),
-        ({"properties": {"sasl.oauthbearer.assertion.private.key.passphrase": "hush"}}, "never the secret itself"),
+        (
+            {"properties": {"sasl.password": "plain", "security.protocol": "SASL_SSL"}},
+            "never the secret itself",
+        ),
+        (
+            {"properties": {"sasl.oauthbearer.assertion.private.key.passphrase": "hush"}},
+            "never the secret itself",
+        ),
         ({"properties": {"fetch.max.bytes": 1}}, "the source's own"),
         ({"properties": {"auto.offset.reset": "earliest"}}, "the source's own"),
         ({"properties": {"isolation.level": "read_uncommitted"}}, "the source's own"),
@@ -82,7 +94,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path, change: dict[str, Any], why: 
         ({"name": "shop.a", "partitions": 4}, "write partitions: 0"),
         ({"name": "other", "partitions": 0}, "no Kafka source mirrors"),
         (
-            {"name": "shop.a", "partitions": 0, "value": {"descriptor_set": "x", "message": "a.B", "validate": "reject"}},
+            {
+                "name": "shop.a",
+                "partitions": 0,
+                "value": {"descriptor_set": "x", "message": "a.B", "validate": "reject"},
+            },
             "must be none",
         ),
     ],
@@ -100,7 +116,16 @@ def test_sources_do_not_overlap(tmp_path: Path) -> None:
 
 
 def test_names_and_times(tmp_path: Path) -> None:
-    kafka = load(tmp_path, {**SOURCE, "from": "2026-01-02T03:04:05+01:00"}, [{"name": "shop.a", "partitions": 0}]).sources[0].kafka
+    kafka = (
+        load(tmp_path, {**SOURCE, "from": "2026-01-02T03:04:05+01:00"}, [{"name": "shop.a", "partitions": 0}])
+        .sources[0]
+        .kafka
+    )
     assert kafka is not None
     assert kafka.since_ms == 1_767_319_445_000
-    assert [kafka.matches(name) for name in ("shop.a", "xshop.a", "shopa", "__shop.a")] == [True, False, False, False]
+    assert [kafka.matches(name) for name in ("shop.a", "xshop.a", "shopa", "__shop.a")] == [
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -1,4 +1,5 @@
-"""Whom a Kafka client believes and what it sends in the clear: one rule, for sources and for the control topic."""
+"""Whom a Kafka client believes and what it sends in the clear: one rule, for sources and for the control
+topic."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ LOOPBACK = ["127.0.0.1:9092", "localhost:9092, 127.0.0.2:1", "[::1]:9092", "loca
 pytestmark = pytest.mark.parametrize("place", ["source", "control topic"])
 
 
-def load(tmp_path: Path, place: str, properties: dict[str, Any], brokers: str = "kafka-1:9093", **environ: str) -> dict[str, str]:
+def load(
+    tmp_path: Path, place: str, properties: dict[str, Any], brokers: str = "kafka-1:9093", **environ: str
+) -> dict[str, str]:
     """The properties that the client of such a configuration gets."""
     kafka = {"brokers": brokers, "properties": properties}
     document: dict[str, Any] = {
@@ -55,7 +58,8 @@ def test_no_property_makes_a_client_believe_anybody(tmp_path: Path, place: str, 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("enable.ssl.certificate.verification", True), ("ssl.endpoint.identification.algorithm", "https")]
+    ("key", "value"),
+    [("enable.ssl.certificate.verification", True), ("ssl.endpoint.identification.algorithm", "https")],
 )
 def test_what_is_so_anyway_may_be_written(tmp_path: Path, place: str, key: str, value: Any) -> None:
     assert load(tmp_path, place, {"security.protocol": "SSL", key: value})[key] == str(value).lower()
@@ -63,7 +67,11 @@ def test_what_is_so_anyway_may_be_written(tmp_path: Path, place: str, key: str, 
 
 def test_a_client_secret_does_not_travel_in_the_clear(tmp_path: Path, place: str) -> None:
     key = "sasl.oauthbearer.token.endpoint.url"
-    oidc = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
+    oidc = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+    }
     for url in ("http://idp.example.com/token", "HTTP://10.0.0.7:8080/token"):
         with pytest.raises(ConfigInvalid, match=f"{key} would send a secret unprotected to .*; use https"):
             load(tmp_path, place, {**oidc, key: url})
@@ -71,26 +79,51 @@ def test_a_client_secret_does_not_travel_in_the_clear(tmp_path: Path, place: str
         assert load(tmp_path, place, {**oidc, key: url})[key] == url
 
 
-@pytest.mark.parametrize("key", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.password", "enable.ssl.certificate.verification"])
-@pytest.mark.parametrize("protocol", [{}, {"security.protocol": "PLAINTEXT"}, {"security.protocol": "sasl_plaintext"}])
-def test_tls_that_would_be_left_out_is_refused(tmp_path: Path, place: str, protocol: dict[str, str], key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.password",
+        "enable.ssl.certificate.verification",
+    ],
+)
+@pytest.mark.parametrize(
+    "protocol", [{}, {"security.protocol": "PLAINTEXT"}, {"security.protocol": "sasl_plaintext"}]
+)
+def test_tls_that_would_be_left_out_is_refused(
+    tmp_path: Path, place: str, protocol: dict[str, str], key: str
+) -> None:
     spoken = protocol.get("security.protocol", "plaintext").lower()
-    with pytest.raises(ConfigInvalid, match=f"{key} is given, but security.protocol is {spoken}; set it to SSL, or SASL_SSL") as refused:
+    with pytest.raises(
+        ConfigInvalid, match=f"{key} is given, but security.protocol is {spoken}; set it to SSL, or SASL_SSL"
+    ) as refused:
         load(tmp_path, place, {**protocol, key: {"env": "P"}}, brokers="127.0.0.1:9092")
     assert "hush" not in str(refused.value)
     for protected in ("SSL", "sasl_ssl"):
-        assert load(tmp_path, place, {"security.protocol": protected, "ssl.ca.location": "ca.pem"})["ssl.ca.location"] == "ca.pem"
+        assert (
+            load(tmp_path, place, {"security.protocol": protected, "ssl.ca.location": "ca.pem"})[
+                "ssl.ca.location"
+            ]
+            == "ca.pem"
+        )
 
 
 @pytest.mark.parametrize("protocol", [{}, {"security.protocol": "plaintext"}, {"security.protocol": "SSL"}])
-def test_a_password_that_nobody_would_ask_for_is_refused(tmp_path: Path, place: str, protocol: dict[str, str]) -> None:
-    with pytest.raises(ConfigInvalid, match=r"sasl\.mechanisms is given, but security\.protocol is .*; set it to SASL_SSL"):
+def test_a_password_that_nobody_would_ask_for_is_refused(
+    tmp_path: Path, place: str, protocol: dict[str, str]
+) -> None:
+    with pytest.raises(
+        ConfigInvalid, match=r"sasl\.mechanisms is given, but security\.protocol is .*; set it to SASL_SSL"
+    ):
         load(tmp_path, place, {**protocol, **PASSWORD})
 
 
 def test_a_protocol_that_is_none_is_refused(tmp_path: Path, place: str) -> None:
     for protocol in ("TLS", "", {"env": "P"}):
-        with pytest.raises(ConfigInvalid, match="none of PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL") as refused:
+        with pytest.raises(
+            ConfigInvalid, match="none of PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL"
+        ) as refused:
             load(tmp_path, place, {"security.protocol": protocol})
         assert "hush" not in str(refused.value)
 

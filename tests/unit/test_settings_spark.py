@@ -36,23 +36,41 @@ CLEAR = [
 def loaded(folder: Path, spark: dict[str, Any]) -> SparkSettings:
     path = folder / "archiver.yaml"
     path.write_text(
-        yaml.safe_dump({"cluster": "c", "data": {"uri": "data"}, "metadata": {"sqlite": {"path": "m.db"}}, "spark": spark}), "utf-8"
+        yaml.safe_dump(
+            {
+                "cluster": "c",
+                "data": {"uri": "data"},
+                "metadata": {"sqlite": {"path": "m.db"}},
+                "spark": spark,
+            }
+        ),
+        "utf-8",
     )
     return load_settings(path, {}).spark
 
 
 @pytest.mark.parametrize("spark", OPEN)
 def test_a_master_elsewhere_asks_executors_who_they_are(tmp_path: Path, spark: dict[str, Any]) -> None:
-    with pytest.raises(ConfigInvalid, match=r"spark\.master: .*set spark\.authenticate: true in conf.* or allow_insecure: true"):
+    with pytest.raises(
+        ConfigInvalid,
+        match=r"spark\.master: .*set spark\.authenticate: true in conf.* or allow_insecure: true",
+    ):
         loaded(tmp_path, spark)
     assert loaded(tmp_path, spark | {"allow_insecure": True}).allow_insecure
-    assert loaded(tmp_path, spark | {"conf": {**spark.get("conf", {}), "spark.authenticate": "true"}}).allow_insecure is False
+    assert (
+        loaded(
+            tmp_path, spark | {"conf": {**spark.get("conf", {}), "spark.authenticate": "true"}}
+        ).allow_insecure
+        is False
+    )
 
 
 @pytest.mark.parametrize("remote", CLEAR)
 def test_spark_connect_on_another_machine_is_not_spoken_to_in_the_clear(tmp_path: Path, remote: str) -> None:
     assert not DefaultChannelBuilder(remote).use_ssl
-    with pytest.raises(ConfigInvalid, match=r"spark\.remote: .*;use_ssl=true behind its address, or set allow_insecure: true"):
+    with pytest.raises(
+        ConfigInvalid, match=r"spark\.remote: .*;use_ssl=true behind its address, or set allow_insecure: true"
+    ):
         loaded(tmp_path, {"remote": remote})
     assert loaded(tmp_path, {"remote": remote, "allow_insecure": True}).remote == remote
 
@@ -62,9 +80,15 @@ def test_spark_connect_on_another_machine_is_not_spoken_to_in_the_clear(tmp_path
     [
         {},
         *({"master": master} for master in ("local", "local[2]", "local[*,4]", "local-cluster[2,1,1024]")),
-        *({"master": f"spark://{host}:7077"} for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:1,127.0.0.2")),
+        *(
+            {"master": f"spark://{host}:7077"}
+            for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:1,127.0.0.2")
+        ),
         *({"remote": f"sc://{host}/;token=t"} for host in ("127.0.0.1", "localhost:15002", "[::1]:15002")),
-        *({"remote": f"sc://h.example.com:443/;{given}"} for given in ("use_ssl=true", "token=t;use_ssl=True;user_id=me")),
+        *(
+            {"remote": f"sc://h.example.com:443/;{given}"}
+            for given in ("use_ssl=true", "token=t;use_ssl=True;user_id=me")
+        ),
     ],
 )
 def test_what_is_here_or_protected_needs_no_leave(tmp_path: Path, spark: dict[str, Any]) -> None:
@@ -73,9 +97,13 @@ def test_what_is_here_or_protected_needs_no_leave(tmp_path: Path, spark: dict[st
         assert DefaultChannelBuilder(spark["remote"]).use_ssl
 
 
-@pytest.mark.parametrize("remote", ["spark://canary:7077", "sc://", "sc:///;token=canary", "canary:15002", "sc://h:canary"])
+@pytest.mark.parametrize(
+    "remote", ["spark://canary:7077", "sc://", "sc:///;token=canary", "canary:15002", "sc://h:canary"]
+)
 def test_what_is_no_address_of_a_spark_connect_server(tmp_path: Path, remote: str) -> None:
-    with pytest.raises(ConfigInvalid, match=r"spark\.remote: is not an address such as sc://host:443") as raised:
+    with pytest.raises(
+        ConfigInvalid, match=r"spark\.remote: is not an address such as sc://host:443"
+    ) as raised:
         loaded(tmp_path, {"remote": remote, "allow_insecure": True})
     assert "canary" not in str(raised.value)
 
@@ -92,22 +120,37 @@ def test_an_address_that_is_refused_shows_no_token(tmp_path: Path) -> None:
     [
         ({}, True, True),
         ({"master": "local-cluster[2,1,1024]"}, True, True),
-        *(({"master": f"spark://{host}:7077"}, True, False) for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:1,127.0.0.2")),
+        *(
+            ({"master": f"spark://{host}:7077"}, True, False)
+            for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:1,127.0.0.2")
+        ),
         ({"master": "spark://elsewhere:7077", "conf": {"spark.master": "local[2]"}}, True, True),
-        ({"master": "spark://elsewhere:7077", "conf": {"spark.master": "spark://127.0.0.1:7077"}}, True, False),
+        (
+            {"master": "spark://elsewhere:7077", "conf": {"spark.master": "spark://127.0.0.1:7077"}},
+            True,
+            False,
+        ),
         ({"conf": {"spark.master": "spark://elsewhere:7077"}, "allow_insecure": True}, False, False),
         ({"master": "k8s://https://127.0.0.1:6443", "conf": {"spark.authenticate": True}}, False, False),
     ],
     ids=str,
 )
-def test_a_driver_whose_master_is_here_listens_on_loopback_alone(tmp_path: Path, spark: dict[str, Any], here: bool, local: bool) -> None:
+def test_a_driver_whose_master_is_here_listens_on_loopback_alone(
+    tmp_path: Path, spark: dict[str, Any], here: bool, local: bool
+) -> None:
     settings = loaded(tmp_path, spark)
     found = properties(settings, tmp_path)
-    assert [found.get(name) for name in ("spark.driver.host", "spark.driver.bindAddress")] == ["127.0.0.1" if here else None] * 2
+    assert [found.get(name) for name in ("spark.driver.host", "spark.driver.bindAddress")] == [
+        "127.0.0.1" if here else None
+    ] * 2
     assert ("spark.local.dir" in found) == local
     before = os.environ.get("SPARK_LOCAL_IP")
     with _environment(settings):
         assert os.environ.get("SPARK_LOCAL_IP") == ("127.0.0.1" if here else before)
-    conf = {**spark.get("conf", {}), "spark.driver.host": "a.example.com", "spark.driver.bindAddress": "0.0.0.0"}
+    conf = {
+        **spark.get("conf", {}),
+        "spark.driver.host": "a.example.com",
+        "spark.driver.bindAddress": "0.0.0.0",
+    }
     stated = properties(loaded(tmp_path, spark | {"conf": conf}), tmp_path)
     assert (stated["spark.driver.host"], stated["spark.driver.bindAddress"]) == ("a.example.com", "0.0.0.0")

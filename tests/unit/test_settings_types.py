@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.config.types import format_duration, format_size, host_of, is_loopback, parse_duration, parse_size
+from archiver.config.types import (
+    format_duration,
+    format_size,
+    host_of,
+    is_loopback,
+    parse_duration,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +58,25 @@ def test_sizes(text: object, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "s", "1 0s", "1e3s", "--1s", "1,5s", "٣s", "nan", "inf", None, [], {}, float("nan"), float("inf"), -0.1, "-1"]
+    "bad",
+    [
+        "",
+        "s",
+        "1 0s",
+        "1e3s",
+        "--1s",
+        "1,5s",
+        "٣s",
+        "nan",
+        "inf",
+        None,
+        [],
+        {},
+        float("nan"),
+        float("inf"),
+        -0.1,
+        "-1",
+    ],
 )
 def test_neither_a_duration_nor_a_size(bad: object) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
@@ -68,7 +93,16 @@ def test_whole_milliseconds_and_bytes_are_exact(number: int) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (0.2, "200ms"), (1.5, "1500ms"), (60, "1m"), (90, "90s"), (3600.0, "1h"), (604800, "7d"), (0.0005, "0.5ms")],
+    [
+        (0, "0s"),
+        (0.2, "200ms"),
+        (1.5, "1500ms"),
+        (60, "1m"),
+        (90, "90s"),
+        (3600.0, "1h"),
+        (604800, "7d"),
+        (0.0005, "0.5ms"),
+    ],
 )
 def test_durations_are_written_as_they_are_read(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
@@ -76,7 +110,8 @@ def test_durations_are_written_as_they_are_read(seconds: float, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0B"), (7, "7B"), (15_000_000, "15MB"), (2**27, "128MiB"), (2**31, "2GiB"), (1025, "1025B")]
+    ("count", "text"),
+    [(0, "0B"), (7, "7B"), (15_000_000, "15MB"), (2**27, "128MiB"), (2**31, "2GiB"), (1025, "1025B")],
 )
 def test_sizes_are_written_as_they_are_read(count: int, text: str) -> None:
     assert format_size(count) == text
@@ -112,9 +147,27 @@ def test_a_host_on_this_machine(text: str, host: str) -> None:
         ("[fe80::1]:9092", "fe80::1"),
         *(
             (unclear, unclear)
-            for unclear in ("", ":9092", "::1:9092", "127.0.0.1:1:2", "127.0.0.1:x", "127.0.0.1:x@kafka", "[localhost]:1")
+            for unclear in (
+                "",
+                ":9092",
+                "::1:9092",
+                "127.0.0.1:1:2",
+                "127.0.0.1:x",
+                "127.0.0.1:x@kafka",
+                "[localhost]:1",
+            )
         ),
-        *((unclear, unclear) for unclear in ("kafka@127.0.0.1", "ssl://127.0.0.1", "127.0.0.1/kafka", "127.0.0.1:٩", "[::1]kafka", "[::1")),
+        *(
+            (unclear, unclear)
+            for unclear in (
+                "kafka@127.0.0.1",
+                "ssl://127.0.0.1",
+                "127.0.0.1/kafka",
+                "127.0.0.1:٩",
+                "[::1]kafka",
+                "[::1",
+            )
+        ),
     ],
 )
 def test_what_is_another_machine_or_unclear_is_not_here(text: str, host: str) -> None:

@@ -1,4 +1,5 @@
-"""Shelves: what was moved out of the log is found again, one partition at a time, and damage never goes unnoticed."""
+"""Shelves: what was moved out of the log is found again, one partition at a time, and damage never goes
+unnoticed."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ class Rig:
         assert self.backlog.segments(tp, start, bytes_max) == bare.segments(tp, start, bytes_max)
         assert self.backlog.summary(tp, start) == bare.summary(tp, start)
         for end in (start, start + 3, self.whole.next_offset(tp)):
-            assert self.backlog.gaps(tp, start, end) == bare.gaps(tp, start, end) == self.whole.gaps(tp, start, end)
+            assert (
+                self.backlog.gaps(tp, start, end)
+                == bare.gaps(tp, start, end)
+                == self.whole.gaps(tp, start, end)
+            )
         assert self.backlog.next_offset(tp) == bare.next_offset(tp)
         assert self.backlog.stable_offset(tp) == bare.stable_offset(tp)
         assert self.backlog.blocking(tp) == bare.blocking(tp)
@@ -73,15 +78,25 @@ def plain(rig: Rig, files: int = 60, partitions: int = 7) -> None:
     chance = random.Random(5)
     rig.apply(declared(1, "a", partitions), declared(2, "b", partitions))
     for number in range(files):
-        runs = [Run(A if place < partitions else B, place % partitions, chance.randrange(1, 9)) for place in range(2 * partitions)]
+        runs = [
+            Run(A if place < partitions else B, place % partitions, chance.randrange(1, 9))
+            for place in range(2 * partitions)
+        ]
         rig.apply(named(f"f{number:04}", chance.sample(runs[:partitions], 3) + runs[partitions:]))
         if number % 20 == 19:
             rig.cut()
 
 
 @settings(max_examples=60, deadline=None)
-@example(seed=1930165, spans=[17, 10], bytes_max=0, cache_bytes=0)  # the first shelf that is looked at has nothing of the range
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 5_000), st.sampled_from([0, 1 << 30]))
+@example(
+    seed=1930165, spans=[17, 10], bytes_max=0, cache_bytes=0
+)  # the first shelf that is looked at has nothing of the range
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    st.integers(0, 5_000),
+    st.sampled_from([0, 1 << 30]),
+)
 def test_the_view_is_that_of_a_fold_that_was_never_cut(
     tmp_path_factory: pytest.TempPathFactory, seed: int, spans: list[int], bytes_max: int, cache_bytes: int
 ) -> None:
@@ -93,7 +108,12 @@ def test_the_view_is_that_of_a_fold_that_was_never_cut(
     rig.apply(*history.grow(10)[rig.fold.next_index :])
     chance = random.Random(seed)
     for tp in rig.whole.state().partitions:
-        for start in {0, chance.randrange(20), rig.whole.stable_offset(tp), chance.randrange(rig.whole.next_offset(tp) + 1)}:
+        for start in {
+            0,
+            chance.randrange(20),
+            rig.whole.stable_offset(tp),
+            chance.randrange(rig.whole.next_offset(tp) + 1),
+        }:
             rig.check(tp, start)
             rig.check(tp, start, bytes_max)
 
@@ -116,7 +136,10 @@ def test_one_partition_is_read_without_the_rest(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
     ref = rig.refs[-1]
     opened = history_file.read_index(
-        ref, rig.objects.read(rig.key(ref))[-int.from_bytes(rig.objects.read(rig.key(ref))[-8:-4], "little") - 8 :]
+        ref,
+        rig.objects.read(rig.key(ref))[
+            -int.from_bytes(rig.objects.read(rig.key(ref))[-8:-4], "little") - 8 :
+        ],
     )
     assert opened.metadata.num_row_groups > 10
     rig.check((B, 6), opened.partitions[B, 6].start)
@@ -131,10 +154,14 @@ def test_a_summary_reads_rows_only_where_it_begins(tmp_path: Path) -> None:
     assert before.rows == rig.whole.next_offset((A, 1))
     assert not [call for call in rig.objects.calls if call[0] == "open_input"]
     rig.backlog.summary((A, 1), 1)
-    assert len([call for call in rig.objects.calls if call[0] == "open_input"]) == 2  # the rows and the names of one shelf's files
+    assert (
+        len([call for call in rig.objects.calls if call[0] == "open_input"]) == 2
+    )  # the rows and the names of one shelf's files
 
 
-def test_a_summary_that_was_asked_for_before_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_that_was_asked_for_before_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = Rig(tmp_path)
     plain(rig, files=200)
     monkeypatch.setattr("intake.log.history.PARTS_MAX", 3)
@@ -143,7 +170,9 @@ def test_a_summary_that_was_asked_for_before_reads_nothing(tmp_path: Path, monke
         assert rig.backlog.summary((A, 1), start) == wanted[start]
     assert len(rig.shelves._parts) == 3
     rig.objects.calls.clear()
-    assert [rig.backlog.summary((A, 1), start) for start in (7, 8, 2)] == [wanted[start] for start in (7, 8, 2)]
+    assert [rig.backlog.summary((A, 1), start) for start in (7, 8, 2)] == [
+        wanted[start] for start in (7, 8, 2)
+    ]
     assert not rig.objects.calls
 
 
@@ -252,7 +281,11 @@ def test_another_object_is_refused(tmp_path: Path, what: str) -> None:
     data = rig.objects.read(rig.key(ref))
     rig.objects.delete(rig.key(ref))
     if what != "gone":
-        replaced = {"shorter": data[:-20], "longer": data + b"x", "another": rig.objects.read(rig.key(other))}[what]
+        replaced = {
+            "shorter": data[:-20],
+            "longer": data + b"x",
+            "another": rig.objects.read(rig.key(other)),
+        }[what]
         rig.objects.create(rig.key(ref), replaced)
     with pytest.raises(Corrupted, match="restore it from a copy"):
         Backlog(rig.fold, rig.shelves).segments((A, 0))

@@ -1,4 +1,5 @@
-"""Shelves that cannot be opened are an error for the partitions that have something in them, and for nobody else."""
+"""Shelves that cannot be opened are an error for the partitions that have something in them, and for nobody
+else."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Pristine = tuple[Scene, tuple[ShelfRef, ...], list[shelf_format.Content]]
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
-    """Eight shelves. Topics come into being at different times, fall silent for several shelves, and go on."""
+    """Eight shelves. Topics come into being at different times, fall silent for several shelves, and go
+    on."""
     scene = Scene(tmp_path_factory.mktemp("shelves"))
     process = scene.process()
     plan = {"early": (0, 1), "now-and-then": (0, 3, 4, 7), "late": (5, 6, 7), "always": range(8)}
@@ -31,14 +33,19 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
         process.sequencer.declare_topic(f"silent-{number}", 1)
         process.checkpointer.run_if_due()
     checkpoint = scene.store.last()[0]
-    contents = [shelf_format.decode(ref, scene.objects.read(shelf_key(ref.start, ref.end))) for ref in checkpoint.shelves]
+    contents = [
+        shelf_format.decode(ref, scene.objects.read(shelf_key(ref.start, ref.end)))
+        for ref in checkpoint.shelves
+    ]
     assert len(contents) >= 8
     return scene, checkpoint.shelves, contents
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_only_partitions_with_something_in_a_spoilt_shelf_are_concerned(pristine: Pristine, data: st.DataObject) -> None:
+def test_only_partitions_with_something_in_a_spoilt_shelf_are_concerned(
+    pristine: Pristine, data: st.DataObject
+) -> None:
     scene, refs, contents = pristine
     whole, hurt = Shelves(scene.objects, lambda: refs), Shelves(scene.objects, lambda: refs)
     whole.learn(refs)
@@ -51,7 +58,11 @@ def test_only_partitions_with_something_in_a_spoilt_shelf_are_concerned(pristine
     end = contents[-1][tp].end
     start = data.draw(st.integers(0, end), label="start")
     stop = data.draw(st.integers(start, end), label="stop") if tp in contents[-1] else end
-    expected = (whole.segments(tp, start, end, None), whole.gaps(tp, start, stop), whole.summary(tp, start, end))
+    expected = (
+        whole.segments(tp, start, end, None),
+        whole.gaps(tp, start, stop),
+        whole.summary(tp, start, end),
+    )
     try:
         for number, key in keys.items():
             scene.objects.delete(key)

@@ -1,4 +1,5 @@
-"""Does the soak's rule find a leak of the size it states, in noise of every kind, and nothing in what is flat?"""
+"""Does the soak's rule find a leak of the size it states, in noise of every kind, and nothing in what is
+flat?"""
 
 from __future__ import annotations
 
@@ -42,12 +43,16 @@ def warming(rng: random.Random, at: float) -> float:
 NOISES = (quiet, sawtooth, spikes, warming)
 
 
-def series(seconds: float, seed: int, noise: Noise, *, per_hour: float = 0.0, shape: Noise | None = None) -> list[Sample]:
+def series(
+    seconds: float, seed: int, noise: Noise, *, per_hour: float = 0.0, shape: Noise | None = None
+) -> list[Sample]:
     rng = random.Random(f"{seed}/{noise.__name__}")
     found: list[Sample] = []
     at = BEGIN_S
     while at < BEGIN_S + seconds:
-        found.append((at, 300 + per_hour * (at - BEGIN_S) / 3600 + noise(rng, at) + (shape(rng, at) if shape else 0.0)))
+        found.append(
+            (at, 300 + per_hour * (at - BEGIN_S) / 3600 + noise(rng, at) + (shape(rng, at) if shape else 0.0))
+        )
         at += rng.uniform(0.9, 1.3)
     return found
 
@@ -67,7 +72,8 @@ def test_what_is_flat_is_flat(noise: Noise, seconds: float) -> None:
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("seconds", "per_hour"), [(HOUR_S, 60.0), (SHARE_S, 1080.0)])
 def test_a_leak_of_the_stated_size_is_found(noise: Noise, seconds: float, per_hour: float) -> None:
-    """With an allowance of 12 MB the run of an hour sees 60 MB/h, that of five minutes 1080 MB/h; the finding states it."""
+    """With an allowance of 12 MB the run of an hour sees 60 MB/h, that of five minutes 1080 MB/h; the finding
+    states it."""
     for seed in SEEDS:
         finding = found(series(seconds, seed, noise, per_hour=per_hour), seconds)
         assert finding.state == "grows", finding
@@ -91,7 +97,12 @@ def test_descriptors_that_leak_are_found() -> None:
     for seed in SEEDS:
         assert found(series(SHARE_S, seed, open_requests), SHARE_S, rule).state == "flat"
         assert (
-            found(series(SHARE_S, seed, open_requests, shape=lambda _, at: float(int((at - BEGIN_S) / 4))), SHARE_S, rule).state == "grows"
+            found(
+                series(SHARE_S, seed, open_requests, shape=lambda _, at: float(int((at - BEGIN_S) / 4))),
+                SHARE_S,
+                rule,
+            ).state
+            == "grows"
         )
 
 
@@ -125,9 +136,15 @@ def test_what_cannot_be_measured_is_never_flat() -> None:
     good = series(HOUR_S, 1, quiet)
     assert found([], HOUR_S).state == "unmeasured"
     assert found([(at, None) for at, _ in good], HOUR_S).state == "unmeasured"
-    assert found([(at, value if number % 3 else None) for number, (at, value) in enumerate(good)], HOUR_S).state == "unmeasured"
+    assert (
+        found([(at, value if number % 3 else None) for number, (at, value) in enumerate(good)], HOUR_S).state
+        == "unmeasured"
+    )
     assert found(good[: len(good) // 2], HOUR_S).state == "unmeasured", "sampling that broke off"
-    assert found([sample for number, sample in enumerate(good) if number % 250 == 0], HOUR_S).state == "unmeasured"
+    assert (
+        found([sample for number, sample in enumerate(good) if number % 250 == 0], HOUR_S).state
+        == "unmeasured"
+    )
     wild = found(series(HOUR_S, 1, lambda rng, _: rng.gauss(0, 100)), HOUR_S)
     assert wild.state == "unmeasured"
     assert "scatters" in wild.why
@@ -143,7 +160,9 @@ def test_a_short_run_says_that_it_is_short() -> None:
 def test_the_ceiling_holds_from_the_first_sample() -> None:
     high = [(BEGIN_S + 1, 1501.0), *series(HOUR_S, 1, quiet)]
     assert found(high, HOUR_S).state == "too high"
-    assert found([(BEGIN_S - 1, 1501.0), *series(HOUR_S, 1, quiet)], HOUR_S).state == "flat", "before the phase nothing is judged"
+    assert found([(BEGIN_S - 1, 1501.0), *series(HOUR_S, 1, quiet)], HOUR_S).state == "flat", (
+        "before the phase nothing is judged"
+    )
 
 
 def test_the_longer_the_smaller() -> None:

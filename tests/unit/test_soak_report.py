@@ -1,4 +1,5 @@
-"""Does the soak's report call a thing by its name: wrong is invalid, unmeasured is unknown, and only what was all looked at is valid?
+"""Does the soak's report call a thing by its name: wrong is invalid, unmeasured is unknown, and only what was
+all looked at is valid?
 
 On a folder made of a saved history of the outside harness and invented samples.
 """
@@ -48,12 +49,31 @@ def folder(tmp_path: Path) -> Path:
     times = [10.0 + second for second in range(int(STEADY_S))]
     write(
         made / SAMPLES,
-        [{"at": at, "daemon": "daemon-0", **{name: level * rng.uniform(0.99, 1.01) for name, level in LEVELS.items()}} for at in times],
+        [
+            {
+                "at": at,
+                "daemon": "daemon-0",
+                **{name: level * rng.uniform(0.99, 1.01) for name, level in LEVELS.items()},
+            }
+            for at in times
+        ],
     )
-    write(made / HEAPS, [{"at": at, "daemon": "daemon-0", "heap_mb": 50 + rng.random()} for at in times[::10]])
-    pages = [{"at": at, "page": page, "status": 200, "seconds": 0.01} for at in times[::5] for page in ("/", "/readyz")]
-    write(made / SCRAPES, [*pages, {"at": 20.0, "page": "/metrics", "status": 200, "seconds": 0.01, "lag": {"committed": 2.5}}])
-    write(made / ERRANDS, [{"at": at, "command": ["status"], "code": 0, "seconds": 1.0, "said": ""} for at in times[::60]])
+    write(
+        made / HEAPS, [{"at": at, "daemon": "daemon-0", "heap_mb": 50 + rng.random()} for at in times[::10]]
+    )
+    pages = [
+        {"at": at, "page": page, "status": 200, "seconds": 0.01}
+        for at in times[::5]
+        for page in ("/", "/readyz")
+    ]
+    write(
+        made / SCRAPES,
+        [*pages, {"at": 20.0, "page": "/metrics", "status": 200, "seconds": 0.01, "lag": {"committed": 2.5}}],
+    )
+    write(
+        made / ERRANDS,
+        [{"at": at, "command": ["status"], "code": 0, "seconds": 1.0, "said": ""} for at in times[::60]],
+    )
     relate(made)
     return made
 
@@ -67,17 +87,31 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def relate(
-    folder: Path, *more: dict[str, Any], verdict: str | None = "valid", phases: tuple[str, ...] = ("steady", "rough", "settling")
+    folder: Path,
+    *more: dict[str, Any],
+    verdict: str | None = "valid",
+    phases: tuple[str, ...] = ("steady", "rough", "settling"),
 ) -> None:
     """The run's own ledger as a soak writes it, with `more` lines."""
-    events = [event for event in read_ledger(folder, "run").events if event["event"] not in ("phase", "checked", "wrong")]
+    events = [
+        event
+        for event in read_ledger(folder, "run").events
+        if event["event"] not in ("phase", "checked", "wrong")
+    ]
     for path in folder.glob("run.*.jsonl"):
         path.unlink()
     starts = {"steady": 10.0, "rough": ROUGH_AT_S, "settling": ROUGH_AT_S + 100}
     told = [{"event": "phase", "name": name, "at": starts[name]} for name in phases]
-    told += [{"event": "checked", "command": ["audit"], "code": 0, "seconds": 2.0, "said": "", "verdict": verdict}] * 2
+    told += [
+        {"event": "checked", "command": ["audit"], "code": 0, "seconds": 2.0, "said": "", "verdict": verdict}
+    ] * 2
     with LedgerFile(folder, "run", 0.0) as ledger:
-        ledger.write_all([{key: value for key, value in event.items() if key != "n"} for event in (*events[:1], *told, *more, *events[1:])])
+        ledger.write_all(
+            [
+                {key: value for key, value in event.items() if key != "n"}
+                for event in (*events[:1], *told, *more, *events[1:])
+            ]
+        )
 
 
 def sampled(name: str, value: Callable[[dict[str, Any]], float | None]) -> Change:
@@ -107,7 +141,9 @@ def lost_row(folder: Path) -> None:
     for event in events:
         if event["event"] == "read" and f"{event['what']}-{event['topic']}" == path.stem:
             event["rows"] -= 1
-    (folder / "run.0000.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    (folder / "run.0000.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in events), encoding="utf-8"
+    )
 
 
 def test_a_good_soak_is_valid(folder: Path) -> None:
@@ -146,7 +182,10 @@ def test_what_is_wrong_is_invalid(change: Change, said: str, folder: Path) -> No
     ("change", "said"),
     [
         (sampled("jvm_rss_mb", lambda _: None), "JVM memory unmeasured"),
-        (sampled("rss_mb", lambda line: line["rss_mb"] if line["at"] < 900 else None), "daemon memory unmeasured"),
+        (
+            sampled("rss_mb", lambda line: line["rss_mb"] if line["at"] < 900 else None),
+            "daemon memory unmeasured",
+        ),
         (lambda folder: (folder / HEAPS).unlink(), "JVM live heap unmeasured"),
         (lambda folder: (folder / SAMPLES).unlink(), "daemon memory unmeasured"),
         (lambda folder: (folder / SCRAPES).unlink(), "no page was asked for"),
@@ -154,7 +193,10 @@ def test_what_is_wrong_is_invalid(change: Change, said: str, folder: Path) -> No
         (lambda folder: (folder / ERRANDS).unlink(), "no command was run"),
         (lambda folder: relate(folder, verdict=None), "audit says None"),
         (lambda folder: relate(folder, verdict="unknown"), "audit says unknown"),
-        (lambda folder: relate(folder, phases=("steady",)), "did not get to its rough and its settling phase"),
+        (
+            lambda folder: relate(folder, phases=("steady",)),
+            "did not get to its rough and its settling phase",
+        ),
         (lambda folder: next(folder.glob("worker-*.jsonl")).unlink(), "worker-"),
     ],
 )
@@ -175,9 +217,16 @@ def test_wrong_stays_wrong_whatever_else_is_missing(folder: Path) -> None:
 
 def test_what_happens_in_the_rough_phase_is_not_held_against_pages_and_commands(folder: Path) -> None:
     with (folder / SCRAPES).open("a") as file:
-        file.write(json.dumps({"at": ROUGH_AT_S + 5, "page": "/", "status": None, "seconds": 2.0}) + '\n{"torn')
+        file.write(
+            json.dumps({"at": ROUGH_AT_S + 5, "page": "/", "status": None, "seconds": 2.0}) + '\n{"torn'
+        )
     with (folder / ERRANDS).open("a") as file:
-        file.write(json.dumps({"at": ROUGH_AT_S - 0.5, "command": ["status"], "code": 2, "seconds": 4.0, "said": "no"}) + "\n")
+        file.write(
+            json.dumps(
+                {"at": ROUGH_AT_S - 0.5, "command": ["status"], "code": 2, "seconds": 4.0, "said": "no"}
+            )
+            + "\n"
+        )
     assert report_on(folder).verdict == "valid"
 
 
@@ -187,7 +236,8 @@ def test_an_empty_folder_is_unknown(tmp_path: Path) -> None:
 
 def test_the_largest_lag_of_each_stage_is_read() -> None:
     page = (
-        b'# HELP x_lag_seconds y\nx_lag_seconds{topic="a",stage="stable"} 1.5\nx_lag_seconds{topic="b",stage="stable"} 4\nother_total 9\n'
+        b'# HELP x_lag_seconds y\nx_lag_seconds{topic="a",stage="stable"} '
+        b'1.5\nx_lag_seconds{topic="b",stage="stable"} 4\nother_total 9\n'
     )
     assert lags(page) == {"stable": 4.0}
     assert lags(b"") == {}

@@ -28,7 +28,11 @@ FILES = (
 
 def found(root: Path, pattern: str) -> list[str]:
     problems: list[tuple[str, str]] = []
-    paths = sorted(Pattern.of(f"{glob.escape(str(root))}/{pattern}").files(lambda path, why: problems.append((path, why))))
+    paths = sorted(
+        Pattern.of(f"{glob.escape(str(root))}/{pattern}").files(
+            lambda path, why: problems.append((path, why))
+        )
+    )
     assert problems == []
     return [os.path.relpath(path, root) for path in paths]
 
@@ -77,7 +81,12 @@ def test_links_before_the_wildcards_are_followed_and_no_others(tree: Path, tmp_p
     assert found(tmp_path / "way", "x/*.jsonl") == ["x/a.jsonl"]
     told: list[str] = []
     assert list(Pattern.of(f"{tmp_path}/*").files(lambda path, why: told.append(f"{path}: {why}"))) == []
-    assert told == [f"{tmp_path}/way: a symbolic link is not followed: the file would be known by two names; move the file itself here"]
+    assert told == [
+        (
+            f"{tmp_path}/way: a symbolic link is not followed: the file would be known by two names; move "
+            "the file itself here"
+        )
+    ]
     assert list(Pattern.of(f"{tmp_path}/w*/x/*").files(lambda path, why: told.append(path))) == []
 
 
@@ -87,7 +96,9 @@ NAMES = st.sampled_from(["*", "x", "a.*", "a.jsonl", "*.jsonl", "y"])
 
 @settings(max_examples=60, deadline=None)
 @given(folders=FOLDERS, last=NAMES)
-def test_it_means_what_the_shell_means(tmp_path_factory: pytest.TempPathFactory, folders: list[str], last: str) -> None:
+def test_it_means_what_the_shell_means(
+    tmp_path_factory: pytest.TempPathFactory, folders: list[str], last: str
+) -> None:
     root = tmp_path_factory.mktemp("tree")
     for name in FILES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)

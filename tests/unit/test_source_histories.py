@@ -1,4 +1,5 @@
-"""Random files, random pieces, random faults of log and store, processes that vanish: in the end the log holds the files, each once."""
+"""Random files, random pieces, random faults of log and store, processes that vanish: in the end the log
+holds the files, each once."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def play(chance: random.Random, form: str, inbox: Inbox) -> None:
             )
         inbox.log.script(*[chance.choice(list(AppendFault)) for _ in range(chance.randrange(6))])
         if chance.random() < 0.3:
-            inbox.objects.fail("create", chance.choice(list(ObjectFault)), "intake/", skip=chance.randrange(3))
+            inbox.objects.fail(
+                "create", chance.choice(list(ObjectFault)), "intake/", skip=chance.randrange(3)
+            )
         taker = chance.choice(takers)
         taker.look()
         inbox.objects.heal()
@@ -55,7 +58,11 @@ def play(chance: random.Random, form: str, inbox: Inbox) -> None:
     assert sorted(value for values in found for value in values if value is not None) == sorted(expected)
     for values in found:
         for name in files:
-            numbers = [int(value.split()[1]) for value in values if value is not None and value.startswith(f"{name} ".encode())]
+            numbers = [
+                int(value.split()[1])
+                for value in values
+                if value is not None and value.startswith(f"{name} ".encode())
+            ]
             assert numbers == sorted(numbers), "the order of a file is kept within a partition"
     for taker in takers:
         taker.look(2)

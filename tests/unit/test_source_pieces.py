@@ -23,7 +23,12 @@ LARGE = 1 << 20
 VALUES = st.lists(st.binary(max_size=40), max_size=40)
 
 
-def cutting(form: InputFormat, bytes_max: int, partitions_max: int = 1000, place: Callable[[Input, int], int] = lambda *_: 0) -> Cutting:
+def cutting(
+    form: InputFormat,
+    bytes_max: int,
+    partitions_max: int = 1000,
+    place: Callable[[Input, int], int] = lambda *_: 0,
+) -> Cutting:
     return Cutting(form, "t", form == "jsonl", LARGE, bytes_max, partitions_max, place)
 
 
@@ -43,7 +48,9 @@ def read(data: bytes, how: Cutting, restarts: Any = None) -> list[Piece]:
 def test_the_pieces_are_the_file(form: InputFormat, values: list[bytes], bytes_max: int, data: Any) -> None:
     content = file_of(values, form)
     if form == "jsonl":
-        content = b"\xef\xbb\xbf" + content.replace(b"\n", data.draw(st.sampled_from([b"\n", b"\n\n", b"\r\n  \n"])))
+        content = b"\xef\xbb\xbf" + content.replace(
+            b"\n", data.draw(st.sampled_from([b"\n", b"\n\n", b"\r\n  \n"]))
+        )
     pieces = read(content, cutting(form, bytes_max), data)
     expected = [value.decode("latin-1").encode() for value in values] if form == "jsonl" else values
     assert [record.value for piece in pieces for record in piece.records] == expected
@@ -71,13 +78,18 @@ def test_an_error_names_the_same_place_after_a_restart(form: InputFormat) -> Non
     assert len(whole) == 4
     again = PieceReader(io.BytesIO(content), how, Place(whole[-1].end, whole[-1].count)).next()
     assert (again.broken, again.records) == (whole[-1].broken, [])
-    assert (whole[-1].broken or "").startswith({"jsonl": "line 8: no", "delimited": "record 7 (byte 14): no", "parquet": "row 7: no"}[form])
+    assert (whole[-1].broken or "").startswith(
+        {"jsonl": "line 8: no", "delimited": "record 7 (byte 14): no", "parquet": "row 7: no"}[form]
+    )
 
 
 def test_a_byte_order_mark_belongs_to_the_beginning() -> None:
     """Whether the reading begins anew before it or not."""
     content = b'{"value": "x"}\n\xef\xbb\xbf{"value": "y"}\n'
-    first, second = read(content, cutting("jsonl", 1)), PieceReader(io.BytesIO(content), cutting("jsonl", 1), Place(15, 1)).next()
+    first, second = (
+        read(content, cutting("jsonl", 1)),
+        PieceReader(io.BytesIO(content), cutting("jsonl", 1), Place(15, 1)).next(),
+    )
     assert first[-1].broken == second.broken
     assert "line 2" in (second.broken or "")
 

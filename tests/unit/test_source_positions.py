@@ -1,4 +1,5 @@
-"""Positions of sources in the fold of the intake log: an entry counts if everything it says of its items holds, else nothing of it does."""
+"""Positions of sources in the fold of the intake log: an entry counts if everything it says of its items
+holds, else nothing of it does."""
 
 from __future__ import annotations
 
@@ -24,8 +25,19 @@ KEY = "intake/2026-01-02/03/1767323045678-01KDYMN0XE0000000000000000.parquet"
 WHO = b"0123456789"
 
 
-def move(base: int, end: int, *, item: str = "/in/a", done: bool = False, who: bytes = WHO, seen: int = 1 << 40, source: str = "s") -> Any:
-    return pb.SourcePosition(source=source, item=item, base=base, end=end, done=done, identity=who, seen=seen, count=end)
+def move(
+    base: int,
+    end: int,
+    *,
+    item: str = "/in/a",
+    done: bool = False,
+    who: bytes = WHO,
+    seen: int = 1 << 40,
+    source: str = "s",
+) -> Any:
+    return pb.SourcePosition(
+        source=source, item=item, base=base, end=end, done=done, identity=who, seen=seen, count=end
+    )
 
 
 class Log:
@@ -40,11 +52,15 @@ class Log:
         entry.format = format_of(entry)
         return self.fold.apply(self.fold.next_index, entry.SerializeToString())
 
-    def take(self, *moves: Any, partitions: tuple[int, ...] = (0,), topic: int = 1, key: str = KEY) -> Applied:
+    def take(
+        self, *moves: Any, partitions: tuple[int, ...] = (0,), topic: int = 1, key: str = KEY
+    ) -> Applied:
         """A file with two records for each partition, and positions."""
         segments = [pb.Segment(partition=partition, rows=2, accept_max_us=5) for partition in partitions]
         topics = [pb.TopicSegments(topic_id=bytes.fromhex(topic_id_of(topic)), segments=segments)]
-        return self.add(file=pb.IntakeFile(key=key, size=9, footer_sha256=b"d" * 32, topics=topics, positions=moves))
+        return self.add(
+            file=pb.IntakeFile(key=key, size=9, footer_sha256=b"d" * 32, topics=topics, positions=moves)
+        )
 
     def only_move(self, *moves: Any) -> Applied:
         return self.add(file=pb.IntakeFile(positions=moves))
@@ -193,11 +209,17 @@ def test_behind_a_barrier_no_position_moves() -> None:
 
 def test_of_a_deleted_topic_no_position_moves_whatever_else_is_in_the_entry() -> None:
     log = Log()
-    log.add(topic=pb.TopicDeclared(topic_id=bytes.fromhex(topic_id_of(2)), name="u", partitions=1, created_us=1))
+    log.add(
+        topic=pb.TopicDeclared(topic_id=bytes.fromhex(topic_id_of(2)), name="u", partitions=1, created_us=1)
+    )
     log.add(deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(2))))
     segments = [pb.Segment(partition=0, rows=2)]
-    topics = [pb.TopicSegments(topic_id=bytes.fromhex(topic_id_of(number)), segments=segments) for number in (1, 2)]
-    refused = log.add(file=pb.IntakeFile(key=KEY, size=9, footer_sha256=b"d" * 32, topics=topics, positions=[move(0, 10)]))
+    topics = [
+        pb.TopicSegments(topic_id=bytes.fromhex(topic_id_of(number)), segments=segments) for number in (1, 2)
+    ]
+    refused = log.add(
+        file=pb.IntakeFile(key=KEY, size=9, footer_sha256=b"d" * 32, topics=topics, positions=[move(0, 10)])
+    )
     assert (refused.refusal, [one.refusal for one in refused.landed]) == ("deleted", ["deleted", "deleted"])
     assert (log.offsets(), log.at()) == ([0, 0], None)
 
@@ -212,7 +234,8 @@ def test_only_finished_items_are_forgotten() -> None:
 
 
 def test_an_item_that_was_finished_after_the_look_is_not_forgotten() -> None:
-    """Somebody slept between finding it gone and saying so; meanwhile it was forgotten, came again, and was taken in again."""
+    """Somebody slept between finding it gone and saying so; meanwhile it was forgotten, came again, and was
+    taken in again."""
     log = Log()
     log.take(move(0, 10, done=True))
     log.forget("/in/a", seen=2)
@@ -229,7 +252,9 @@ def test_who_looked_before_something_was_forgotten_looks_again() -> None:
     log = Log()
     log.take(move(0, 10, done=True, seen=1))
     log.forget("/in/a", seen=2)
-    assert log.take(move(0, 10, seen=2)).refusal == "position", "read before it was removed, named after it was forgotten"
+    assert log.take(move(0, 10, seen=2)).refusal == "position", (
+        "read before it was removed, named after it was forgotten"
+    )
     assert log.take(move(0, 10, item="/in/b", seen=2)).refusal == "position"
     assert log.take(move(0, 10, seen=2, source="another")).refusal is None
     assert log.take(move(0, 10, seen=3)).refusal is None
@@ -257,7 +282,11 @@ def test_no_producer_beside_positions() -> None:
     segments = [pb.Segment(partition=0, rows=2, producer=pb.ProducerBatch(producer_id=1))]
     topics = [pb.TopicSegments(topic_id=bytes.fromhex(topic_id_of(1)), segments=segments)]
     with pytest.raises(Corrupted, match="has a producer's batch"):
-        log.add(file=pb.IntakeFile(key=KEY, size=9, footer_sha256=b"d" * 32, topics=topics, positions=[move(0, 1)]))
+        log.add(
+            file=pb.IntakeFile(
+                key=KEY, size=9, footer_sha256=b"d" * 32, topics=topics, positions=[move(0, 1)]
+            )
+        )
     with pytest.raises(Corrupted, match="without a key or digest"):
         log.add(file=pb.IntakeFile(topics=topics[:0]))
 
@@ -271,7 +300,9 @@ def test_only_what_needs_it_is_of_the_newest_format() -> None:
 
 
 def test_positions_add_no_more_than_is_counted() -> None:
-    largest = Move("files:" + "t" * 249, "/" + "p" * 4095, 1 << 63, 1 << 63, True, b"i" * 32, 1 << 63, 1 << 63)
+    largest = Move(
+        "files:" + "t" * 249, "/" + "p" * 4095, 1 << 63, 1 << 63, True, b"i" * 32, 1 << 63, 1 << 63
+    )
     for count in (1, 2, 50):
         moves = [largest] * count
         entry = pb.IntakeEntry(file=pb.IntakeFile(key=KEY))
@@ -299,8 +330,14 @@ STATES = st.builds(
     SourceState,
     NAMES,
     st.integers(0, 1 << 40),
-    st.dictionaries(NAMES, st.builds(Begun, st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.binary(max_size=32)), max_size=4),
-    st.dictionaries(NAMES, st.builds(Finished, st.binary(min_size=4, max_size=4), st.integers(0, 1 << 40)), max_size=30),
+    st.dictionaries(
+        NAMES,
+        st.builds(Begun, st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.binary(max_size=32)),
+        max_size=4,
+    ),
+    st.dictionaries(
+        NAMES, st.builds(Finished, st.binary(min_size=4, max_size=4), st.integers(0, 1 << 40)), max_size=30
+    ),
 )
 
 
@@ -308,8 +345,15 @@ STATES = st.builds(
 def test_a_checkpoint_keeps_a_source_as_it_is(state: SourceState) -> None:
     message = source_message(state)
     assert source_state(message) == state
-    backwards = SourceState(state.name, state.forgotten_below, dict(reversed(state.begun.items())), dict(reversed(state.finished.items())))
-    assert source_message(backwards).SerializeToString(deterministic=True) == message.SerializeToString(deterministic=True)
+    backwards = SourceState(
+        state.name,
+        state.forgotten_below,
+        dict(reversed(state.begun.items())),
+        dict(reversed(state.finished.items())),
+    )
+    assert source_message(backwards).SerializeToString(deterministic=True) == message.SerializeToString(
+        deterministic=True
+    )
 
 
 def test_a_checkpoint_with_positions_is_nothing_for_older_versions() -> None:

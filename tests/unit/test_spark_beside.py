@@ -72,8 +72,14 @@ def test_what_the_other_thread_answers_or_raises() -> None:
     assert not given_up
 
 
-@pytest.mark.parametrize(("program", "said"), [(INTERRUPTED, "in time\n"), (SECOND, "interrupted\n")], ids=["at any moment", "twice"])
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(INTERRUPTED, "in time\n"), (SECOND, "interrupted\n")],
+    ids=["at any moment", "twice"],
+)
 def test_an_interrupt_gives_up_and_a_second_one_leaves(program: str, said: str) -> None:
     """Nobody waits for the work itself, which takes longer than a test does."""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (0, said), done.stderr[-2000:]

@@ -59,11 +59,16 @@ def test_a_variable_that_an_operator_names_is_passed() -> None:
 
 
 def test_workers_get_credentials_of_the_environment_only_if_the_store_depends_on_them() -> None:
-    keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"), "x")
+    keys = dict.fromkeys(
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        "x",
+    )
     place = {"AWS_REGION": "eu-central-1", "HTTPS_PROXY": "http://user:password@proxy"}
     environ = {**USUAL, **keys, **place, "AWS_LAMBDA_SECRET": "x"}
     ambient = DataSettings(uri="s3://bucket/prefix")
-    stated = DataSettings(uri="s3://bucket/prefix", access_key_id=SecretStr("one"), secret_access_key=SecretStr("two"))
+    stated = DataSettings(
+        uri="s3://bucket/prefix", access_key_id=SecretStr("one"), secret_access_key=SecretStr("two")
+    )
     folder = DataSettings(uri="file:///data")
     assert scrubbed(environ, store_variables(ambient)) == {**USUAL, **keys, **place}
     assert scrubbed(environ, store_variables(stated)) == {**USUAL, **place}

@@ -13,13 +13,33 @@ from archiver.objects.paths import Granularity, archive_key
 from archiver.runtime.errors import Halt
 from tests.support.catalog.tables import TOPIC_ID, data_file, schema_json
 
-DAY, HOUR, OTHER, HOUR_AGAIN = SpecView(0, "day", 1000), SpecView(1, "hour", 1001), SpecView(2, None, 0), SpecView(5, "hour", 1001)
+DAY, HOUR, OTHER, HOUR_AGAIN = (
+    SpecView(0, "day", 1000),
+    SpecView(1, "hour", 1001),
+    SpecView(2, None, 0),
+    SpecView(5, "hour", 1001),
+)
 
 
 def table(*specs: SpecView, default: int = 0, left: str | None = None) -> TableView:
     properties = {} if left is None else {PARTITION_BY: left}
     granularity = {spec.spec_id: spec.granularity for spec in specs}.get(default)
-    return TableView(("a", "b"), uuid.UUID(int=1), "", "", schema_json(), 0, 2, default, granularity, None, 0, properties, (), specs=specs)
+    return TableView(
+        ("a", "b"),
+        uuid.UUID(int=1),
+        "",
+        "",
+        schema_json(),
+        0,
+        2,
+        default,
+        granularity,
+        None,
+        0,
+        properties,
+        (),
+        specs=specs,
+    )
 
 
 def filed(view: TableView, path: str, spec_id: int) -> int:
@@ -32,7 +52,15 @@ def path_of(granularity: Granularity) -> str:
 
 @pytest.mark.parametrize(
     ("granularity", "spec_id", "wanted"),
-    [("day", 0, 0), ("hour", 1, 1), ("hour", 0, 5), ("day", 1, 0), ("day", 2, 0), ("hour", 5, 5), ("hour", 77, 5)],
+    [
+        ("day", 0, 0),
+        ("hour", 1, 1),
+        ("hour", 0, 5),
+        ("day", 1, 0),
+        ("day", 2, 0),
+        ("hour", 5, 5),
+        ("hour", 77, 5),
+    ],
 )
 def test_the_name_decides(granularity: Granularity, spec_id: int, wanted: int) -> None:
     assert filed(table(DAY, HOUR, OTHER, HOUR_AGAIN), path_of(granularity), spec_id) == wanted
@@ -44,7 +72,9 @@ def test_the_default_spec_is_taken_before_a_newer_one() -> None:
     assert newest_spec(table(DAY), "month") is None
 
 
-@pytest.mark.parametrize(("path", "spec_id"), [(path_of("month"), 0), ("file:///x.parquet", 3), ("file:///x.parquet", 2)])
+@pytest.mark.parametrize(
+    ("path", "spec_id"), [(path_of("month"), 0), ("file:///x.parquet", 3), ("file:///x.parquet", 2)]
+)
 def test_what_fits_no_spec_is_not_filed(path: str, spec_id: int) -> None:
     with pytest.raises(Halt, match="the table has no such spec"):
         filed(table(DAY, HOUR, OTHER), path, spec_id)

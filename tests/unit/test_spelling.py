@@ -52,7 +52,15 @@ def test_every_spelling_names_the_object(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/", FOLDER, f"/data/{FOLDER}", f"s3://b/archive/{'cd' * 16}/data/x.parquet", f"s3://b/x{KEY}", f"s3://b/archive/{TOPIC}x/data"],
+    [
+        "",
+        "/",
+        FOLDER,
+        f"/data/{FOLDER}",
+        f"s3://b/archive/{'cd' * 16}/data/x.parquet",
+        f"s3://b/x{KEY}",
+        f"s3://b/archive/{TOPIC}x/data",
+    ],
 )
 def test_what_lies_elsewhere_names_nothing_of_ours(path: str) -> None:
     assert tail(path, FOLDER) is None
@@ -82,11 +90,18 @@ def test_percent_signs_that_never_end_are_refused() -> None:
 
 
 names = st.lists(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\"), min_size=1, max_size=8), min_size=1, max_size=4
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\"), min_size=1, max_size=8),
+    min_size=1,
+    max_size=4,
 )
 
 
-@given(names, st.sampled_from(["s3://b/", "s3a://b/p/", "file:///x/", "file:/x//", "/x/"]), st.integers(0, 3), st.booleans())
+@given(
+    names,
+    st.sampled_from(["s3://b/", "s3a://b/p/", "file:///x/", "file:/x//", "/x/"]),
+    st.integers(0, 3),
+    st.booleans(),
+)
 def test_any_name_in_any_spelling(components: list[str], root: str, rounds: int, doubled: bool) -> None:
     """Whatever an engine calls its files: what it writes into its metadata names the object that it wrote."""
     key = f"{FOLDER}/data/{'/'.join(components)}"
@@ -119,4 +134,9 @@ def test_the_key_behind_a_path(path: str, root: str, key: str | None) -> None:
 
 
 def test_a_path_of_this_machine() -> None:
-    assert [local_path(one) for one in ("file:/a/b", "file:///a/b", "s3://a/b", "/a/b")] == ["/a/b", "/a/b", None, None]
+    assert [local_path(one) for one in ("file:/a/b", "file:///a/b", "s3://a/b", "/a/b")] == [
+        "/a/b",
+        "/a/b",
+        None,
+        None,
+    ]

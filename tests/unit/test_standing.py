@@ -1,4 +1,5 @@
-"""Where everything stands: against a look at every single offset, over random histories, and every reason there is."""
+"""Where everything stands: against a look at every single offset, over random histories, and every reason
+there is."""
 
 from __future__ import annotations
 
@@ -35,11 +36,15 @@ SECOND = 1_000_000
 PARQUET = TopicArchiveSettings(kind="parquet")
 
 
-def orders(archive: TopicArchiveSettings = PARQUET, name: str = "orders", partitions: int = 1) -> TopicSettings:
+def orders(
+    archive: TopicArchiveSettings = PARQUET, name: str = "orders", partitions: int = 1
+) -> TopicSettings:
     return TopicSettings(name=name, partitions=partitions, archive=archive)
 
 
-def ledger_of(watermarks: dict[int, int], archived: dict[int, int] | None = None, topic_id: TopicId = ONE) -> LedgerFold:
+def ledger_of(
+    watermarks: dict[int, int], archived: dict[int, int] | None = None, topic_id: TopicId = ONE
+) -> LedgerFold:
     """A ledger whose archives reach up to `archived` and whose table reaches up to `watermarks`."""
     ledger = LedgerFold()
     topic = ledger.topics[topic_id] = TopicLedger(topic_id, watermarks=dict(watermarks))
@@ -47,7 +52,9 @@ def ledger_of(watermarks: dict[int, int], archived: dict[int, int] | None = None
         base = watermarks.get(partition, 0)
         if end > base:
             key = f"{partition}/{base}"
-            archive = ArchiveFile(key, 1, bytes(32), bytes(32), partition, base, end, 1, 1, end - base, 1, 1, 7)
+            archive = ArchiveFile(
+                key, 1, bytes(32), bytes(32), partition, base, end, 1, 1, end - base, 1, 1, 7
+            )
             topic.add_pending(PendingFile(archive, b"c" * 16, None, 0, 1, None, 0))
     return ledger
 
@@ -76,7 +83,9 @@ def filled(*rows: int, raw_bytes: int = 10, apart_us: int = SECOND) -> IntakeFol
     fold.apply(0, declared(1, "orders", 1))
     for place, count in enumerate(rows):
         accept_us = NOW_US - (len(rows) - place) * apart_us
-        fold.apply(fold.next_index, named(f"intake/{place}", [Run(ONE, 0, count, raw_bytes * count, accept_us)]))
+        fold.apply(
+            fold.next_index, named(f"intake/{place}", [Run(ONE, 0, count, raw_bytes * count, accept_us)])
+        )
     return fold
 
 
@@ -84,7 +93,8 @@ def filled(*rows: int, raw_bytes: int = 10, apart_us: int = SECOND) -> IntakeFol
 
 
 class Twin:
-    """A fold that was never cut, and one of the same entries whose decided part was moved into shelves now and then."""
+    """A fold that was never cut, and one of the same entries whose decided part was moved into shelves now
+    and then."""
 
     def __init__(self, root: Path) -> None:
         self.whole, self.cut = IntakeFold(), IntakeFold()
@@ -111,7 +121,9 @@ class Twin:
 
 
 def naive_stable(fold: IntakeFold, tp: TopicPartition) -> int:
-    firsts = [ranges[0][0] for one in fold.transactions for where, ranges in one.ranges.items() if where == tp]
+    firsts = [
+        ranges[0][0] for one in fold.transactions for where, ranges in one.ranges.items() if where == tp
+    ]
     return min([*firsts, fold.next_offset(tp)])
 
 
@@ -156,7 +168,9 @@ def test_every_lag_is_what_a_look_at_every_offset_says(
         return
     now_us = twin.whole.newest_us + chance.randrange(-SECOND, 400 * SECOND)
     found = standing(twin.view, ledger, topics, now_us, {}, archive=ArchiveSettings())
-    assert found == standing(Backlog(twin.whole), ledger, topics, now_us, {}, archive=ArchiveSettings()), "shelves change nothing"
+    assert found == standing(Backlog(twin.whole), ledger, topics, now_us, {}, archive=ArchiveSettings()), (
+        "shelves change nothing"
+    )
     check(found, twin.whole, ledger, topics)
 
 
@@ -170,12 +184,16 @@ def check(found: Standing, fold: IntakeFold, ledger: LedgerFold, topics: list[To
             expected: dict[Stage, int] = {"stable": naive_stable(fold, tp)}
             if settings_of.archive.kind != "none":
                 expected |= {"archived": held.planned_to(tp[1]), "committed": held.watermark(tp[1])}
-            assert partition.stages == {stage: naive_lag(fold, tp, offset, found.now_us) for stage, offset in expected.items()}
+            assert partition.stages == {
+                stage: naive_lag(fold, tp, offset, found.now_us) for stage, offset in expected.items()
+            }
             assert partition.next == fold.next_offset(tp)
             assert (partition.held is not None) == any(tp in one.ranges for one in fold.transactions)
             assert (partition.reason is None) == (partition.cause is None)
             behind = min(expected.values()) < partition.next
-            assert (partition.cause is not None) == behind, "whatever is behind has a reason, and nothing else has one"
+            assert (partition.cause is not None) == behind, (
+                "whatever is behind has a reason, and nothing else has one"
+            )
         for stage in STAGES:
             lags = [partition.stages[stage] for partition in topic.partitions if stage in partition.stages]
             total = topic.lag(stage)
@@ -200,20 +218,31 @@ def test_not_due_yet_says_which_trigger_and_when() -> None:
     found = one(filled(2, 3), archive=archive)
     assert (found.cause, found.stages["archived"]) == ("waiting", StageLag(0, 5, 2.0))
     assert found.reason == (
-        "not due yet: archived at 2026-01-02 03:04:34 UTC if nothing comes before (archive.idle_max), at the latest at "
+        "not due yet: archived at 2026-01-02 03:04:34 UTC if nothing comes before (archive.idle_max), "
+        "at the latest at "
         "2026-01-02 03:09:03 UTC; `archiver archive --topic orders --all` does it at once"
     )
     own = orders(TopicArchiveSettings(kind="parquet", complete_delay_max=10))
-    assert "archived at 2026-01-02 03:04:13 UTC (archive.complete_delay_max)" in str(one(filled(2, 3), topic=own, archive=archive).reason)
+    assert "archived at 2026-01-02 03:04:13 UTC (archive.complete_delay_max)" in str(
+        one(filled(2, 3), topic=own, archive=archive).reason
+    )
     small = ArchiveSettings(min_bytes=1000)
-    assert "not due: 50 bytes of the 1,000 from which it is archived" in str(one(filled(2, 3), archive=small).reason)
+    assert "not due: 50 bytes of the 1,000 from which it is archived" in str(
+        one(filled(2, 3), archive=small).reason
+    )
 
 
 def test_due_and_switched_off() -> None:
     assert one(filled(2, 3), archive=ArchiveSettings(idle_max=1)).cause == "due"
     assert one(filled(2, 3), archive=ArchiveSettings(max_bytes=50)).cause == "due"
-    assert one(filled(2, 3), archive=ArchiveSettings(min_bytes=20, complete_delay_max=2, idle_max=900)).cause == "due"
-    assert one(filled(2, 3), archive=ArchiveSettings(min_bytes=21, complete_delay_max=2, idle_max=900)).cause == "waiting", "opened later"
+    assert (
+        one(filled(2, 3), archive=ArchiveSettings(min_bytes=20, complete_delay_max=2, idle_max=900)).cause
+        == "due"
+    )
+    assert (
+        one(filled(2, 3), archive=ArchiveSettings(min_bytes=21, complete_delay_max=2, idle_max=900)).cause
+        == "waiting"
+    ), "opened later"
     off = one(filled(2, 3), archive=ArchiveSettings(min_bytes=-1))
     assert off.cause == "off"
     assert "archive.min_bytes: -1" in str(off.reason)
@@ -231,15 +260,21 @@ def test_nothing_but_aborted_records() -> None:
     ledger.topics[ONE].written_us = NOW_US - SECOND
     assert (
         one(fold, ledger).reason
-        == "nothing but aborted records, passed over with the topic's next archive, at the latest at 2026-01-02 03:09:04 UTC"
+        == "nothing but aborted records, passed over with the topic's next archive, at the latest at "
+        "2026-01-02 03:09:04 UTC"
     )
 
 
 def test_archives_that_are_in_no_table() -> None:
     found = one(filled(2, 3), ledger_of({0: 1}, {0: 4}))
-    assert (found.cause, found.stages["archived"].records, found.stages["committed"].records) == ("pending", 1, 4)
+    assert (found.cause, found.stages["archived"].records, found.stages["committed"].records) == (
+        "pending",
+        1,
+        4,
+    )
     assert found.reason == (
-        "archives up to offset 4 are in no table yet; the next round (`archiver serve`, or `archiver archive`) commits them"
+        "archives up to offset 4 are in no table yet; the next round (`archiver serve`, or `archiver "
+        "archive`) commits them"
     )
 
 
@@ -252,12 +287,17 @@ def test_an_open_transaction_is_named_with_its_end() -> None:
     assert found.held is not None
     assert (found.held.transactional_id, found.held.waiting) == ("billing", 3)
     assert found.reason == (
-        f"3 offsets wait for transaction billing (producer {sender.producer_id}, epoch 0), open since 2026-01-02 03:03:05 UTC (1 min); "
+        f"3 offsets wait for transaction billing (producer {sender.producer_id}, epoch 0), open since "
+        "2026-01-02 03:03:05 UTC (1 min); "
         "let its producer end it, or it is aborted at 2026-01-02 04:03:05 UTC"
     )
     late = one(fold, now_us=NOW_US + HOUR_US)
-    assert str(late.reason).endswith("its time was over at 2026-01-02 04:03:05 UTC, and a running writer or the next round aborts it")
-    assert one(fold, topic=orders(TopicArchiveSettings())).cause == "transaction", "also where nothing is archived"
+    assert str(late.reason).endswith(
+        "its time was over at 2026-01-02 04:03:05 UTC, and a running writer or the next round aborts it"
+    )
+    assert one(fold, topic=orders(TopicArchiveSettings())).cause == "transaction", (
+        "also where nothing is archived"
+    )
 
 
 def test_the_oldest_transaction_of_a_partition_is_not_the_one_that_began_first() -> None:
@@ -267,8 +307,12 @@ def test_the_oldest_transaction_of_a_partition_is_not_the_one_that_began_first()
     first.send(Run(ONE, 1, accept_max_us=NOW_US))
     second.send(Run(ONE, 0, accept_max_us=NOW_US))
     first.send(Run(ONE, 0, accept_max_us=NOW_US))
-    (topic,) = standing(Backlog(fold), LedgerFold(), [orders(partitions=2)], NOW_US, {}, archive=ArchiveSettings()).topics
-    assert [one.held and (one.held.transactional_id, one.stages["stable"].offset) for one in topic.partitions] == [
+    (topic,) = standing(
+        Backlog(fold), LedgerFold(), [orders(partitions=2)], NOW_US, {}, archive=ArchiveSettings()
+    ).topics
+    assert [
+        one.held and (one.held.transactional_id, one.stages["stable"].offset) for one in topic.partitions
+    ] == [
         ("second", 0),
         ("first", 0),
     ]
@@ -278,15 +322,24 @@ def test_a_stuck_table_comes_before_an_open_transaction_and_only_where_something
     fold = filled(2)
     TransactionEntries(fold, "billing").send(Run(ONE, 0, rows=3, accept_max_us=NOW_US))
     found = one(fold, ledger_of({0: 0}, {0: 2}), stuck="the table was dropped")
-    assert (found.cause, found.reason) == ("stuck", "the last round could not finish the topic: the table was dropped")
+    assert (found.cause, found.reason) == (
+        "stuck",
+        "the last round could not finish the topic: the table was dropped",
+    )
     assert one(fold, ledger_of({0: 2}), stuck="the table was dropped").cause == "transaction"
     assert one(filled(2), ledger_of({0: 2}), stuck="the table was dropped").cause is None
 
 
 @pytest.mark.parametrize(
-    ("error", "cause"), [(Corrupted("shelf 0-3 is damaged"), "shelf"), (RetryLater("the object store gives no answer"), "unreadable")]
+    ("error", "cause"),
+    [
+        (Corrupted("shelf 0-3 is damaged"), "shelf"),
+        (RetryLater("the object store gives no answer"), "unreadable"),
+    ],
 )
-def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(error: ArchiverError, cause: str) -> None:
+def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(
+    error: ArchiverError, cause: str
+) -> None:
     fold = filled(2, 3)
     shelves = UnreadShelves({(ONE, 0): error})
     view = shelves.shelve(fold)
@@ -294,7 +347,11 @@ def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(error: Ar
     found = one(view, ledger_of({0: 0}, {0: 5}), stuck="the table was dropped")
     assert found.cause == cause
     assert str(error) in str(found.reason)
-    assert found.stages == {"stable": StageLag(9, 0, 0.0), "archived": StageLag(5, 4, 0.0), "committed": StageLag(0, None, None)}
+    assert found.stages == {
+        "stable": StageLag(9, 0, 0.0),
+        "archived": StageLag(5, 4, 0.0),
+        "committed": StageLag(0, None, None),
+    }
     assert one(view, ledger_of({0: 5})).cause == "waiting", "what is archived is not looked up"
     topic = standing(view, ledger_of({}), [orders()], NOW_US, {}, archive=ArchiveSettings()).topics[0]
     assert topic.lag("committed") == StageLag(0, None, None)
@@ -314,10 +371,15 @@ def test_a_topic_that_was_taken_out_of_the_configuration() -> None:
         return found.topics[0].partitions[0]
 
     never = look(LedgerFold())
-    assert (never.cause, never.untouched, never.stages["committed"].records) == ("unconfigured", True, 2), "nobody can tell what was meant"
+    assert (never.cause, never.untouched, never.stages["committed"].records) == ("unconfigured", True, 2), (
+        "nobody can tell what was meant"
+    )
     assert "it was never archived" in str(never.reason)
     assert not look(ledger_of({0: 1})).untouched
-    assert (look(ledger_of({0: 1})).cause, set(look(ledger_of({0: 1})).stages)) == ("unconfigured", set(STAGES))
+    assert (look(ledger_of({0: 1})).cause, set(look(ledger_of({0: 1})).stages)) == (
+        "unconfigured",
+        set(STAGES),
+    )
     assert look(ledger_of({0: 2})).cause is None
 
 
@@ -335,9 +397,19 @@ def test_what_differs_from_the_configuration() -> None:
 def test_the_topic_says_when_it_was_committed_and_how_far_it_is_valid() -> None:
     ledger = ledger_of({0: 1}, {0: 2})
     ledger.topics[ONE].committed_us, ledger.topics[ONE].valid_through_us = 5, 4
-    topic = standing(Backlog(filled(2)), ledger, [orders()], NOW_US, {"orders": "why"}, archive=ArchiveSettings()).topics[0]
-    assert (topic.last_commit_us, topic.valid_through_us, topic.pending, topic.stuck, topic.kind) == (5, 4, 1, "why", "parquet")
-    empty = standing(Backlog(filled(2)), LedgerFold(), [orders()], NOW_US, {}, archive=ArchiveSettings()).topics[0]
+    topic = standing(
+        Backlog(filled(2)), ledger, [orders()], NOW_US, {"orders": "why"}, archive=ArchiveSettings()
+    ).topics[0]
+    assert (topic.last_commit_us, topic.valid_through_us, topic.pending, topic.stuck, topic.kind) == (
+        5,
+        4,
+        1,
+        "why",
+        "parquet",
+    )
+    empty = standing(
+        Backlog(filled(2)), LedgerFold(), [orders()], NOW_US, {}, archive=ArchiveSettings()
+    ).topics[0]
     assert (empty.last_commit_us, empty.valid_through_us, empty.pending) == (None, None, 0)
 
 
@@ -355,6 +427,9 @@ def test_a_thousand_partitions_with_open_transactions_take_a_moment() -> None:
     began = time.perf_counter()
     found = standing(view, ledger, topics, NOW_US, {}, archive=ArchiveSettings())
     seconds = time.perf_counter() - began
-    print(f"standing of {partitions} partitions with {segments} segments each, 300 open transactions: {seconds * 1000:.1f} ms")
+    print(
+        f"standing of {partitions} partitions with {segments} segments each, 300 open transactions: "
+        f"{seconds * 1000:.1f} ms"
+    )
     assert len(found.topics[0].partitions) == partitions
     assert seconds < 2, "a hundred times slower than it was"

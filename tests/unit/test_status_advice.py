@@ -1,5 +1,5 @@
-"""What an operator is told: each trouble with what to do and where the runbook says more, the worst first; ages and numbers as people read
-them.
+"""What an operator is told: each trouble with what to do and where the runbook says more, the worst first;
+ages and numbers as people read them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,30 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_many_things_are_counted_in_the_first_line() -> None:
-    found = [Advice("act", "dependency", f"thing {number}", "what", "todo") for number in (1, 2, 3, 3, 4, 5, 6)]
-    assert verdict(found, "serving") == "6 things need somebody: thing 1, thing 2, thing 3, thing 4, and 2 more."
-    assert verdict([Advice("watch", "pending", "a waits", "what", "todo")], "serving") == "Nobody has to act. To keep an eye on: a waits."
+    found = [
+        Advice("act", "dependency", f"thing {number}", "what", "todo") for number in (1, 2, 3, 3, 4, 5, 6)
+    ]
+    assert (
+        verdict(found, "serving") == "6 things need somebody: thing 1, thing 2, thing 3, thing 4, and 2 more."
+    )
+    assert (
+        verdict([Advice("watch", "pending", "a waits", "what", "todo")], "serving")
+        == "Nobody has to act. To keep an eye on: a waits."
+    )
     assert verdict([Advice("note", "off", "a is off", "what", "todo")], "serving") == "All is well."
 
 
-def kinds(standing: Standing | None, journal: Journal | None = None, now_us: int = NOW_US) -> list[tuple[str, str]]:
+def kinds(
+    standing: Standing | None, journal: Journal | None = None, now_us: int = NOW_US
+) -> list[tuple[str, str]]:
     return [(one.severity, one.kind) for one in advice(standing, journal or journal_of(), now_us, 5.0)]
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_has_its_advice(cause: Cause) -> None:
-    standing = of(topic(partition(3, 5, 1e6, cause, "because"), stuck="because" if cause == "stuck" else None))
+    standing = of(
+        topic(partition(3, 5, 1e6, cause, "because"), stuck="because" if cause == "stuck" else None)
+    )
     found = advice(standing, journal_of(), NOW_US, 5.0)
     if cause == "waiting":
         assert found == []
@@ -60,7 +71,10 @@ def test_partitions_with_one_cause_are_one_advice_and_transactions_are_told_apar
         return HeldBack(name, 7, 0, 0, NOW_US + 1, 5)
 
     rows = [
-        partition(number, 1, float(number), "transaction", f"held {number}", held=held("a" if number < 3 else "b")) for number in range(5)
+        partition(
+            number, 1, float(number), "transaction", f"held {number}", held=held("a" if number < 3 else "b")
+        )
+        for number in range(5)
     ]
     found = advice(of(topic(*rows, partition(9, 2, 3.0, "pending", "pending"))), journal_of(), NOW_US, 5.0)
     assert [one.what for one in found] == [
@@ -72,16 +86,26 @@ def test_partitions_with_one_cause_are_one_advice_and_transactions_are_told_apar
 
 def test_a_topic_that_the_next_round_tries_again_is_only_watched() -> None:
     standing = of(topic(partition(0, 1, 1.0, "stuck", "the catalog is away"), stuck="the catalog is away"))
-    deferred = journal_of(("tick", "untold", "deferred", {"topics": [{"topic": "orders", "state": "deferred"}]}))
+    deferred = journal_of(
+        ("tick", "untold", "deferred", {"topics": [{"topic": "orders", "state": "deferred"}]})
+    )
     assert kinds(standing, deferred) == [("watch", "deferred")]
     halted = journal_of(("tick", "wrong", "halted", {"topics": [{"topic": "orders", "state": "halted"}]}))
     assert kinds(standing, halted) == [("act", "stuck")]
-    assert kinds(of(topic(partition(), stuck="the table is gone"))) == [("act", "stuck")], "also if nothing waits"
+    assert kinds(of(topic(partition(), stuck="the table is gone"))) == [("act", "stuck")], (
+        "also if nothing waits"
+    )
 
 
 def test_findings_of_the_reconciler_are_told_until_they_are_gone() -> None:
     def finding(name: str, severity: str, topic: str | None, *, fixed: bool = False) -> dict[str, Any]:
-        what = {"what": "something differs", "repair": "do this", "safe": False, "fixed": fixed, "partition": None}
+        what = {
+            "what": "something differs",
+            "repair": "do this",
+            "safe": False,
+            "fixed": fixed,
+            "partition": None,
+        }
         return {"id": name, "severity": severity, "topic": topic, **what}
 
     found = [
@@ -97,24 +121,46 @@ def test_findings_of_the_reconciler_are_told_until_they_are_gone() -> None:
         ("note", "finding-orphan"),
     ]
     one = advice(of(topic(partition())), journal, NOW_US, 5.0)[0]
-    assert (one.what, one.todo, one.section) == ("Topic orders: something differs", "Do this.", "Finding rolled back")
+    assert (one.what, one.todo, one.section) == (
+        "Topic orders: something differs",
+        "Do this.",
+        "Finding rolled back",
+    )
     stuck = kinds(of(topic(partition(), stuck="rolled back")), journal)
     assert ("act", "stuck") in stuck
     assert ("act", "finding-rolled-back") not in stuck, "that somebody must act is told once"
-    many = journal_of(("reconcile", "wrong", "x", {"findings": [finding("gap", "error", f"t{number}") for number in range(50)]}))
+    many = journal_of(
+        (
+            "reconcile",
+            "wrong",
+            "x",
+            {"findings": [finding("gap", "error", f"t{number}") for number in range(50)]},
+        )
+    )
     assert len(kinds(of(topic(partition())), many)) == 21
-    assert kinds(of(topic(partition())), journal_of(("reconcile", "untold", "the catalog is away", {}))) == [("watch", "job")]
+    assert kinds(of(topic(partition())), journal_of(("reconcile", "untold", "the catalog is away", {}))) == [
+        ("watch", "job")
+    ]
 
 
 def test_jobs_and_audits() -> None:
     calm = of(topic(partition()))
-    assert kinds(calm, journal_of(("tick", "wrong", "x", {}), ("cleanup", "untold", "x", {}), ("watch", "fine", "x", {}))) == [
+    assert kinds(
+        calm,
+        journal_of(("tick", "wrong", "x", {}), ("cleanup", "untold", "x", {}), ("watch", "fine", "x", {})),
+    ) == [
         ("act", "job"),
         ("watch", "job"),
     ]
     assert kinds(calm, journal_of(("audit", "wrong", "x", {}))) == [("act", "audit")]
     assert kinds(calm, journal_of(("audit", "untold", "x", {}))) == [("watch", "untold")]
-    assert kinds(calm, journal_of(("audit", "wrong", "x", {}), ("audit", "fine", "x", {}), ("tick", "fine", "x", {}))) == []
+    assert (
+        kinds(
+            calm,
+            journal_of(("audit", "wrong", "x", {}), ("audit", "fine", "x", {}), ("tick", "fine", "x", {})),
+        )
+        == []
+    )
     assert kinds(calm, journal_of(("tick", "skipped", "there:2 leads", {}))) == [("note", "follower")]
     away = journal_of(("watch", "untold", "x", {}))
     away.checked("objects", "away", NOW_US)
@@ -122,12 +168,16 @@ def test_jobs_and_audits() -> None:
 
 
 def test_a_job_that_failed_for_a_dependency_is_told_with_it() -> None:
-    journal = journal_of(("tick", "wrong", "Java 17 or newer is needed and none was found; set JAVA_HOME", {}))
+    journal = journal_of(
+        ("tick", "wrong", "Java 17 or newer is needed and none was found; set JAVA_HOME", {})
+    )
     assert kinds(of(topic(partition())), journal) == [("act", "job")]
     journal.checked("java", "Java 17 or newer is needed and none was found; set JAVA_HOME", NOW_US)
     assert kinds(of(topic(partition())), journal) == [("act", "dependency")]
     journal.add(Cycle("tick", NOW_US, 0.1, "wrong", "the disk is full"))
-    assert kinds(of(topic(partition())), journal) == [("act", "dependency"), ("act", "job")], "another cause is told besides"
+    assert kinds(of(topic(partition())), journal) == [("act", "dependency"), ("act", "job")], (
+        "another cause is told besides"
+    )
 
 
 def source(**more: Any) -> FilesState:
@@ -137,20 +187,34 @@ def source(**more: Any) -> FilesState:
 def test_files_that_cannot_be_taken_in_need_somebody() -> None:
     journal, calm = journal_of(), of(topic(partition()))
     assert advice(calm, journal, NOW_US, 5.0, [source(finished=7)]) == []
-    failed = source(failed=2, problems=(FileProblem("/in/a.jsonl", "line 3 is no JSON; mend it"), FileProblem("/in/b.jsonl", "x")))
+    failed = source(
+        failed=2,
+        problems=(FileProblem("/in/a.jsonl", "line 3 is no JSON; mend it"), FileProblem("/in/b.jsonl", "x")),
+    )
     (one,) = advice(calm, journal, NOW_US, 5.0, [failed])
     assert (one.severity, one.kind, one.topic) == ("act", "source", "orders")
-    assert "cannot take in 2 files and folders; the first is /in/a.jsonl: line 3 is no JSON; mend it" in one.what
-    assert verdict([one], "serving") == "1 thing needs somebody: file source /in/*.jsonl has files that cannot be taken in."
+    assert (
+        "cannot take in 2 files and folders; the first is /in/a.jsonl: line 3 is no JSON; mend it" in one.what
+    )
+    assert (
+        verdict([one], "serving")
+        == "1 thing needs somebody: file source /in/*.jsonl has files that cannot be taken in."
+    )
     (one,) = advice(calm, journal, NOW_US, 5.0, [source(trouble="the topic was deleted")])
-    assert (one.severity, one.what) == ("act", "File source /in/*.jsonl (topic orders) takes nothing in: the topic was deleted")
+    assert (one.severity, one.what) == (
+        "act",
+        "File source /in/*.jsonl (topic orders) takes nothing in: the topic was deleted",
+    )
     (one,) = advice(calm, journal, NOW_US, 5.0, [replace(source(), folder_found=False)])
     assert (one.severity, one.kind) == ("watch", "source")
     document = daemon_document("127.0.0.1:1", journal, [failed])
     assert document["ready"] is True
     assert len(document["attention"]) == 1
     assert "/in/a.jsonl: line 3 is no JSON" in document["attention"][0]
-    assert (document["sources"][0]["failed"], document["sources"][0]["problems"][1]["path"]) == (2, "/in/b.jsonl")
+    assert (document["sources"][0]["failed"], document["sources"][0]["problems"][1]["path"]) == (
+        2,
+        "/in/b.jsonl",
+    )
 
 
 def test_a_reload_that_was_refused_is_told_until_one_succeeds() -> None:
@@ -165,7 +229,9 @@ def test_a_reload_that_was_refused_is_told_until_one_succeeds() -> None:
     (one,) = advice(calm, journal, NOW_US, 5.0)
     assert "refused in part: http.listen: it needs a restart" in one.what
     assert "restart" in one.todo
-    journal.reloaded(Refusal(NOW_US, "topics.a.partitions: the topic has 4; set `partitions: 4`", whole=False))
+    journal.reloaded(
+        Refusal(NOW_US, "topics.a.partitions: the topic has 4; set `partitions: 4`", whole=False)
+    )
     (one,) = advice(calm, journal, NOW_US, 5.0)
     assert one.todo == "Correct those keys and reload again.", "a restart would halt the topic"
     journal.reloaded(None)
@@ -175,7 +241,13 @@ def test_a_reload_that_was_refused_is_told_until_one_succeeds() -> None:
 def test_a_topic_that_was_never_archived_and_is_not_configured_is_only_watched() -> None:
     never = of(topic(partition(0, 100, 9.0, "unconfigured", "nothing archives it"), kind="unconfigured"))
     assert kinds(never) == [("watch", "unconfigured")]
-    begun = of(topic(partition(0, 100, 9.0, "unconfigured", "x"), partition(1, 5, 9.0, "unconfigured", "x"), kind="unconfigured"))
+    begun = of(
+        topic(
+            partition(0, 100, 9.0, "unconfigured", "x"),
+            partition(1, 5, 9.0, "unconfigured", "x"),
+            kind="unconfigured",
+        )
+    )
     assert kinds(begun) == [("act", "unconfigured")]
 
 
@@ -190,8 +262,12 @@ def test_advice_is_ordered_and_every_anchor_is_one() -> None:
     severities = [one.severity for one in advice(of(topic(*rows)), journal_of(), NOW_US, 5.0)]
     assert severities == sorted(severities, key=SEVERITIES.index)
     headings = re.findall(r"^## (.+)$", (ROOT / RUNBOOK).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert set(ANCHORS.values()) <= {heading.lower().replace(" ", "-") for heading in headings}, "the runbook says more of each"
-    assert {Advice("act", kind, "", "", "").section for kind in ANCHORS} <= set(headings), "and is named as it stands there"
+    assert set(ANCHORS.values()) <= {heading.lower().replace(" ", "-") for heading in headings}, (
+        "the runbook says more of each"
+    )
+    assert {Advice("act", kind, "", "", "").section for kind in ANCHORS} <= set(headings), (
+        "and is named as it stands there"
+    )
 
 
 AGES = [
@@ -219,8 +295,19 @@ def test_ages(seconds: float | None, text: str) -> None:
 def test_numbers_and_times() -> None:
     assert age_at(NOW_US - 5_000_000, NOW_US) == "5 s"
     assert age_at(NOW_US + 5_000_000, NOW_US) == "0 s", "a time in the future is no age"
-    assert (count(12345), count(None), moment(NOW_US)) == ("12,345", "cannot be told", "2026-01-02 03:04:05 UTC")
-    assert (counted(1, "record"), counted(1000, "record"), counted(0, "record")) == ("1 record", "1,000 records", "0 records")
-    assert (counted(1, "dependency", "dependencies"), counted(2, "it waits", "they wait")) == ("1 dependency", "2 they wait")
+    assert (count(12345), count(None), moment(NOW_US)) == (
+        "12,345",
+        "cannot be told",
+        "2026-01-02 03:04:05 UTC",
+    )
+    assert (counted(1, "record"), counted(1000, "record"), counted(0, "record")) == (
+        "1 record",
+        "1,000 records",
+        "0 records",
+    )
+    assert (counted(1, "dependency", "dependencies"), counted(2, "it waits", "they wait")) == (
+        "1 dependency",
+        "2 they wait",
+    )
     assert numbers([0, 2, 3, 5, 6, 7]) == "0, 2, 3, 5 to 7"
     assert numbers(list(range(0, 100, 2)), 3) == "0, 2, 4 and 47 more"

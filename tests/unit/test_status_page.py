@@ -1,4 +1,5 @@
-"""The status page: what it says first, that nothing in it is taken for markup, that it is bounded, and that pictures are put in words."""
+"""The status page: what it says first, that nothing in it is taken for markup, that it is bounded, and that
+pictures are put in words."""
 
 from __future__ import annotations
 
@@ -69,7 +70,10 @@ class Reading(HTMLParser):
 
 
 def values(
-    standing: Standing | None = None, journal: Journal | None = None, query: Mapping[str, str] | None = None, **more: Any
+    standing: Standing | None = None,
+    journal: Journal | None = None,
+    query: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> PageValues:
     if journal is None:
         journal = Journal(100)
@@ -117,7 +121,11 @@ def test_what_is_wrong_is_said_first_the_worst_before_the_rest() -> None:
     journal.checked("objects", "no answer within 5 s", NOW_US - 90_000_000)
     held = HeldBack("billing", 7, 0, NOW_US - 60_000_000, NOW_US + 60_000_000, 5)
     standing = of(
-        topic(partition(cause="transaction", reason="5 offsets wait for billing", records=5, seconds=60.0, held=held)),
+        topic(
+            partition(
+                cause="transaction", reason="5 offsets wait for billing", records=5, seconds=60.0, held=held
+            )
+        ),
         topic(
             partition(cause="stuck", reason="the table is gone", records=1, seconds=9.0, topic="clicks"),
             name="clicks",
@@ -125,9 +133,16 @@ def test_what_is_wrong_is_said_first_the_worst_before_the_rest() -> None:
         ),
     )
     html = page(values(standing, journal))
-    assert title(html) == "2 things need somebody: objects does not answer, topic clicks is halted. 1 thing more to keep an eye on."
+    assert (
+        title(html)
+        == "2 things need somebody: objects does not answer, topic clicks is halted. 1 thing more to keep "
+        "an eye on."
+    )
     text = Reading(html).text
-    places = [text.index(part) for part in ("objects does not answer since", "Topic clicks: the table is gone", "5 offsets wait")]
+    places = [
+        text.index(part)
+        for part in ("objects does not answer since", "Topic clicks: the table is gone", "5 offsets wait")
+    ]
     assert places == sorted(places)
     assert f"More: {RUNBOOK}, section A topic is halted" in text
 
@@ -158,7 +173,11 @@ def test_no_text_becomes_markup_wherever_it_stands() -> None:
     journal.becomes("serving")
     journal.checked(HOSTILE, HOSTILE, NOW_US)
     for job in ("tick", "cleanup", "audit", "watch"):
-        journal.add(Cycle(job, NOW_US, 0.1, "wrong", HOSTILE, {"verdict": HOSTILE, "partitions": [{"verdict": HOSTILE}]}))
+        journal.add(
+            Cycle(
+                job, NOW_US, 0.1, "wrong", HOSTILE, {"verdict": HOSTILE, "partitions": [{"verdict": HOSTILE}]}
+            )
+        )
     held = HeldBack(HOSTILE, 7, 0, NOW_US, NOW_US, 5)
     rows = [partition(0, 5, 9.0, "transaction", f"waits for {HOSTILE} `{HOSTILE}`", topic=HOSTILE, held=held)]
     standing = of(topic(*rows, name=HOSTILE, stuck=HOSTILE), differences=(HOSTILE,))
@@ -184,8 +203,14 @@ def test_no_text_becomes_markup_wherever_it_stands() -> None:
         reading = Reading(html)
         assert not {"script", "img", "iframe", "object", "form", "link", "base"} & set(reading.tags)
         assert not [name for name, _ in reading.attributes if name.startswith("on") or name == "style"]
-        assert not [value for name, value in reading.attributes if name in ("href", "src") and not value.startswith("/")]
-        assert "<script>alert('x')</script>\\u202e<img src=x onerror=alert(1)>&amp;\\u001b[31m" in reading.text
+        assert not [
+            value
+            for name, value in reading.attributes
+            if name in ("href", "src") and not value.startswith("/")
+        ]
+        assert (
+            "<script>alert('x')</script>\\u202e<img src=x onerror=alert(1)>&amp;\\u001b[31m" in reading.text
+        )
         assert not set(html) & {"\u202e", "\x1b"}, "nothing turns the reading direction or the terminal"
         assert "\u202e" not in reading.text
 
@@ -217,7 +242,9 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
     }
     assert "url(" not in reading.style
     assert "@import" not in reading.style
-    assert not [value for name, value in reading.attributes if value.startswith(("http:", "https:", "//", "data:"))]
+    assert not [
+        value for name, value in reading.attributes if value.startswith(("http:", "https:", "//", "data:"))
+    ]
 
 
 def test_what_is_only_noted_leaves_all_well() -> None:
@@ -230,7 +257,9 @@ def test_what_is_only_noted_leaves_all_well() -> None:
 
 
 def test_idle_cycles_push_nothing_out() -> None:
-    journal = journal_of(("tick", "fine", "12 records archived", {}), ("cleanup", "fine", "1 object deleted", {}))
+    journal = journal_of(
+        ("tick", "fine", "12 records archived", {}), ("cleanup", "fine", "1 object deleted", {})
+    )
     for number in range(500):
         journal.add(Cycle("tick", NOW_US + number, 0.1, "fine", "nothing was due", idle=True))
     assert [cycle.line for cycle in journal.cycles()] == ["1 object deleted", "12 records archived"]
@@ -243,7 +272,12 @@ def test_idle_cycles_push_nothing_out() -> None:
 def test_cycles_are_sorted_by_the_time_that_is_shown() -> None:
     journal = journal_of()
     second_us = 1_000_000
-    for job, began_us, seconds in (("tick", 20, 1.0), ("tick", 40, 1.0), ("cleanup", 10, 35.0), ("audit", 30, 60.0)):
+    for job, began_us, seconds in (
+        ("tick", 20, 1.0),
+        ("tick", 40, 1.0),
+        ("cleanup", 10, 35.0),
+        ("audit", 30, 60.0),
+    ):
         journal.add(Cycle(job, NOW_US + began_us * second_us, seconds, "fine", f"{job} {began_us}"))
     assert [cycle.line for cycle in journal.cycles()] == ["tick 40", "audit 30", "tick 20", "cleanup 10"]
     html = page(values(of(topic(partition())), journal))
@@ -253,14 +287,33 @@ def test_cycles_are_sorted_by_the_time_that_is_shown() -> None:
 
 def test_the_folders_that_files_come_from() -> None:
     assert "Folders that files are taken in from" not in page(values(of()))
-    problems = tuple(FileProblem(f"/in/{number:02}.jsonl", "line 3 is no <JSON>; mend it") for number in range(25))
+    problems = tuple(
+        FileProblem(f"/in/{number:02}.jsonl", "line 3 is no <JSON>; mend it") for number in range(25)
+    )
     failed = FilesState(
-        "/in/*.jsonl", "orders", "jsonl", NOW_US, True, waiting=4, in_work="/in/zz.jsonl", finished=1234, failed=25, problems=problems
+        "/in/*.jsonl",
+        "orders",
+        "jsonl",
+        NOW_US,
+        True,
+        waiting=4,
+        in_work="/in/zz.jsonl",
+        finished=1234,
+        failed=25,
+        problems=problems,
     )
     silent = FilesState("/no/*.csv", "clicks", "delimited", NOW_US, True, trouble="the topic was deleted")
     text = Reading(page(values(of(topic(partition())), sources=[failed, silent]))).text
     section = text[text.index("Folders that files") :]
-    for part in ("/in/*.jsonl", "orders", "/in/zz.jsonl", "1,234", "25", "line 3 is no <JSON>; mend it", "and 5 more"):
+    for part in (
+        "/in/*.jsonl",
+        "orders",
+        "/in/zz.jsonl",
+        "1,234",
+        "25",
+        "line 3 is no <JSON>; mend it",
+        "and 5 more",
+    ):
         assert part in section, part
     assert "nothing is taken in: the topic was deleted" in section
     assert "2 things need somebody" in text
@@ -269,7 +322,14 @@ def test_the_folders_that_files_come_from() -> None:
 def test_one_of_a_thing_is_not_several() -> None:
     rows = [partition(number, 1, 60.0, "pending", "x") for number in range(PARTITIONS_SHOWN)]
     text = Reading(
-        page(values(of(replace(topic(partition(0, 1, 60.0, "pending", "x")), pending=1), topic(*rows, partition(99), name="z"))))
+        page(
+            values(
+                of(
+                    replace(topic(partition(0, 1, 60.0, "pending", "x")), pending=1),
+                    topic(*rows, partition(99), name="z"),
+                )
+            )
+        )
     ).text
     assert "; 1 record behind, the oldest 1 min" in text
     assert "; 1 archive in no table yet" in text
@@ -281,7 +341,8 @@ def test_one_of_a_thing_is_not_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "seconds"), [("30", "30"), ("1", "1"), ("3600", "3600"), ("0", None), ("3601", None), ("-5", None), ("5s", None)]
+    ("asked", "seconds"),
+    [("30", "30"), ("1", "1"), ("3600", "3600"), ("0", None), ("3601", None), ("-5", None), ("5s", None)],
 )
 def test_refresh(asked: str, seconds: str | None) -> None:
     html = page(values(of(), query={"refresh": asked}))
@@ -314,7 +375,10 @@ def test_the_worst_partitions_are_shown_and_the_rest_is_summed() -> None:
     reading = Reading(page(values(of(topic(*rows)))))
     assert f"the worst {PARTITIONS_SHOWN} of 300" in reading.text
     rest = sorted(number for number in range(300) if number not in (7, 9))[: 300 - PARTITIONS_SHOWN]
-    assert f"The other 250 partitions: {sum(rest):,} records behind, the oldest {age(float(max(rest)))}." in reading.text
+    assert (
+        f"The other 250 partitions: {sum(rest):,} records behind, the oldest {age(float(max(rest)))}."
+        in reading.text
+    )
     assert "a shelf is gone" in reading.text
     alone = Reading(page(values(of(topic(*rows)), query={"topic": "orders"})))
     assert alone.attributes.count(("data-label", "next offset")) == 300
@@ -324,7 +388,10 @@ def test_the_worst_partitions_are_shown_and_the_rest_is_summed() -> None:
 
 
 def test_the_page_stays_small_with_a_thousand_topics() -> None:
-    topics = [topic(partition(0, number % 7, float(number % 7), topic=f"t{number:04}"), name=f"t{number:04}") for number in range(1000)]
+    topics = [
+        topic(partition(0, number % 7, float(number % 7), topic=f"t{number:04}"), name=f"t{number:04}")
+        for number in range(1000)
+    ]
     standing = of(*topics)
     history = LagHistory(3600.0, 1000)
     for second in range(0, 3600, 8):
@@ -351,12 +418,20 @@ def test_who_leads() -> None:
 
 def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
     journal = journal_of(
-        ("audit", "fine", "valid: 2 partitions", {"verdict": "valid", "partitions": [{"verdict": "valid"}] * 2}),
+        (
+            "audit",
+            "fine",
+            "valid: 2 partitions",
+            {"verdict": "valid", "partitions": [{"verdict": "valid"}] * 2},
+        ),
         ("tick", "fine", "12 records archived", {}),
         ("watch", "fine", "nothing new", {}),
     )
     pin = Pin("orders", 1, "key", NOW_US - 3_600_000_000, "not archived yet")
-    rows = (partition(0, 12_345, 200.0, "pending", "archives are in no table yet"), partition(1, None, None, "shelf", "a shelf is gone"))
+    rows = (
+        partition(0, 12_345, 200.0, "pending", "archives are in no table yet"),
+        partition(1, None, None, "shelf", "a shelf is gone"),
+    )
     text = Reading(page(values(of(topic(*rows)), journal, pin=pin))).text
     for part in (
         "12,345 behind, 3 min 20 s",
@@ -389,10 +464,15 @@ def test_the_deep_audit_is_told_where_there_was_one() -> None:
 def test_a_chart_says_in_words_what_it_shows_and_leaves_holes() -> None:
     history = LagHistory(480.0, 10)
     for second, seconds in enumerate([1.0, 50.0, None, 20.0, 10.0]):
-        history.add(of(topic(partition(0, None if seconds is None else int(seconds), seconds))), float(second * 10))
+        history.add(
+            of(topic(partition(0, None if seconds is None else int(seconds), seconds))), float(second * 10)
+        )
     samples = history.samples("orders")
     chart = seconds_chart("orders", samples, history.known_s, history.span_s)
-    assert chart.description == "Over the last 5 min: now 10 s, at most 50 s, 30 s ago. Not known for 37 of 41 samples."
+    assert (
+        chart.description
+        == "Over the last 5 min: now 10 s, at most 50 s, 30 s ago. Not known for 37 of 41 samples."
+    )
     assert [tick.text for tick in chart.y_ticks] == ["0 s", "30 s", "1 min"]
     assert [tick.text for tick in chart.x_ticks] == ["5 min ago", "2 min 30 s", "now"]
     assert len(chart.paths) == 4

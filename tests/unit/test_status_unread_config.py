@@ -1,4 +1,5 @@
-"""`archiver status` with an invalid configuration: it says where a daemon can be asked, and asks nothing itself."""
+"""`archiver status` with an invalid configuration: it says where a daemon can be asked, and asks nothing
+itself."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ UNREADABLE = f"its page is at http.listen, which cannot be read here (by default
 
 CASES = {
     "no port": ("", f"http://{DEFAULT}/, unless its http.listen is another one"),
-    "own port": ("http: {listen: '127.0.0.1:9999'}", "http://127.0.0.1:9999/, by the http.listen of this file"),
+    "own port": (
+        "http: {listen: '127.0.0.1:9999'}",
+        "http://127.0.0.1:9999/, by the http.listen of this file",
+    ),
     "IPv6": ("http: {listen: '[::1]:9999'}", "http://[::1]:9999/"),
     "every address": ("http: {listen: '0.0.0.0:9999', allow_http: true}", "http://127.0.0.1:9999/"),
     "name": ("http: {listen: 'archiver.example.com:80'}", "http://archiver.example.com:80/"),
@@ -34,7 +38,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_error_says_where_a_daemon_can_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_the_error_says_where_a_daemon_can_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     text, expected = CASES[name]
     path = tmp_path / "archiver.yaml"
     path.write_text(LEAST + WRONG + text)
@@ -45,7 +51,9 @@ def test_the_error_says_where_a_daemon_can_be_asked(tmp_path: Path, capsys: pyte
     assert expected in last
 
 
-def test_nothing_is_sent_to_an_address_of_an_invalid_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_sent_to_an_address_of_an_invalid_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "token").write_text("a-token-of-thirty-two-characters")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listen = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -58,6 +66,8 @@ def test_nothing_is_sent_to_an_address_of_an_invalid_file(tmp_path: Path, capsys
             listener.accept()
 
 
-def test_without_a_file_there_is_nothing_to_say_of_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_there_is_nothing_to_say_of_a_daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["status", "-c", str(tmp_path / "missing.yaml")]) == USAGE
     assert "daemon" not in capsys.readouterr().err

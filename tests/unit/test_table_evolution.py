@@ -21,7 +21,16 @@ from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHa
 from archiver.runtime.ids import SeededIds
 from archiver.schema.evolution.field_history import ids_of
 from archiver.schema.evolution.state import TopicSchema, decide
-from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, START_US, TOPIC_ID, FaultyTables, Limits, SwapFault, target_in
+from tests.support.catalog.tables import (
+    CLUSTER_ID,
+    IDENTIFIER,
+    START_US,
+    TOPIC_ID,
+    FaultyTables,
+    Limits,
+    SwapFault,
+    target_in,
+)
 from tests.support.schema.protos import F, field, file_of, source
 
 LIMITS = CommitLimits(attempts_max=4, timeout_s=1000, backoff_s=0.01)
@@ -42,7 +51,13 @@ SECOND = sale(("a", 1, F.TYPE_INT64), ("b", 2, F.TYPE_STRING))
 class Scene(FaultyTables):
     """A table of the first schema, a ledger that records both, and faults by a script."""
 
-    def __init__(self, folder: Path, *script: SwapFault, before: Callable[[Scene], None] | None = None, renumber: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *script: SwapFault,
+        before: Callable[[Scene], None] | None = None,
+        renumber: bool = False,
+    ) -> None:
         self.clock, ids = ManualClock(START_US), SeededIds(3)
         self.memory = MemoryTables(ids, self.clock)
         super().__init__(self.memory)
@@ -59,7 +74,11 @@ class Scene(FaultyTables):
         self.history: list[TopicSchema] = []
         self.record(decide("flights", (), None, FIRST).schema)
         self.view = self.memory.create(
-            IDENTIFIER, self.target.location, self.history[0].iceberg_json, "day", table_properties(CLUSTER_ID, TOPIC_ID, "flights")
+            IDENTIFIER,
+            self.target.location,
+            self.history[0].iceberg_json,
+            "day",
+            table_properties(CLUSTER_ID, TOPIC_ID, "flights"),
         )
         self.wanted = decide("flights", self.history, None, SECOND).schema
 
@@ -94,7 +113,9 @@ class Scene(FaultyTables):
         self.renumber = False
         if fault is SwapFault.NONE:
             return answer
-        return Evolved(SwapOutcome.CONFLICT if fault is SwapFault.FALSE_CONFLICT else SwapOutcome.UNKNOWN, fault.value)
+        return Evolved(
+            SwapOutcome.CONFLICT if fault is SwapFault.FALSE_CONFLICT else SwapOutcome.UNKNOWN, fault.value
+        )
 
     def value_columns(self) -> dict[str, tuple[int, str]]:
         view = self.memory.load(IDENTIFIER)
@@ -118,7 +139,9 @@ def add_foreign(scene: Scene, name: str = "mine") -> None:
     view = scene.memory.load(IDENTIFIER)
     assert view is not None
     document = json.loads(view.schema_json)
-    document["fields"][1]["type"]["fields"].append({"id": view.last_column_id + 1, "name": name, "required": False, "type": "string"})
+    document["fields"][1]["type"]["fields"].append(
+        {"id": view.last_column_id + 1, "name": name, "required": False, "type": "string"}
+    )
     scene.memory.set_schema(IDENTIFIER, json.dumps(document))
 
 
@@ -151,7 +174,9 @@ def test_a_table_gets_what_it_lacks_with_one_request(tmp_path: Path) -> None:
         ((SwapFault.LATE,), 2),
     ],
 )
-def test_whatever_the_answer_the_table_tells(tmp_path: Path, script: tuple[SwapFault, ...], asked: int) -> None:
+def test_whatever_the_answer_the_table_tells(
+    tmp_path: Path, script: tuple[SwapFault, ...], asked: int
+) -> None:
     scene = Scene(tmp_path, *script)
     check(scene, scene.bring())
     assert scene.asked == asked
@@ -194,7 +219,10 @@ def test_the_last_request_is_looked_at(tmp_path: Path) -> None:
 
 def test_the_tries_are_bounded(tmp_path: Path) -> None:
     scene = Scene(tmp_path, *[SwapFault.DROPPED] * 9)
-    with pytest.raises(OutcomeUnknown, match=r"demo\.flights was not brought to schema version 2 after 4 attempts.*the next run goes on"):
+    with pytest.raises(
+        OutcomeUnknown,
+        match=r"demo\.flights was not brought to schema version 2 after 4 attempts.*the next run goes on",
+    ):
         scene.bring()
     assert scene.asked == LIMITS.attempts_max
     scene.faults.clear()
@@ -242,5 +270,8 @@ def test_a_table_that_is_gone_halts(tmp_path: Path) -> None:
 
 def test_a_name_that_somebody_took_halts_with_what_to_do(tmp_path: Path) -> None:
     scene = Scene(tmp_path, before=lambda scene: add_foreign(scene, "B"))
-    with pytest.raises(TopicHalted, match=r"table demo\.flights: .* value\.B .*rename it in the table, or give the field another"):
+    with pytest.raises(
+        TopicHalted,
+        match=r"table demo\.flights: .* value\.B .*rename it in the table, or give the field another",
+    ):
         scene.bring()

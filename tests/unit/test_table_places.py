@@ -1,4 +1,5 @@
-"""Is the file that is opened for a location of table metadata the one that was compared with the catalog's places?"""
+"""Is the file that is opened for a location of table metadata the one that was compared with the catalog's
+places?"""
 
 from __future__ import annotations
 
@@ -18,8 +19,19 @@ PLACES = TablePlaces(["file:///srv/data", "s3://lake/tables"])
 @pytest.mark.parametrize(
     "location",
     [
-        *("/srv/data/t/metadata/a.avro", "file:/srv/data/a.avro", "file:///srv/data/a b.avro", "file:////srv/data/a.avro", "//srv/data/a"),
-        *("file:///srv/data/t/../a.avro", "file:///srv/data/%2e%2e/a.avro", "s3a://lake/tables/a.avro", "s3://lake/tables//a.avro"),
+        *(
+            "/srv/data/t/metadata/a.avro",
+            "file:/srv/data/a.avro",
+            "file:///srv/data/a b.avro",
+            "file:////srv/data/a.avro",
+            "//srv/data/a",
+        ),
+        *(
+            "file:///srv/data/t/../a.avro",
+            "file:///srv/data/%2e%2e/a.avro",
+            "s3a://lake/tables/a.avro",
+            "s3://lake/tables//a.avro",
+        ),
     ],
 )
 def test_what_lies_in_the_places_may_be_opened(location: str) -> None:
@@ -29,7 +41,11 @@ def test_what_lies_in_the_places_may_be_opened(location: str) -> None:
 @pytest.mark.parametrize(
     "location",
     [
-        *("file:///etc/passwd?/../../srv/data/a", "file:///etc/passwd#/../../srv/data/a", "file:/etc/passwd?/../../srv/data/a"),
+        *(
+            "file:///etc/passwd?/../../srv/data/a",
+            "file:///etc/passwd#/../../srv/data/a",
+            "file:/etc/passwd?/../../srv/data/a",
+        ),
         *(
             "file:///srv/data/../a",
             "file:///srv/data\t/a",
@@ -38,9 +54,27 @@ def test_what_lies_in_the_places_may_be_opened(location: str) -> None:
             "file://srv/data/a",
             "file://host/srv/data/a",
         ),
-        *("file://../srv/data/a", "FILE:///srv/data/a", " file:///srv/data/a", "srv/data/a", "http://lake/tables/a"),
-        *("s3://lake/tables/../other/a", "s3://lake/tables/./a", "s3://lake/tables/.\n./other/a", "s3://lake/tables/a?versionId=1"),
-        *("s3://lake/tables", "s3://user@lake/tables/a", "s3://other/tables/a", "S3://lake/tables/a", "s3:///tables/a", ""),
+        *(
+            "file://../srv/data/a",
+            "FILE:///srv/data/a",
+            " file:///srv/data/a",
+            "srv/data/a",
+            "http://lake/tables/a",
+        ),
+        *(
+            "s3://lake/tables/../other/a",
+            "s3://lake/tables/./a",
+            "s3://lake/tables/.\n./other/a",
+            "s3://lake/tables/a?versionId=1",
+        ),
+        *(
+            "s3://lake/tables",
+            "s3://user@lake/tables/a",
+            "s3://other/tables/a",
+            "S3://lake/tables/a",
+            "s3:///tables/a",
+            "",
+        ),
     ],
 )
 def test_what_another_reader_could_take_for_another_file_is_refused(location: str) -> None:

@@ -1,4 +1,5 @@
-"""A deleted topic is gone for everybody from its entry on, whoever has heard of it, and nobody else is held up or harmed."""
+"""A deleted topic is gone for everybody from its entry on, whoever has heard of it, and nobody else is held
+up or harmed."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ def apply(fold: IntakeFold, entry: bytes) -> Applied:
 @pytest.fixture
 def fold() -> IntakeFold:
     fold = IntakeFold()
-    for entry in (declared(1, "a", 2), declared(2, "b", 1), named("f1", [Run(A, 0, rows=3), Run(A, 1), Run(B, 0, rows=2)])):
+    for entry in (
+        declared(1, "a", 2),
+        declared(2, "b", 1),
+        named("f1", [Run(A, 0, rows=3), Run(A, 1), Run(B, 0, rows=2)]),
+    ):
         apply(fold, entry)
     return fold
 
@@ -99,7 +104,8 @@ def test_declared_again_it_is_another_topic(fold: IntakeFold) -> None:
 
 
 def test_an_open_transaction_that_touches_it_holds_nobody_back(fold: IntakeFold) -> None:
-    """Its records elsewhere become gaps, as if its time were over: what is left of it must not be committed in part."""
+    """Its records elsewhere become gaps, as if its time were over: what is left of it must not be committed
+    in part."""
     sender, other = TransactionEntries(fold, "both"), TransactionEntries(fold, "b alone")
     sender.send(Run(A, 0), Run(B, 0, rows=2))
     apply(fold, named("f5", [Run(B, 0, rows=5)]))
@@ -107,7 +113,9 @@ def test_an_open_transaction_that_touches_it_holds_nobody_back(fold: IntakeFold)
     apply(fold, deleted(A))
     assert fold.stable_offset((B, 0)) == fold.next_offset((B, 0)) == 9
     assert fold.gaps((B, 0), 0, 9) == [(2, 4)]
-    commit = log_pb.TransactionEnded(producer_id=sender.producer_id, epoch=sender.epoch, commit=True, time_us=1)
+    commit = log_pb.TransactionEnded(
+        producer_id=sender.producer_id, epoch=sender.epoch, commit=True, time_us=1
+    )
     late = log_pb.IntakeEntry(format=2, id=b"i" * 16, transaction=commit)
     assert apply(fold, late.SerializeToString()).refusal == "fenced"
     other.send(Run(B, 0))
@@ -138,7 +146,10 @@ def test_a_checkpoint_keeps_it(fold: IntakeFold) -> None:
     again = stored.fold()
     assert apply(again, named("f6", [Run(A, 0)])).landed[0].refusal == "deleted"
     # Only what an older version would misread keeps it away.
-    assert [pb.IntakeState.FromString(one[len(MAGIC) + hashlib.sha256().digest_size :]).format for one in (before, data)] == [1, 2]
+    assert [
+        pb.IntakeState.FromString(one[len(MAGIC) + hashlib.sha256().digest_size :]).format
+        for one in (before, data)
+    ] == [1, 2]
 
 
 def test_who_learns_of_an_older_checkpoint_lets_go_of_the_rest(fold: IntakeFold) -> None:
@@ -152,7 +163,10 @@ def test_its_backlog_needs_no_file_and_pins_nothing(fold: IntakeFold) -> None:
 
     def kept() -> tuple[set[str], str | None]:
         topics = fold.topics_by_id.values()
-        lines = {topic.topic_id: TopicLine(topic.topic_id, topic.name, (0,) * topic.partitions, (0,)) for topic in topics}
+        lines = {
+            topic.topic_id: TopicLine(topic.topic_id, topic.name, (0,) * topic.partitions, (0,))
+            for topic in topics
+        }
         pin = oldest_pin(intake, lines)
         return set(needed_files(intake, lines).sure), None if pin is None else pin.topic
 
@@ -215,7 +229,9 @@ def test_nobody_declares_it_again_unasked(bench: Bench) -> None:
     assert bench.log.tail() == tail + 1
 
 
-def test_a_declaration_that_lost_the_race_against_both_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_declaration_that_lost_the_race_against_both_is_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While one process is about to declare a topic for the first time, another declares and deletes it."""
     slow, fast = bench.sequencer(), bench.sequencer()
     fast.refresh()
@@ -249,7 +265,10 @@ def test_deleting_twice_is_one_entry_and_an_unknown_outcome_is_settled(bench: Be
 
 
 def test_an_older_version_stops(bench: Bench) -> None:
-    """What is told apart by the format alone: the entry says 3, and a reader that knows less halts (as this one does at 5)."""
-    entry = log_pb.IntakeEntry(format=5, id=b"i" * 16, deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1))
+    """What is told apart by the format alone: the entry says 3, and a reader that knows less halts (as this
+    one does at 5)."""
+    entry = log_pb.IntakeEntry(
+        format=5, id=b"i" * 16, deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1)
+    )
     with pytest.raises(Halt, match="upgrade"):
         IntakeFold().apply(0, entry.SerializeToString())

@@ -46,7 +46,10 @@ class Ground:
         self.log = CountedLog()
         self.clock = ManualClock(10**15)
         self.here, self.elsewhere = (
-            Sequencer(self.log, SeededIds(seed), self.clock, LogSettings(), CheckpointStore(MemoryObjectStore())) for seed in (1, 2)
+            Sequencer(
+                self.log, SeededIds(seed), self.clock, LogSettings(), CheckpointStore(MemoryObjectStore())
+            )
+            for seed in (1, 2)
         )
         self.lookup = TopicLookup(self.here, self.clock)
 

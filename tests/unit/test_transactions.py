@@ -37,7 +37,11 @@ class Model:
         self.sequences: dict[tuple[int, int], int] = {}
         self.ids = [-1] * PRODUCERS
         self.deadlines: dict[int, int] = {}
-        self.apply(topic=pb.TopicDeclared(topic_id=bytes.fromhex(TOPIC), name="t", partitions=PARTITIONS, created_us=1))
+        self.apply(
+            topic=pb.TopicDeclared(
+                topic_id=bytes.fromhex(TOPIC), name="t", partitions=PARTITIONS, created_us=1
+            )
+        )
         for producer in range(PRODUCERS):
             self.open(producer)
 
@@ -48,7 +52,9 @@ class Model:
         return self.fold.apply(index, entry.SerializeToString())
 
     def open(self, producer: int) -> None:
-        opened = pb.ProducerOpened(transactional_id=f"x{producer}", transaction_timeout_us=TIMEOUT_US, time_us=self.now_us)
+        opened = pb.ProducerOpened(
+            transactional_id=f"x{producer}", transaction_timeout_us=TIMEOUT_US, time_us=self.now_us
+        )
         self.end(producer, "aborted")
         given_id = self.apply(producer=opened).producer
         assert given_id is not None
@@ -70,13 +76,21 @@ class Model:
         segments = []
         for producer, partition, rows, wrong in batches:
             if producer is None:
-                segments.append(pb.Segment(partition=partition, rows=rows, raw_bytes=1, accept_max_us=self.now_us))
+                segments.append(
+                    pb.Segment(partition=partition, rows=rows, raw_bytes=1, accept_max_us=self.now_us)
+                )
                 self.records[partition] += [OneRecord(None, "committed") for _ in range(rows)]
                 continue
             epoch = max(0, self.epochs[producer] + wrong)
             sequence = self.sequences.get((producer, partition), 0)
-            batch = pb.ProducerBatch(producer_id=self.ids[producer], epoch=epoch, sequence=sequence, transactional=True)
-            segments.append(pb.Segment(partition=partition, rows=rows, raw_bytes=1, accept_max_us=self.now_us, producer=batch))
+            batch = pb.ProducerBatch(
+                producer_id=self.ids[producer], epoch=epoch, sequence=sequence, transactional=True
+            )
+            segments.append(
+                pb.Segment(
+                    partition=partition, rows=rows, raw_bytes=1, accept_max_us=self.now_us, producer=batch
+                )
+            )
             if epoch == self.epochs[producer]:
                 self.sequences[producer, partition] = sequence + rows
                 self.records[partition] += [OneRecord(producer, "open") for _ in range(rows)]
@@ -87,7 +101,9 @@ class Model:
 
     def mark(self, producer: int, commit: bool, wrong: int, fence: bool = False) -> None:
         epoch = max(0, self.epochs[producer] + wrong)
-        marker = pb.TransactionEnded(producer_id=self.ids[producer], epoch=epoch, commit=commit, fence=fence, time_us=self.now_us)
+        marker = pb.TransactionEnded(
+            producer_id=self.ids[producer], epoch=epoch, commit=commit, fence=fence, time_us=self.now_us
+        )
         refusal = self.apply(transaction=marker).refusal
         if epoch != self.epochs[producer]:
             assert refusal == ("fenced" if epoch < self.epochs[producer] else "unknown_producer")
@@ -102,7 +118,9 @@ class Model:
         """Everything that the fold says about offsets follows from the list."""
         for partition, records in enumerate(self.records):
             tp = (TOPIC, partition)
-            stable = next((offset for offset, record in enumerate(records) if record.state == "open"), len(records))
+            stable = next(
+                (offset for offset, record in enumerate(records) if record.state == "open"), len(records)
+            )
             assert self.fold.next_offset(tp) == len(records)
             assert self.fold.stable_offset(tp) == stable
             blocking = self.fold.blocking(tp)
@@ -112,24 +130,42 @@ class Model:
                 assert blocking is not None
                 assert blocking.transactional_id == f"x{records[stable].producer}"
             places = [(offset, record.state == "aborted") for offset, record in enumerate(records)]
-            runs = [(gone, [offset for offset, _ in run]) for gone, run in groupby(places, key=lambda place: place[1])]
-            assert self.fold.gaps(tp, 0, len(records)) == [(run[0], run[-1] + 1) for gone, run in runs if gone]
+            runs = [
+                (gone, [offset for offset, _ in run])
+                for gone, run in groupby(places, key=lambda place: place[1])
+            ]
+            assert self.fold.gaps(tp, 0, len(records)) == [
+                (run[0], run[-1] + 1) for gone, run in runs if gone
+            ]
             segments = self.fold.segments(tp)
-            assert [offset for one in segments for offset in range(one.base, one.end)] == [at for at, gone in places if not gone]
+            assert [offset for one in segments for offset in range(one.base, one.end)] == [
+                at for at, gone in places if not gone
+            ]
             third = len(records) // 3
-            inside = [(max(low, third), high) for low, high in self.fold.gaps(tp, 0, len(records)) if high > third]
+            inside = [
+                (max(low, third), high) for low, high in self.fold.gaps(tp, 0, len(records)) if high > third
+            ]
             assert self.fold.gaps(tp, third, len(records)) == inside
         open_now = {f"x{producer}": deadline for producer, deadline in self.deadlines.items()}
         assert {one.transactional_id: one.deadline_us for one in self.fold.transactions} == open_now
         for one in self.fold.transactions:
             for (_, partition), ranges in one.ranges.items():
-                mine = [at for at, record in enumerate(self.records[partition]) if f"x{record.producer}" == one.transactional_id]
+                mine = [
+                    at
+                    for at, record in enumerate(self.records[partition])
+                    if f"x{record.producer}" == one.transactional_id
+                ]
                 held = [at for low, high in ranges for at in range(low, high)]
                 assert held == [at for at in mine if self.records[partition][at].state == "open"]
 
 
 _WRONG = st.sampled_from([0, 0, 0, 0, -1, 1])
-_BATCH = st.tuples(st.one_of(st.none(), st.integers(0, PRODUCERS - 1)), st.integers(0, PARTITIONS - 1), st.integers(1, 4), _WRONG)
+_BATCH = st.tuples(
+    st.one_of(st.none(), st.integers(0, PRODUCERS - 1)),
+    st.integers(0, PARTITIONS - 1),
+    st.integers(1, 4),
+    _WRONG,
+)
 _STEPS = st.lists(
     st.one_of(
         st.lists(_BATCH, min_size=1, max_size=5).map(lambda batches: ("write", batches)),

@@ -5,16 +5,30 @@ from __future__ import annotations
 import pytest
 
 from archiver.config.settings import ArchiveSettings
-from archiver.refine.triggers import bytes_within, concurrent_limit, gaps_due, is_due, is_open, look_due, rows_within
+from archiver.refine.triggers import (
+    bytes_within,
+    concurrent_limit,
+    gaps_due,
+    is_due,
+    is_open,
+    look_due,
+    rows_within,
+)
 from intake.log.backlog import EMPTY, BacklogSummary
 from tests.support.builders.segments import segment
 
 S = 1_000_000
 
 
-def settings(min_bytes: int = 100, max_bytes: int = 1000, complete_delay_max: float = 300, idle_max: float = 30) -> ArchiveSettings:
+def settings(
+    min_bytes: int = 100, max_bytes: int = 1000, complete_delay_max: float = 300, idle_max: float = 30
+) -> ArchiveSettings:
     return ArchiveSettings.model_construct(
-        min_bytes=min_bytes, max_bytes=max_bytes, start_delay_max=10.0, complete_delay_max=complete_delay_max, idle_max=idle_max
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        start_delay_max=10.0,
+        complete_delay_max=complete_delay_max,
+        idle_max=idle_max,
     )
 
 
@@ -80,15 +94,25 @@ def test_open(backlog: tuple[BacklogSummary, int], min_bytes: int, expected: boo
         (held(99, newest_s=10**9), 0, {}, False),
     ],
 )
-def test_due(backlog: tuple[BacklogSummary, int], now_s: int, changes: dict[str, int], expected: bool) -> None:
+def test_due(
+    backlog: tuple[BacklogSummary, int], now_s: int, changes: dict[str, int], expected: bool
+) -> None:
     assert is_due(backlog[0], lambda: backlog[1], now_s * S, settings(**changes)) is expected
 
 
 @pytest.mark.parametrize(
     ("size", "newest_s", "changes"),
-    [(99, 1000, {}), (1000, 1000, {}), (100, 1000, {"idle_max": 0}), (100, 900, {}), (100, 1000, {"min_bytes": -1})],
+    [
+        (99, 1000, {}),
+        (1000, 1000, {}),
+        (100, 1000, {"idle_max": 0}),
+        (100, 900, {}),
+        (100, 1000, {"min_bytes": -1}),
+    ],
 )
-def test_the_opening_is_not_looked_for_where_it_does_not_matter(size: int, newest_s: int, changes: dict[str, int]) -> None:
+def test_the_opening_is_not_looked_for_where_it_does_not_matter(
+    size: int, newest_s: int, changes: dict[str, int]
+) -> None:
     def never() -> int:
         raise AssertionError("finding it takes a look at the backlog")
 
@@ -107,7 +131,9 @@ def test_the_opening_is_not_looked_for_where_it_does_not_matter(size: int, newes
         (1000, 700, 0, True),  # a clock that was set back
     ],
 )
-def test_gaps_alone_are_passed_once_in_a_delay(written_s: int, now_s: int, min_bytes: int, expected: bool) -> None:
+def test_gaps_alone_are_passed_once_in_a_delay(
+    written_s: int, now_s: int, min_bytes: int, expected: bool
+) -> None:
     assert gaps_due(written_s * S, now_s * S, settings(min_bytes=min_bytes)) is expected
 
 

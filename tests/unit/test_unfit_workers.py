@@ -11,7 +11,10 @@ from archiver.spark.worker_checks import shortage, unfit
     "said",
     [
         'Caused by: java.io.IOException: Cannot run program "python3": error=2, No such file or directory',
-        'Caused by: java.io.IOException: Cannot run program "./environment/bin/python": error=13, Permission denied',
+        (
+            'Caused by: java.io.IOException: Cannot run program "./environment/bin/python": error=13, '
+            "Permission denied"
+        ),
         "ModuleNotFoundError: No module named 'archiver'",
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version",
         "RuntimeError: this worker runs version 9 of stream-archiver, the driver 1: install the same one",
@@ -50,7 +53,10 @@ def test_a_shortage_goes_by(said: str) -> None:
     assert shortage(error) == said
 
 
-@pytest.mark.parametrize("said", ["ValueError: MemoryError is no reason", "OSError: [Errno 13] Permission denied", "raise MemoryError()"])
+@pytest.mark.parametrize(
+    "said",
+    ["ValueError: MemoryError is no reason", "OSError: [Errno 13] Permission denied", "raise MemoryError()"],
+)
 def test_what_is_no_shortage(said: str) -> None:
     assert shortage(RuntimeError(f"Job aborted\n  {said}\n\tat java.base/x")) is None
 
@@ -81,12 +87,16 @@ Traceback (most recent call last):
     ],
 )
 def test_of_a_chain_of_exceptions_the_last_one_counts(between: str) -> None:
-    handled = RuntimeError(CHAIN.format("TimeoutError: of a service that is asked", between, "ImportError: no module named x"))
+    handled = RuntimeError(
+        CHAIN.format("TimeoutError: of a service that is asked", between, "ImportError: no module named x")
+    )
     assert shortage(handled) is None
     assert unfit(handled) is not None
     short = RuntimeError(CHAIN.format("ImportError: no module named x", between, "MemoryError"))
     assert shortage(short) == "MemoryError"
     thrice = CHAIN.format(
-        "MemoryError", between, f"OSError: [Errno 28] full\n\n{between}\n\n" + CHAIN.format("KeyError", between, "ValueError: x")
+        "MemoryError",
+        between,
+        f"OSError: [Errno 28] full\n\n{between}\n\n" + CHAIN.format("KeyError", between, "ValueError: x"),
     )
     assert shortage(RuntimeError(thrice)) is None

@@ -43,7 +43,11 @@ class Model:
     def append(self, runs: list[Run]) -> None:
         key = self.upload()
         for run, landed in zip(runs, self.vacuumed.name(key, *runs), strict=True):
-            places = {(run.topic, run.partition, offset + number) for offset, rows in landed.runs for number in range(rows)}
+            places = {
+                (run.topic, run.partition, offset + number)
+                for offset, rows in landed.runs
+                for number in range(rows)
+            }
             if landed.segment is not None:
                 self.records.update(dict.fromkeys(places, key))
                 if run.stamp is not None:
@@ -56,7 +60,9 @@ class Model:
             self.append([Run(topic, partition, stamp=Stamp(*self.producer, at - 1, transactional=True))])
             return
         self.sequences[tp] = at + 1
-        self.append([Run(topic, partition, stamp=stamp) for stamp in stamps(self.producer, at, 1, transactional=True)])
+        self.append(
+            [Run(topic, partition, stamp=stamp) for stamp in stamps(self.producer, at, 1, transactional=True)]
+        )
 
     def end(self, commit: bool) -> None:
         assert self.vacuumed.sequencer.end_transaction(*self.producer, commit=commit) is None
@@ -72,7 +78,9 @@ class Model:
         }
 
 
-places = st.sampled_from([(topic, partition) for topic, count in TOPICS.items() for partition in range(count)])
+places = st.sampled_from(
+    [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
+)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("plain"), st.lists(st.tuples(places, st.integers(1, 3)), min_size=1, max_size=3)),
@@ -142,4 +150,6 @@ def test_topics_that_keep_everything_and_topics_without_lines_are_needed_and_dou
     assert not found.sure
     assert found.doubted == {keys[1], keys[2]}
     lines[ids[0]] = TopicLine(ids[0], "a", (0,), (9,), exact=False)
-    assert needed_files(intake, lines).doubted == set(keys), "a line that was higher before is no proof that a condemned file is needed"
+    assert needed_files(intake, lines).doubted == set(keys), (
+        "a line that was higher before is no proof that a condemned file is needed"
+    )

@@ -1,6 +1,8 @@
-"""Any history of writers that sleep, cleaners that die or sleep, and archiving that goes on: no record that is needed loses its file.
+"""Any history of writers that sleep, cleaners that die or sleep, and archiving that goes on: no record that
+is needed loses its file.
 
-A cleaner that sleeps holds a lease of its own: leases are trusted for nothing. It wakes between any two of its effects.
+A cleaner that sleeps holds a lease of its own: leases are trusted for nothing. It wakes between any two of
+its effects.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ class History:
     def check(self) -> None:
         stored = set(self.vacuumed.keys())
         lines = self.vacuumed.lines
-        lost = {place: key for place, key in self.records.items() if place[1] >= lines.get(("a", place[0]), 0) and key not in stored}
+        lost = {
+            place: key
+            for place, key in self.records.items()
+            if place[1] >= lines.get(("a", place[0]), 0) and key not in stored
+        }
         assert not lost, "records that are not archived lost their file"
 
     def send(self, partitions: list[int]) -> None:
@@ -61,7 +67,9 @@ class History:
             self._append(*self.asleep.pop(number % len(self.asleep)))
 
     def _append(self, sequencer: Sequencer, key: str, partitions: list[int]) -> None:
-        for landed in self.vacuumed.name(key, *(Run("a", partition) for partition in partitions), by=sequencer):
+        for landed in self.vacuumed.name(
+            key, *(Run("a", partition) for partition in partitions), by=sequencer
+        ):
             for offset, _ in landed.runs:
                 self.records[landed.tp[1], offset] = key
 
@@ -134,14 +142,20 @@ class History:
             self.vacuumed.later()
             self.play(("clean", None))
         lines = self.vacuumed.lines
-        wanted = {key for (partition, offset), key in self.records.items() if offset >= lines.get(("a", partition), 0)}
+        wanted = {
+            key
+            for (partition, offset), key in self.records.items()
+            if offset >= lines.get(("a", partition), 0)
+        }
         assert set(self.vacuumed.keys()) == wanted
         assert self.vacuumed.ledger().condemned == {}
         intake: Backlog = self.vacuumed.backlog()
         topic_id = intake.topics_by_name["a"].topic_id
         for partition in (0, 1):
             offsets = sorted(offset for place, offset in self.records if place == partition)
-            assert offsets == list(range(intake.next_offset((topic_id, partition)))), "what was refused got no offset"
+            assert offsets == list(range(intake.next_offset((topic_id, partition)))), (
+                "what was refused got no offset"
+            )
 
 
 partitions = st.lists(st.integers(0, 1), min_size=1, max_size=2, unique=True)
@@ -160,8 +174,24 @@ sleeping: st.SearchStrategy[Step] = st.tuples(
 
 
 @settings(max_examples=300, deadline=None)
-@example([("fall_asleep", [0]), ("wait", 3601), ("sleeping_clean", ("barrier", [("wake", 0)])), ("wait", 3601), ("clean", None)])
-@example([("fall_asleep", [0]), ("wait", 3601), ("sleeping_clean", ("tail", [("wake", 0)])), ("wait", 3601), ("clean", None)])
+@example(
+    [
+        ("fall_asleep", [0]),
+        ("wait", 3601),
+        ("sleeping_clean", ("barrier", [("wake", 0)])),
+        ("wait", 3601),
+        ("clean", None),
+    ]
+)
+@example(
+    [
+        ("fall_asleep", [0]),
+        ("wait", 3601),
+        ("sleeping_clean", ("tail", [("wake", 0)])),
+        ("wait", 3601),
+        ("clean", None),
+    ]
+)
 @given(st.lists(st.one_of(simple, simple, sleeping), max_size=25))
 def test_whatever_happens_no_record_that_is_needed_loses_its_file(history: Sequence[Step]) -> None:
     played = History()
@@ -177,6 +207,8 @@ def test_a_cleaner_that_sleeps_before_it_deletes_and_wakes_after_its_successor()
     played = History()
     for step in [("send", [0]), ("archive", 0), ("wait", 3601), ("clean", None), ("wait", 3601)]:
         played.play(step)
-    played.play(("sleeping_clean", ("delete", [("send", [0, 1]), ("clean", None), ("wait", 3601), ("clean", None)])))
+    played.play(
+        ("sleeping_clean", ("delete", [("send", [0, 1]), ("clean", None), ("wait", 3601), ("clean", None)]))
+    )
     played.finish()
     assert len(played.vacuumed.keys()) == 1

@@ -34,10 +34,14 @@ def test_topics_without_a_bound_are_not_touched() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 5)), unique=True, max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 5)), unique=True, max_size=30
+    ),
     st.dictionaries(st.sampled_from("ab"), st.integers(0, 12)),
 )
-def test_what_is_left_begins_where_the_archives_end(asked: list[tuple[str, int, int]], rooms: dict[str, int]) -> None:
+def test_what_is_left_begins_where_the_archives_end(
+    asked: list[tuple[str, int, int]], rooms: dict[str, int]
+) -> None:
     plans = [plan(topic, partition, 10 * number) for topic, partition, number in asked]
     taken = within(plans, rooms)
     for topic in TOPICS:

@@ -38,7 +38,16 @@ def plans(draw: st.DrawFn) -> list[Plan]:
         segments: list[SegmentRef] = []
         for log_index, row_group, first_row, rows in sorted(draw(st.lists(places, min_size=1, max_size=8))):
             base = segments[-1].end if segments else 0
-            segments.append(segment(base, rows, log_index=log_index, row_group=row_group, first_row=first_row, raw_bytes=7 * rows))
+            segments.append(
+                segment(
+                    base,
+                    rows,
+                    log_index=log_index,
+                    row_group=row_group,
+                    first_row=first_row,
+                    raw_bytes=7 * rows,
+                )
+            )
         found.append(plan_of(segments, partition=partition))
     return found
 
@@ -47,11 +56,23 @@ def plans(draw: st.DrawFn) -> list[Plan]:
 def test_each_segment_is_in_one_part_and_parts_follow_the_log(made: list[Plan]) -> None:
     files = list(wanted_parts(made))
     read: list[Part] = [part for parts in files for part in parts]
-    assert [(part.file.log_index, part.row_group) for part in read] == sorted({(part.file.log_index, part.row_group) for part in read})
-    assert [{part.file.log_index for part in parts} for parts in files] == [{parts[0].file.log_index} for parts in files]
+    assert [(part.file.log_index, part.row_group) for part in read] == sorted(
+        {(part.file.log_index, part.row_group) for part in read}
+    )
+    assert [{part.file.log_index for part in parts} for parts in files] == [
+        {parts[0].file.log_index} for parts in files
+    ]
     for owner, plan in enumerate(made):
-        of_plan = [(part.file.log_index, part.row_group, *line[1:]) for part in read for line in part.lines if line[0] == owner]
-        assert of_plan == [(one.file.log_index, one.row_group, at, one.first_row, one.rows) for at, one in enumerate(plan.segments)]
+        of_plan = [
+            (part.file.log_index, part.row_group, *line[1:])
+            for part in read
+            for line in part.lines
+            if line[0] == owner
+        ]
+        assert of_plan == [
+            (one.file.log_index, one.row_group, at, one.first_row, one.rows)
+            for at, one in enumerate(plan.segments)
+        ]
     for part in read:
         assert [line[2] for line in part.lines] == sorted(line[2] for line in part.lines)
         assert part.end_row == max(line[2] + line[3] for line in part.lines)

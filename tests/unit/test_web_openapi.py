@@ -11,9 +11,43 @@ from typing import Any
 from archiver.web.openapi import COMPONENTS, ENDPOINTS, document
 
 ROOT = Path(__file__).resolve().parents[2]
-FIXED = {"openapi", "info", "jsonSchemaDialect", "servers", "paths", "webhooks", "components", "security", "tags", "externalDocs"}
-OPERATION = {"tags", "summary", "description", "operationId", "parameters", "requestBody", "responses", "deprecated", "security", "servers"}
-PARAMETER = {"name", "in", "description", "required", "deprecated", "schema", "style", "explode", "example", "examples", "content"}
+FIXED = {
+    "openapi",
+    "info",
+    "jsonSchemaDialect",
+    "servers",
+    "paths",
+    "webhooks",
+    "components",
+    "security",
+    "tags",
+    "externalDocs",
+}
+OPERATION = {
+    "tags",
+    "summary",
+    "description",
+    "operationId",
+    "parameters",
+    "requestBody",
+    "responses",
+    "deprecated",
+    "security",
+    "servers",
+}
+PARAMETER = {
+    "name",
+    "in",
+    "description",
+    "required",
+    "deprecated",
+    "schema",
+    "style",
+    "explode",
+    "example",
+    "examples",
+    "content",
+}
 SCHEMA = {
     "$ref", "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum", "const", "oneOf", "format",
     "description", "default", "minimum", "pattern", "prefixItems",
@@ -64,7 +98,11 @@ def test_the_document_has_the_structure_of_openapi_3_1() -> None:
     assert found == json.loads(json.dumps(found)), "JSON all through"
     assert set(found) <= FIXED
     assert re.fullmatch(r"3\.1\.\d+", found["openapi"])
-    assert {"title", "version"} <= set(found["info"]) <= {"title", "summary", "description", "version", "license", "contact"}
+    assert (
+        {"title", "version"}
+        <= set(found["info"])
+        <= {"title", "summary", "description", "version", "license", "contact"}
+    )
     for name, schema in found["components"]["schemas"].items():
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
         check_schema(schema, name)
@@ -101,7 +139,9 @@ def test_every_operation_is_complete() -> None:
         for wanted in operation.get("security", []):
             assert set(wanted) <= set(schemes), where
         records: list[dict[str, list[str]]] = [{}, {"sender": []}] if path.endswith("/records") else []
-        assert operation.get("security", []) == ([{"token": []}] if path.startswith("/v1/admin/") else records), where
+        assert operation.get("security", []) == (
+            [{"token": []}] if path.startswith("/v1/admin/") else records
+        ), where
 
 
 def test_every_schema_is_used() -> None:

@@ -1,4 +1,5 @@
-"""The OpenAPI document and the checks of requests agree: what the schema allows is taken, and what it does not allow is refused."""
+"""The OpenAPI document and the checks of requests agree: what the schema allows is taken, and what it does
+not allow is refused."""
 
 from __future__ import annotations
 
@@ -18,8 +19,14 @@ from archiver.web.openapi import ADMIN_FIELDS, CHALLENGE, COMPONENTS, document
 from intake.record_json import parse_record_json
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 300) | st.sampled_from([296.0, 0.0, 1.5, 1e3, -0.0]) | st.sampled_from(["", "QQ==", "a"]),
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["a", "value"]), inside, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 300)
+    | st.sampled_from([296.0, 0.0, 1.5, 1e3, -0.0])
+    | st.sampled_from(["", "QQ==", "a"]),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["a", "value"]), inside, max_size=2)
+    ),
     max_leaves=5,
 )
 KINDS = {"null": type(None), "boolean": bool, "string": str, "array": list, "object": dict}
@@ -28,12 +35,24 @@ KINDS = {"null": type(None), "boolean": bool, "string": str, "array": list, "obj
 def allows(schema: dict[str, Any], value: object) -> bool:
     """Whether a value is valid by the keywords of JSON Schema 2020-12 that the document uses for requests."""
     assert set(schema) <= {
-        *("type", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "minimum"),
+        *(
+            "type",
+            "properties",
+            "required",
+            "additionalProperties",
+            "items",
+            "prefixItems",
+            "minItems",
+            "maxItems",
+            "minimum",
+        ),
         *("description", "default", "format"),
     }
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
     whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
-    if not ((whole and "integer" in kinds) or any(kind in KINDS and type(value) is KINDS[kind] for kind in kinds)):
+    if not (
+        (whole and "integer" in kinds) or any(kind in KINDS and type(value) is KINDS[kind] for kind in kinds)
+    ):
         return False
     if isinstance(value, int | float) and "minimum" in schema and value < schema["minimum"]:
         return False
@@ -47,7 +66,10 @@ def allows(schema: dict[str, Any], value: object) -> bool:
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
             return False
         first = schema.get("prefixItems", [])
-        return all(allows(first[place] if place < len(first) else schema["items"], one) for place, one in enumerate(value))
+        return all(
+            allows(first[place] if place < len(first) else schema["items"], one)
+            for place, one in enumerate(value)
+        )
     if isinstance(value, str) and schema.get("format") == "date-time":
         try:
             parse_time(value)
@@ -60,8 +82,12 @@ def allows(schema: dict[str, Any], value: object) -> bool:
 @given(st.data())
 def test_bodies_of_administration(name: str, data: st.DataObject) -> None:
     fields = ADMIN_FIELDS[name]
-    assert document()["paths"][f"/v1/admin/{name}"]["post"]["requestBody"]["content"]["application/json"]["schema"] == body_schema(fields)
-    body = data.draw(JSON_VALUES | st.dictionaries(st.sampled_from([*fields, "other"]), JSON_VALUES, max_size=3))
+    assert document()["paths"][f"/v1/admin/{name}"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ] == body_schema(fields)
+    body = data.draw(
+        JSON_VALUES | st.dictionaries(st.sampled_from([*fields, "other"]), JSON_VALUES, max_size=3)
+    )
     if allows(body_schema(fields), body):
         assert parse_body(json.dumps(body).encode(), fields) == body
         return
@@ -90,10 +116,15 @@ def test_what_once_differed(name: str, body: dict[str, Any], taken: dict[str, An
             parse_body(data, ADMIN_FIELDS[name])
     else:
         found = parse_body(data, ADMIN_FIELDS[name])
-        assert (found, [type(one) for one in found.values()]) == (taken, [type(one) for one in taken.values()])
+        assert (found, [type(one) for one in found.values()]) == (
+            taken,
+            [type(one) for one in taken.values()],
+        )
 
 
-@given(st.dictionaries(st.sampled_from([*COMPONENTS["Record"]["properties"], "other"]), JSON_VALUES, max_size=5))
+@given(
+    st.dictionaries(st.sampled_from([*COMPONENTS["Record"]["properties"], "other"]), JSON_VALUES, max_size=5)
+)
 @example({"value": None, "partition": 3.0})
 @example({"value": None, "topic": None, "headers": None, "key": None, "timestamp": None})
 @example({"value": None, "headers": [[None, "QQ=="]]})

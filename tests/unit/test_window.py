@@ -15,7 +15,10 @@ ONE = topic_id_of(1)
 TP = (ONE, 0)
 Step = tuple[int, int, str]
 """Rows, raw bytes, and what becomes of them."""
-STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 6), st.sampled_from(["plain", "aborted", "committed"])), max_size=10)
+STEPS = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 6), st.sampled_from(["plain", "aborted", "committed"])),
+    max_size=10,
+)
 
 
 def log(steps: list[Step], *, last_open: bool = False) -> IntakeFold:
@@ -34,7 +37,9 @@ def log(steps: list[Step], *, last_open: bool = False) -> IntakeFold:
 
 
 @given(steps=STEPS, last_open=st.booleans(), bytes_max=st.integers(1, 30), data=st.data())
-def test_windows_together_are_the_whole(steps: list[Step], last_open: bool, bytes_max: int, data: st.DataObject) -> None:
+def test_windows_together_are_the_whole(
+    steps: list[Step], last_open: bool, bytes_max: int, data: st.DataObject
+) -> None:
     fold = log(steps, last_open=last_open)
     stable = fold.stable_offset(TP)
     start = data.draw(st.integers(0, stable), label="start")
@@ -53,7 +58,9 @@ def test_windows_together_are_the_whole(steps: list[Step], last_open: bool, byte
 
 
 def test_gaps_behind_the_last_segment_are_in_its_window() -> None:
-    backlog = Backlog(log([(2, 5, "plain"), (3, 5, "aborted"), (1, 5, "aborted"), (2, 5, "plain"), (4, 5, "aborted")]))
+    backlog = Backlog(
+        log([(2, 5, "plain"), (3, 5, "aborted"), (1, 5, "aborted"), (2, 5, "plain"), (4, 5, "aborted")])
+    )
     ends = [(window.gaps, window.end) for window in windows(backlog, TP, 0, 12, 1)]
     assert ends == [([(2, 6)], 6), ([(8, 12)], 12)]
     only = look(backlog, TP, 8, 12, 1)

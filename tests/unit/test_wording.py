@@ -1,4 +1,5 @@
-"""One of a thing is not several, wherever people are told of it; and `status` shows no more partitions than somebody reads."""
+"""One of a thing is not several, wherever people are told of it; and `status` shows no more partitions than
+somebody reads."""
 
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ PACKAGE = Path(archiver.__file__).parent
 ROOMS = ("cli", "daemon", "demo", "query", "status", "web")
 """Where texts for users are written in normal operation."""
 NOUNS = re.compile(
-    r" (topics|partitions|offsets|records|rows|files|archives|objects|events|segments|entries|attempts|tries|times|columns|samples|problems"
+    r" "
+    r"(topics|partitions|offsets|records|rows|files|archives|objects|events|segments|entries|attempts|tries|times|columns|samples|problems"
     r"|members|cycles|snapshots|sources|requests|findings|catalogs|batches|commits)\b"
 )
 
 
 def plurals(source: str) -> list[str]:
-    """Every number in an f-string of `source` that stands before a plural, except constants and values of settings."""
+    """Every number in an f-string of `source` that stands before a plural, except constants and values of
+    settings."""
     found = []
     for text in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.JoinedStr)):
         for before, value, after in zip([None, *text.values], text.values, text.values[1:], strict=False):
@@ -55,23 +58,37 @@ def test_words_are_counted() -> None:
 def test_each_number_before_a_noun_goes_through_counted() -> None:
     sources = [path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
     assert len(sources) > 50
-    assert [f"{path.relative_to(PACKAGE)}: {text}" for path in sources for text in plurals(path.read_text(encoding="utf-8"))] == []
+    assert [
+        f"{path.relative_to(PACKAGE)}: {text}"
+        for path in sources
+        for text in plurals(path.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_an_uncounted_plural_is_found() -> None:
     assert plurals('f"{len(topics)} topics"') == ["{len(topics)} topics"]
     assert plurals('f"{lost:,} offsets are lost"') == ["{lost} offsets"]
-    assert plurals("f\"{counted(lost, 'offset')} of {FILES_MAX} files, http.records_max = {n} records\"") == []
+    assert (
+        plurals("f\"{counted(lost, 'offset')} of {FILES_MAX} files, http.records_max = {n} records\"") == []
+    )
 
 
 def test_moments_are_cut_to_the_second() -> None:
-    assert (moment(0), moment(1_767_323_045_999_999)) == ("1970-01-01 00:00:00 UTC", "2026-01-02 03:04:05 UTC")
+    assert (moment(0), moment(1_767_323_045_999_999)) == (
+        "1970-01-01 00:00:00 UTC",
+        "2026-01-02 03:04:05 UTC",
+    )
 
 
 def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    report = ArchiveReport(rounds=1, topics={"a": TopicReport("a", "archived", archives=1, rows=1, gaps=1, waiting=1)})
+    report = ArchiveReport(
+        rounds=1, topics={"a": TopicReport("a", "archived", archives=1, rows=1, gaps=1, waiting=1)}
+    )
     told = told_of_archiving(report, list(report.topics.values())).line
-    assert told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions passed over, 1 record waits"
+    assert (
+        told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions passed "
+        "over, 1 record waits"
+    )
     partition = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 1}
     assert told_of_audit({"verdict": "valid", "partitions": [partition]}).line == "valid: 1 partition, 1 row"
     assert _reached(Counter(ok=1)) == "1 record was read and acknowledged"
@@ -93,11 +110,22 @@ def test_a_deletion_that_loses_nothing_says_nothing_about_losses() -> None:
     ]
 
 
-def test_status_shows_the_partitions_that_are_behind_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_partitions_that_are_behind_the_oldest_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def partition(number: int, records: int, seconds: float) -> dict[str, Any]:
         lag = {"offset": 100 - records, "lag_records": records, "lag_seconds": seconds}
-        stages = {"stable": {"offset": 100, "lag_records": 0, "lag_seconds": 0.0}, "archived": lag, "committed": lag}
-        return {"partition": number, "next": 100, "stages": stages, "reason": "not due yet" if records else None}
+        stages = {
+            "stable": {"offset": 100, "lag_records": 0, "lag_seconds": 0.0},
+            "archived": lag,
+            "committed": lag,
+        }
+        return {
+            "partition": number,
+            "next": 100,
+            "stages": stages,
+            "reason": "not due yet" if records else None,
+        }
 
     _print_partitions([{"topic": "calm", "partitions": [partition(0, 0, 0.0)]}])
     assert capsys.readouterr().out == ""

@@ -1,8 +1,9 @@
 """The adapter to pyiceberg: the only place that talks to an Iceberg catalog.
 
-Uses pyiceberg to write manifests and takes the updates and requirements from the snapshot producer's private `_commit`, then sends them
-through `catalog.commit_table` itself, once. pyiceberg's own commit is not used: on a conflict that may hide our success it deletes
-manifests and sends the same files again. Deletes nothing, ever; manifests of attempts that came to nothing are strays for the vacuum.
+Uses pyiceberg to write manifests and takes the updates and requirements from the snapshot producer's private
+`_commit`, then sends them through `catalog.commit_table` itself, once. pyiceberg's own commit is not used: on
+a conflict that may hide our success it deletes manifests and sends the same files again. Deletes nothing,
+ever; manifests of attempts that came to nothing are strays for the vacuum.
 """
 
 from __future__ import annotations
@@ -43,7 +44,14 @@ from archiver.catalog.iceberg.append import append_producer
 from archiver.catalog.iceberg.auth import advice
 from archiver.catalog.iceberg.guard import guarded_table, open_catalog
 from archiver.catalog.iceberg.guarded_io import GuardedFileIO
-from archiver.catalog.iceberg.outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unauthorized, unreached
+from archiver.catalog.iceberg.outcomes import (
+    is_no,
+    metadata_lost,
+    outcome_of,
+    tells_of_table,
+    unauthorized,
+    unreached,
+)
 from archiver.catalog.iceberg.properties import prepared_properties
 from archiver.catalog.iceberg.read_errors import reading, said, writing
 from archiver.catalog.iceberg.register import register
@@ -62,10 +70,28 @@ from archiver.catalog.iceberg.values import (
 )
 from archiver.catalog.specs import newest_spec, spec_id_of
 from archiver.catalog.table_layout import PARTITION_BY, PARTITION_FIELD_ID, stream_fields
-from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView, shown
+from archiver.catalog.tables import (
+    Evolved,
+    Identifier,
+    LiveFile,
+    NewProperties,
+    Prepared,
+    SwapOutcome,
+    Swapped,
+    TableView,
+    shown,
+)
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity
-from archiver.runtime.errors import ArchiverError, CatalogAway, ConfigInvalid, Halt, KeyExists, OutcomeUnknown, RetryLater
+from archiver.runtime.errors import (
+    ArchiverError,
+    CatalogAway,
+    ConfigInvalid,
+    Halt,
+    KeyExists,
+    OutcomeUnknown,
+    RetryLater,
+)
 from archiver.runtime.ids import IdSource, new_uuid
 
 _DAMAGED = (ValueError, KeyError, EOFError, RecursionError, MetadataInvalid)
@@ -85,10 +111,11 @@ class IcebergTables:
         *,
         places: bool = False,
     ) -> None:
-        """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first call.
+        """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first
+        call.
 
-        `limits` bound what the catalog can make us ask, read and write. `places`: the catalog chooses where a new table lies, and ignores
-        the location that a create asks for.
+        `limits` bound what the catalog can make us ask, read and write. `places`: the catalog chooses where a
+        new table lies, and ignores the location that a create asks for.
         """
         self._places = places
         self._name = name
@@ -97,7 +124,8 @@ class IcebergTables:
         self._properties = prepared_properties(name, properties, limits)
         self._opened: Catalog | None = None
         self._adds_orders = True
-        """Off once a commit that adds a sort order did not succeed: the catalog may not take that, and no commit may wait for it."""
+        """Off once a commit that adds a sort order did not succeed: the catalog may not take that, and no
+        commit may wait for it."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -108,7 +136,9 @@ class IcebergTables:
                 self._opened = None
 
     def connected(self) -> Catalog:
-        """The catalog as pyiceberg has it, for the other files of this adapter. Raises `CatalogAway`, `ConfigInvalid` or `Halt`."""
+        """The catalog as pyiceberg has it, for the other files of this adapter. Raises `CatalogAway`,
+        `ConfigInvalid` or `Halt`.
+        """
         return self._catalog()
 
     def load(self, identifier: Identifier) -> TableView | None:
@@ -121,7 +151,9 @@ class IcebergTables:
             if metadata_lost(error):
                 raise _unreadable(identifier, error) from error
             if not tells_of_table(error):
-                raise RetryLater(f"{why}: it answers as no catalog does ({said(error)}); is its uri right?") from error
+                raise RetryLater(
+                    f"{why}: it answers as no catalog does ({said(error)}); is its uri right?"
+                ) from error
             return None
         except FileNotFoundError as error:
             raise _unreadable(identifier, error) from error
@@ -138,7 +170,12 @@ class IcebergTables:
             raise RetryLater(f"{why}: {said(error)}") from error
 
     def create(
-        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        granularity: Granularity,
+        properties: Mapping[str, str],
     ) -> TableView:
         """As the Protocol says."""
         fields = stream_fields(schema_json)
@@ -151,10 +188,14 @@ class IcebergTables:
         # A namespace that is there already is none too many: there is no table in any case.
         except Exception as error:
             self._check_known(error)
-            raise RetryLater(f"namespace {shown(identifier[:-1])} cannot be made in catalog {self._name}: {said(error)}") from error
+            raise RetryLater(
+                f"namespace {shown(identifier[:-1])} cannot be made in catalog {self._name}: {said(error)}"
+            ) from error
         spec, order = partition_spec(fields, granularity), sort_order(fields)
         try:
-            table = catalog.create_table(identifier, schema, None if self._places else location, spec, order, dict(properties))
+            table = catalog.create_table(
+                identifier, schema, None if self._places else location, spec, order, dict(properties)
+            )
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
         except ArchiverError:
@@ -163,13 +204,19 @@ class IcebergTables:
         except Exception as error:
             self._check_known(error)
             if is_no(error):
-                raise RetryLater(f"table {shown(identifier)} was not created in catalog {self._name}: {said(error)}") from error
+                raise RetryLater(
+                    f"table {shown(identifier)} was not created in catalog {self._name}: {said(error)}"
+                ) from error
             raise OutcomeUnknown(
-                f"table {shown(identifier)} may or may not have been created in catalog {self._name}: {said(error)}"
+                f"table {shown(identifier)} may or may not have been created in catalog {self._name}: "
+                f"{said(error)}"
             ) from error
         view = self._view(identifier, table)
         if not self._places and view.location.rstrip("/") != location.rstrip("/"):
-            raise Halt(f"catalog {self._name} put table {shown(identifier)} at {view.location}, it must lie at {location}; drop it there")
+            raise Halt(
+                f"catalog {self._name} put table {shown(identifier)} at {view.location}, it must lie "
+                f"at {location}; drop it there"
+            )
         return view
 
     def register(
@@ -184,17 +231,30 @@ class IcebergTables:
         """As `archiver.catalog.restore.Registers` says."""
         catalog = self._catalog()
         try:
-            table = register(catalog, identifier, location, schema_json, last_column_id, granularity, properties, new_uuid(self._ids))
+            table = register(
+                catalog,
+                identifier,
+                location,
+                schema_json,
+                last_column_id,
+                granularity,
+                properties,
+                new_uuid(self._ids),
+            )
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
         except NotImplementedError as error:
-            raise Halt(f"catalog {self._name} takes no table that is there already ({said(error)}); restore it from a backup") from error
+            raise Halt(
+                f"catalog {self._name} takes no table that is there already ({said(error)}); restore "
+                "it from a backup"
+            ) from error
         except ArchiverError:
             raise
         # As a create: whoever asks again finds the table.
         except Exception as error:
             raise OutcomeUnknown(
-                f"table {shown(identifier)} may or may not have been registered in catalog {self._name}: {said(error)}"
+                f"table {shown(identifier)} may or may not have been registered in catalog "
+                f"{self._name}: {said(error)}"
             ) from error
         return self._view(identifier, table)
 
@@ -211,18 +271,39 @@ class IcebergTables:
         table = _table(view)
         added = [_of_its_spec(view, item) for item in files]
         producer = append_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids), merge=merge)
-        return _prepared(view, producer, added, (), properties, expire, unlisted_orders(table.metadata) if self._adds_orders else ())
+        return _prepared(
+            view,
+            producer,
+            added,
+            (),
+            properties,
+            expire,
+            unlisted_orders(table.metadata) if self._adds_orders else (),
+        )
 
     def prepare_exchange(
         self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
     ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
-        files, entries = [data_file_of(item, view.spec_id) for item in added], _wanted_entries(view, set(removed))
-        return _prepared(view, exchange_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids)), files, entries)
+        files, entries = (
+            [data_file_of(item, view.spec_id) for item in added],
+            _wanted_entries(view, set(removed)),
+        )
+        return _prepared(
+            view,
+            exchange_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids)),
+            files,
+            entries,
+        )
 
     def prepare_removal(
-        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+        self,
+        view: TableView,
+        paths: Collection[str],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        expire: Sequence[int],
     ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
@@ -231,21 +312,32 @@ class IcebergTables:
         return _prepared(view, producer, (), removed, properties, expire)
 
     def swap(self, prepared: Prepared) -> Swapped:
-        """As the Protocol says. The base's sequence number is asserted by the new snapshot's own, which catalogs refuse if it is stale."""
+        """As the Protocol says. The base's sequence number is asserted by the new snapshot's own, which
+        catalogs refuse if it is stale.
+        """
         assert isinstance(prepared.handle, tuple)
         outcome, why = self._send(prepared.handle)
         if outcome is not SwapOutcome.APPLIED and adds_order(prepared.handle[2]):
-            self._adds_orders = False  # also if it is unknown: a catalog may answer 500 to an update that it does not have
+            self._adds_orders = (
+                False  # also if it is unknown: a catalog may answer 500 to an update that it does not have
+            )
         return Swapped(outcome, prepared.snapshot_id, why)
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
-        """As the Protocol says. A schema that the table had before is made current again, because catalogs keep each only once."""
+        """As the Protocol says. A schema that the table had before is made current again, because catalogs
+        keep each only once.
+        """
         stream_fields(schema_json)
         table = _table(view)
         known = table.metadata.schemas
-        schema = parse_schema(schema_json).model_copy(update={"schema_id": max(one.schema_id for one in known) + 1})
+        schema = parse_schema(schema_json).model_copy(
+            update={"schema_id": max(one.schema_id for one in known) + 1}
+        )
         same = next((one.schema_id for one in known if one == schema), None)
-        updates: tuple[TableUpdate, ...] = (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1))
+        updates: tuple[TableUpdate, ...] = (
+            AddSchemaUpdate(schema_=schema),
+            SetCurrentSchemaUpdate(schema_id=-1),
+        )
         if same is not None:
             updates = (SetCurrentSchemaUpdate(schema_id=same),)
         requirements: tuple[TableRequirement, ...] = (
@@ -256,7 +348,9 @@ class IcebergTables:
         return Evolved(*self._send((table, requirements, updates)))
 
     def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
-        """As the Protocol says. A spec that the table had before is made the default again: its field keeps its id."""
+        """As the Protocol says. A spec that the table had before is made the default again: its field keeps
+        its id.
+        """
         fields, table = fields_of(view), _table(view)
         metadata = table.metadata
         last = metadata.last_partition_id
@@ -265,7 +359,10 @@ class IcebergTables:
         if known is not None:
             updates = (SetDefaultSpecUpdate(spec_id=known.spec_id), *updates)
         else:
-            spec_id, field_id = max(one.spec_id for one in view.specs) + 1, max(last or 0, PARTITION_FIELD_ID - 1) + 1
+            spec_id, field_id = (
+                max(one.spec_id for one in view.specs) + 1,
+                max(last or 0, PARTITION_FIELD_ID - 1) + 1,
+            )
             spec = partition_spec(fields, granularity, spec_id, field_id)
             updates = (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1), *updates)
         requirements: tuple[TableRequirement, ...] = (
@@ -283,12 +380,15 @@ class IcebergTables:
             return SwapOutcome.CONFLICT, str(error)
         try:
             catalog.commit_table(*request)
-        # A lost connection, a locked database, a full disk: it may have been applied, only the table can tell (rule C6).
+        # A lost connection, a locked database, a full disk: it may have been applied, only the table can tell
+        # (rule C6).
         except Exception as error:  # noqa: BLE001
             return outcome_of(error), f"{type(error).__name__}: {said(error)}"
         return SwapOutcome.APPLIED, ""
 
-    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
+    def live_files(
+        self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()
+    ) -> Iterator[LiveFile]:
         """As the Protocol says."""
         table = _table(view)
         snapshot = table.metadata.current_snapshot() if snapshot_id is None else _snapshot(table, snapshot_id)
@@ -300,17 +400,31 @@ class IcebergTables:
         for manifest in manifests:
             if manifest.content != ManifestContent.DATA:
                 continue
-            live = [entry for entry in _entries(table, manifest) if entry.status != ManifestEntryStatus.DELETED]
+            live = [
+                entry for entry in _entries(table, manifest) if entry.status != ManifestEntryStatus.DELETED
+            ]
             with reading(f"table {shown(table.name())}: manifest {manifest.manifest_path}"):
-                found = [live_file_of(entry, fields, manifest.partition_spec_id, has_deletes, nulls_of) for entry in live]
+                found = [
+                    live_file_of(entry, fields, manifest.partition_spec_id, has_deletes, nulls_of)
+                    for entry in live
+                ]
             yield from found
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
         """As the Protocol says; each manifest is read once, however many snapshots share it."""
         table = _table(view)
-        manifests = {item.manifest_path: item for snapshot in table.metadata.snapshots for item in _manifests(table, snapshot)}
+        manifests = {
+            item.manifest_path: item
+            for snapshot in table.metadata.snapshots
+            for item in _manifests(table, snapshot)
+        }
         data = (item for item in manifests.values() if item.content == ManifestContent.DATA)
-        entries = (entry for item in data for entry in _entries(table, item) if entry.status != ManifestEntryStatus.DELETED)
+        entries = (
+            entry
+            for item in data
+            for entry in _entries(table, item)
+            if entry.status != ManifestEntryStatus.DELETED
+        )
         paths = (entry.data_file.file_path for entry in entries)
         return frozenset(path for path in paths if path.rpartition("/")[2] in names)
 
@@ -339,9 +453,19 @@ class IcebergTables:
         here = And(equal("kafka.partition", partition), equal("kafka.offset", offset))
         with reading(f"table {shown(view.identifier)}: a data file or delete file"):
             try:
-                return _table(view).scan(row_filter=here, selected_fields=("kafka.partition", "kafka.offset")).to_arrow().num_rows
-            except ValueError as error:  # pyiceberg's answer to what it does not support, equality deletes among it
-                raise Halt(f"table {shown(view.identifier)} cannot be read with its delete files applied: {said(error)}") from error
+                return (
+                    _table(view)
+                    .scan(row_filter=here, selected_fields=("kafka.partition", "kafka.offset"))
+                    .to_arrow()
+                    .num_rows
+                )
+            except (
+                ValueError
+            ) as error:  # pyiceberg's answer to what it does not support, equality deletes among it
+                raise Halt(
+                    f"table {shown(view.identifier)} cannot be read with its delete files applied: "
+                    f"{said(error)}"
+                ) from error
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         """As the Protocol says."""
@@ -355,7 +479,10 @@ class IcebergTables:
             if manifest.content != ManifestContent.DATA or manifest.sequence_number <= since_sequence:
                 continue
             for entry in _entries(table, manifest):
-                if entry.status != ManifestEntryStatus.DELETED and (entry.sequence_number or 0) > since_sequence:
+                if (
+                    entry.status != ManifestEntryStatus.DELETED
+                    and (entry.sequence_number or 0) > since_sequence
+                ):
                     found.add(entry.data_file.file_path)
         return frozenset(found)
 
@@ -376,7 +503,9 @@ class IcebergTables:
             return self._opened
 
     def _reopen(self, gone: Catalog) -> None:
-        """The next call asks a REST catalog for its configuration first: that says whether it is away, or one table of it is trouble."""
+        """The next call asks a REST catalog for its configuration first: that says whether it is away, or one
+        table of it is trouble.
+        """
         with self._lock:
             if self._opened is gone:
                 self._opened = None
@@ -384,20 +513,25 @@ class IcebergTables:
     def _check_known(self, error: Exception) -> None:
         """Raise `Halt` if a REST catalog does not know who we are, also with a new token."""
         if self._rest and unauthorized(error):
-            raise Halt(f"catalog {self._name} refuses us ({said(error)}): {advice(self._properties)}") from error
+            raise Halt(
+                f"catalog {self._name} refuses us ({said(error)}): {advice(self._properties)}"
+            ) from error
 
     def _open(self) -> Catalog:
         try:
             try:
                 return open_catalog(self._name, self._properties)
             except ValidationError as error:  # what answers is no catalog, now: a proxy's page, for example
-                raise CatalogAway(f"catalog {self._name} cannot be reached: what answers there is no catalog: {said(error)}") from error
+                raise CatalogAway(
+                    f"catalog {self._name} cannot be reached: what answers there is no catalog: {said(error)}"
+                ) from error
             except ValueError as error:
                 raise ConfigInvalid(f"catalog {self._name} cannot be used: {said(error)}") from error
             except Exception:
                 if self._rest:
                     raise  # nothing is made there, and a silent server would be waited for twice
-                # Two processes that create the catalog's own tables at the same moment: the second attempt finds them.
+                # Two processes that create the catalog's own tables at the same moment: the second attempt
+                # finds them.
                 return open_catalog(self._name, self._properties)
         except ArchiverError:
             raise
@@ -408,7 +542,10 @@ class IcebergTables:
 
 
 def _unreadable(identifier: Identifier, error: Exception) -> Halt:
-    return Halt(f"table {shown(identifier)}: its metadata cannot be read ({said(error)}); restore the file or register the table anew")
+    return Halt(
+        f"table {shown(identifier)}: its metadata cannot be read ({said(error)}); restore the file or "
+        "register the table anew"
+    )
 
 
 def _of_its_spec(view: TableView, item: DataFile) -> DataFileOfTable:
@@ -438,18 +575,28 @@ def _prepared(
     expire: Sequence[int] = (),
     also: Sequence[TableUpdate] = (),
 ) -> Prepared:
-    """Write the manifests of a snapshot on top of `view`; without `properties` those of the table stay as they are."""
+    """Write the manifests of a snapshot on top of `view`; without `properties` those of the table stay as
+    they are.
+    """
     with writing(f"a manifest of table {shown(view.identifier)}"):
         for item in removed:
             producer.delete_data_file(item)
         for item in added:
             producer.append_data_file(item)
         updates, requirements = producer._commit()  # noqa: SLF001 - decision 0004
-    more = [] if properties is None else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
+    more = (
+        []
+        if properties is None
+        else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
+    )
     table = _table(view)
     if also:
-        # pyiceberg's catalogs do not notice that another writer added the same order, and other libraries refuse a table with two.
-        requirements = (*requirements, AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id))
+        # pyiceberg's catalogs do not notice that another writer added the same order, and other libraries
+        # refuse a table with two.
+        requirements = (
+            *requirements,
+            AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id),
+        )
     request: _Request = (table, (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more, *also))
     return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
 
@@ -470,7 +617,10 @@ def _snapshot(table: Table, snapshot_id: int) -> Snapshot:
 
 
 def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    with reading(f"table {shown(table.name())}: the manifest list {snapshot.manifest_list} of snapshot {snapshot.snapshot_id}"):
+    with reading(
+        f"table {shown(table.name())}: the manifest list {snapshot.manifest_list} of snapshot "
+        f"{snapshot.snapshot_id}"
+    ):
         return list(snapshot.manifests(table.io))
 
 
@@ -483,7 +633,9 @@ def _entries(table: Table, manifest: ManifestFile) -> list[Any]:
 
 
 def _wanted_entries(view: TableView, paths: Set[str]) -> list[Any]:
-    """The data files of the current snapshot that have these paths; `RetryLater` unless each stands there once."""
+    """The data files of the current snapshot that have these paths; `RetryLater` unless each stands there
+    once.
+    """
     table = _table(view)
     snapshot = table.metadata.current_snapshot()
     found = [
@@ -495,7 +647,9 @@ def _wanted_entries(view: TableView, paths: Set[str]) -> list[Any]:
     ]
     if len(found) != len(paths):
         gone = min(paths - {item.file_path for item in found}, default="one of the files")
-        raise RetryLater(f"table {shown(view.identifier)}: {gone} is not in its current snapshot, or stands there twice")
+        raise RetryLater(
+            f"table {shown(view.identifier)}: {gone} is not in its current snapshot, or stands there twice"
+        )
     return found
 
 

@@ -1,8 +1,9 @@
-"""A snapshot of operation `append` by pyiceberg, with manifests merged by our own rule. Only for the adapter in `iceberg.py`.
+"""A snapshot of operation `append` by pyiceberg, with manifests merged by our own rule. Only for the adapter
+in `iceberg.py`.
 
-pyiceberg's own merge takes everything up to 8 MiB into one manifest each time, so that a commit costs more the longer the table lives.
-Which manifests are merged is decided in `merging.py`; the table properties that steer pyiceberg's merge are left alone, because other
-engines obey them as well.
+pyiceberg's own merge takes everything up to 8 MiB into one manifest each time, so that a commit costs more
+the longer the table lives. Which manifests are merged is decided in `merging.py`; the table properties that
+steer pyiceberg's merge are left alone, because other engines obey them as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from archiver.runtime.ids import IdSource, new_uuid
 
 
 class Append(_FastAppendFiles):
-    """Adds data files, each under its own partition spec; pyiceberg's manifests of added files all have the default one."""
+    """Adds data files, each under its own partition spec; pyiceberg's manifests of added files all have the
+    default one.
+    """
 
     _of_other_specs: tuple[ManifestFile, ...] = ()
 
@@ -63,7 +66,9 @@ class MergingAppend(Append):
         manager = _ManifestMergeManager(0, 0, merge_enabled=True, snapshot_producer=self)
         placed: dict[int, ManifestFile] = dict(enumerate(data))
         for group in groups([ManifestSize(item.manifest_length, item.partition_spec_id) for item in data]):
-            merged = manager._create_manifest(data[group[0]].partition_spec_id, [data[position] for position in group])  # noqa: SLF001
+            merged = manager._create_manifest(  # noqa: SLF001
+                data[group[0]].partition_spec_id, [data[position] for position in group]
+            )
             for position in group:
                 del placed[position]
             placed[group[0]] = merged
@@ -73,7 +78,8 @@ class MergingAppend(Append):
 class _Unchanged(Transaction):
     """A transaction to which nothing is ever staged: its metadata is the table's.
 
-    pyiceberg copies all of it each time somebody looks, a dozen times for one snapshot; that was two thirds of what a commit cost.
+    pyiceberg copies all of it each time somebody looks, a dozen times for one snapshot; that was two thirds
+    of what a commit cost.
     """
 
     @property
@@ -81,10 +87,14 @@ class _Unchanged(Transaction):
         return self._table.metadata
 
 
-def append_producer(table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int, *, merge: bool) -> _FastAppendFiles:
+def append_producer(
+    table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int, *, merge: bool
+) -> _FastAppendFiles:
     """The producer of the next snapshot on top of `table`, which gets that id."""
     transaction = _Unchanged(table, autocommit=False)
     kind = MergingAppend if merge else Append
-    producer = kind(Operation.APPEND, transaction, table.io, commit_uuid=new_uuid(ids), snapshot_properties=dict(summary))
+    producer = kind(
+        Operation.APPEND, transaction, table.io, commit_uuid=new_uuid(ids), snapshot_properties=dict(summary)
+    )
     producer._snapshot_id = snapshot_id  # noqa: SLF001 - the library draws it from the global generator
     return producer

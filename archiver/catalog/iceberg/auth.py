@@ -1,10 +1,11 @@
 """Who we are to a REST catalog: nobody, the bearer of a token, or an OAuth2 client that asks for tokens.
 
-Owns the request for a token (RFC 6749, client credentials, id and secret in the body as Iceberg's own clients send them). Promises that it
-is bounded as every other request, that it is made before a token expires and once after the catalog refused one, by one thread for all that
-wait, and that whatever is wrong with it is told before the catalog was sent anything: `CatalogAway` if nobody could be asked,
-`Halt` if the answer is no. So a request that failed here is certainly not applied. Only what is configured counts: the catalog
-cannot name another token server, which would be sent the secret. Must never show a secret or a token.
+Owns the request for a token (RFC 6749, client credentials, id and secret in the body as Iceberg's own clients
+send them). Promises that it is bounded as every other request, that it is made before a token expires and
+once after the catalog refused one, by one thread for all that wait, and that whatever is wrong with it is
+told before the catalog was sent anything: `CatalogAway` if nobody could be asked, `Halt` if the answer is no.
+So a request that failed here is certainly not applied. Only what is configured counts: the catalog cannot
+name another token server, which would be sent the secret. Must never show a secret or a token.
 """
 
 from __future__ import annotations
@@ -44,11 +45,20 @@ _BUSY = frozenset({408, 425, 429})
 def advice(properties: Mapping[str, Any]) -> str:
     """What people can do when a catalog with these properties keeps saying 401."""
     if signs(properties):
-        return "it does not take the signature: look at the keys, rest.signing-region, rest.signing-name and this machine's clock"
+        return (
+            "it does not take the signature: look at the keys, rest.signing-region, rest.signing-name and "
+            "this machine's clock"
+        )
     if properties.get(TOKEN):
-        return "the token has expired or was never good: put a new one where the catalog's token is configured, and restart"
+        return (
+            "the token has expired or was never good: put a new one where the catalog's token is "
+            "configured, and restart"
+        )
     if properties.get(CREDENTIAL):
-        return f"it refuses a token that {Client.of(properties).server} has just given: look at credential, scope and audience"
+        return (
+            f"it refuses a token that {Client.of(properties).server} has just given: look at credential, "
+            "scope and audience"
+        )
     return "configure credential, token or rest.sigv4-enabled for it"
 
 
@@ -58,7 +68,9 @@ def signs(properties: Mapping[str, Any]) -> bool:
 
 
 class Tokens(AuthManager):
-    """Where the `Authorization` of each request comes from. As it stands, requests go without; pyiceberg's own sends `Bearer None` then."""
+    """Where the `Authorization` of each request comes from. As it stands, requests go without; pyiceberg's
+    own sends `Bearer None` then.
+    """
 
     def auth_header(self) -> str | None:
         """Its value; None: the request goes without. Raises `CatalogAway` or `Halt`."""
@@ -92,12 +104,19 @@ class Client:
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Client:
-        """What a catalog's properties say; without `oauth2-server-uri` the catalog's own, deprecated endpoint."""
+        """What a catalog's properties say; without `oauth2-server-uri` the catalog's own, deprecated
+        endpoint.
+        """
         client_id, colon, secret = str(properties[CREDENTIAL]).partition(":")
         own = f"{str(properties['uri']).rstrip('/')}/v1/oauth/tokens"
         more = {name: str(properties[name]) for name in ("audience", "resource") if properties.get(name)}
         more["scope"] = str(properties.get("scope") or SCOPE_DEFAULT)
-        return cls(str(properties.get(TOKEN_SERVER) or own), client_id if colon else None, secret if colon else client_id, more)
+        return cls(
+            str(properties.get(TOKEN_SERVER) or own),
+            client_id if colon else None,
+            secret if colon else client_id,
+            more,
+        )
 
 
 class _Mine(threading.local):
@@ -149,7 +168,8 @@ class ClientTokens(Tokens):
                 return self._token
             usable = self._token is not None and now_s < self._ends_s
             if self._failure is not None and self._failed_s >= began_s and not usable:
-                raise self._failure  # it came while this thread waited: whoever waits for the same need not ask in turn
+                # it came while this thread waited: whoever waits for the same need not ask in turn
+                raise self._failure
             try:
                 self._fetch()
             except ArchiverError as error:
@@ -168,16 +188,22 @@ class ClientTokens(Tokens):
             asked["client_id"] = client.client_id
         began_s = self._clock.monotonic_s()
         try:
-            # Not redirected: the secret goes to the server that is configured. And `auth`, so that no .netrc is looked into.
-            answer = self._session.post(client.server, data=asked, auth=lambda request: request, allow_redirects=False)
+            # Not redirected: the secret goes to the server that is configured. And `auth`, so that no .netrc
+            # is looked into.
+            answer = self._session.post(
+                client.server, data=asked, auth=lambda request: request, allow_redirects=False
+            )
         except requests.RequestException as error:
             raise CatalogAway(
-                f"catalog {self._name} cannot be reached: its token server {client.server} does not answer: {error}"
+                f"catalog {self._name} cannot be reached: its token server {client.server} does not "
+                f"answer: {error}"
             ) from None
         token, lasts_s = self._read(answer)
         self._token = token
         self._ends_s = began_s + lasts_s
-        self._refresh_s = self._ends_s - min(MARGIN_S, lasts_s * MARGIN_SHARE) if lasts_s < math.inf else math.inf
+        self._refresh_s = (
+            self._ends_s - min(MARGIN_S, lasts_s * MARGIN_SHARE) if lasts_s < math.inf else math.inf
+        )
         self._failure = None
 
     def _read(self, answer: requests.Response) -> tuple[str, float]:
@@ -185,14 +211,20 @@ class ClientTokens(Tokens):
         status, where = answer.status_code, self._client.server
         document = _document(answer)
         if status >= 500 or status in _BUSY:
-            raise CatalogAway(f"catalog {self._name} cannot be reached: its token server {where} answers {status}")
+            raise CatalogAway(
+                f"catalog {self._name} cannot be reached: its token server {where} answers {status}"
+            )
         if status in (401, 403) or (status >= 400 and document.get("error")):
-            told = f"the token server {where} refuses us ({status}{_told(document)}): look at credential, scope and audience"
+            told = (
+                f"the token server {where} refuses us ({status}{_told(document)}): look at credential, "
+                "scope and audience"
+            )
             raise Halt(f"catalog {self._name}: {told}")
         token = document.get("access_token")
         if status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise CatalogAway(
-                f"catalog {self._name} cannot be reached: {where} answers ({status}) as no token server does; is oauth2-server-uri right?"
+                f"catalog {self._name} cannot be reached: {where} answers ({status}) as no token "
+                "server does; is oauth2-server-uri right?"
             )
         return token, _seconds(document.get("expires_in"))
 
@@ -208,7 +240,11 @@ def _document(answer: requests.Response) -> dict[str, Any]:
 def _told(document: Mapping[str, Any]) -> str:
     """A token server's own words: OAuth2's, or those of a catalog that has an endpoint for tokens."""
     error = document.get("error")
-    words = [error.get("type"), error.get("message")] if isinstance(error, dict) else [error, document.get("error_description")]
+    words = (
+        [error.get("type"), error.get("message")]
+        if isinstance(error, dict)
+        else [error, document.get("error_description")]
+    )
     said = " ".join(str(word) for word in words if word)
     return f": {excerpt(said)}" if said else ""
 

@@ -1,8 +1,9 @@
 """Checks an Avro container before a decoder reads it, and takes its compression off within a bound.
 
-Manifests and manifest lists are remote bytes. pyiceberg's decoder trusts them: it decompresses without a bound, takes a file that was cut
-behind a block for a whole one, and reads as many array elements as a count says, even if they take no bytes. After `plain` none of this
-is left: each block is complete, its size is within the bound, and no element of an array or map is empty. Pure.
+Manifests and manifest lists are remote bytes. pyiceberg's decoder trusts them: it decompresses without a
+bound, takes a file that was cut behind a block for a whole one, and reads as many array elements as a count
+says, even if they take no bytes. After `plain` none of this is left: each block is complete, its size is
+within the bound, and no element of an array or map is empty. Pure.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _SCHEMA: Final = b"avro.schema"
 _VARINT_BYTES_MAX: Final = 10
 _HEADER_ENTRIES_MAX: Final = 10_000
 ENTRY_BYTES_MIN: Final = 64
-"""The bound in bytes allows one entry for each so many. Decoded, an entry takes 600 bytes of memory, though it may have only 12 bytes here.
-Entries with a path, sizes and bounds have more than 100."""
+"""The bound in bytes allows one entry for each so many. Decoded, an entry takes 600 bytes of memory, though
+it may have only 12 bytes here. Entries with a path, sizes and bounds have more than 100."""
 _DEPTH_MAX: Final = 64
 """Nesting of a schema. That of a manifest is 6."""
 
@@ -45,7 +46,9 @@ class Container:
 
 
 def container_of(data: bytes, bytes_max: int) -> Container:
-    """The parts of a container. Raises `DamagedContainer`; `bytes_max` bounds the blocks' bytes without compression, and their entries."""
+    """The parts of a container. Raises `DamagedContainer`; `bytes_max` bounds the blocks' bytes without
+    compression, and their entries.
+    """
     reader = _Reader(data)
     if reader.take(len(MAGIC)) != MAGIC:
         raise DamagedContainer("it is no Avro file")
@@ -67,7 +70,8 @@ def container_of(data: bytes, bytes_max: int) -> Container:
         entries_left -= count
         if entries_left < 0:
             raise DamagedContainer(
-                f"it has more than {bytes_max // ENTRY_BYTES_MIN} entries, one for each {ENTRY_BYTES_MIN} bytes that it may have"
+                f"it has more than {bytes_max // ENTRY_BYTES_MIN} entries, one for each "
+                f"{ENTRY_BYTES_MIN} bytes that it may have"
             )
         blocks.append((count, block))
     return Container(header, sync, tuple(blocks))
@@ -160,7 +164,9 @@ def _decompressed(codec: bytes, block: bytes, bytes_max: int) -> bytes:
                 return _zstandard(block, bound)
     except (zlib.error, OSError, ValueError, EOFError) as error:
         raise DamagedContainer(f"a block cannot be decompressed ({error})") from error
-    raise DamagedContainer(f"its compression {excerpt(codec[:64].decode('utf-8', 'replace'))!r} is not supported")
+    raise DamagedContainer(
+        f"its compression {excerpt(codec[:64].decode('utf-8', 'replace'))!r} is not supported"
+    )
 
 
 def _whole(found: bytes, bound: int, *, ended: bool) -> bytes:
@@ -181,7 +187,9 @@ def _zstandard(block: bytes, bound: int) -> bytes:
 
 
 def _check_schema(text: bytes) -> None:
-    """Refuse a schema in which an element of an array or map may take no bytes: a count alone would keep a decoder busy for ever."""
+    """Refuse a schema in which an element of an array or map may take no bytes: a count alone would keep a
+    decoder busy for ever.
+    """
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -190,7 +198,9 @@ def _check_schema(text: bytes) -> None:
 
 
 def _takes_bytes(schema: Any, named: dict[str, bool], depth: int) -> bool:
-    """Whether each value of the schema takes at least one byte. A name that is not known yet is one that contains itself: it may not."""
+    """Whether each value of the schema takes at least one byte. A name that is not known yet is one that
+    contains itself: it may not.
+    """
     if depth > _DEPTH_MAX:
         raise DamagedContainer(f"its schema is nested deeper than {_DEPTH_MAX} levels")
     if isinstance(schema, list):
@@ -203,7 +213,10 @@ def _takes_bytes(schema: Any, named: dict[str, bool], depth: int) -> bool:
         raise DamagedContainer("its schema is none of Avro's")
     kind = schema.get("type")
     if kind in ("array", "map"):
-        if not _takes_bytes(schema.get("items" if kind == "array" else "values"), named, depth + 1) and kind == "array":
+        if (
+            not _takes_bytes(schema.get("items" if kind == "array" else "values"), named, depth + 1)
+            and kind == "array"
+        ):
             raise DamagedContainer("its schema has an array whose elements take no bytes")
         return True  # the count
     if kind == "fixed":
@@ -219,6 +232,9 @@ def _record_takes_bytes(schema: dict[str, Any], named: dict[str, bool], depth: i
     if not isinstance(fields, list):
         raise DamagedContainer("its schema has a record without fields")
     named[name] = False
-    found = [_takes_bytes(field.get("type") if isinstance(field, dict) else None, named, depth + 1) for field in fields]
+    found = [
+        _takes_bytes(field.get("type") if isinstance(field, dict) else None, named, depth + 1)
+        for field in fields
+    ]
     named[name] = any(found)
     return named[name]

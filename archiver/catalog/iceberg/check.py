@@ -47,7 +47,8 @@ def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str
 def judged(error: BaseException) -> Verdict:
     """Whether an error says that something is wrong, or only that nobody could tell.
 
-    A catalog that says 4xx, or what no catalog says, has been reached: its address or what we may do is wrong.
+    A catalog that says 4xx, or what no catalog says, has been reached: its address or what we may do is
+    wrong.
     """
     if isinstance(error, Halt | InvalidInput):
         return Verdict.WRONG
@@ -90,10 +91,14 @@ def _namespace(catalog: Catalog, namespace: Identifier) -> Finding:
         if namespace_is_there(catalog, namespace):
             return Finding(check, Verdict.FINE, "it is there")
     except NotImplementedError:
-        return Finding(check, Verdict.NOTE, "it cannot be looked at; it is asked for when its first table is made")
+        return Finding(
+            check, Verdict.NOTE, "it cannot be looked at; it is asked for when its first table is made"
+        )
     except Exception as error:  # noqa: BLE001 - whatever a driver raises
         return Finding(check, judged(error), f"it cannot be looked at: {error}")
-    return Finding(check, Verdict.NOTE, "it is not there yet; it is made with its first table, if the catalog lets us")
+    return Finding(
+        check, Verdict.NOTE, "it is not there yet; it is made with its first table, if the catalog lets us"
+    )
 
 
 def _table(tables: IcebergTables, identifier: Identifier, data_uri: str) -> Finding:
@@ -103,7 +108,9 @@ def _table(tables: IcebergTables, identifier: Identifier, data_uri: str) -> Find
     except ArchiverError as error:
         return Finding(check, judged(error), str(error))
     if view is None:
-        return Finding(check, Verdict.NOTE, "it is not there yet; it is made when its topic is first archived")
+        return Finding(
+            check, Verdict.NOTE, "it is not there yet; it is made when its topic is first archived"
+        )
     why = _not_ours(view, data_uri)
     if why is not None:
         return Finding(check, Verdict.WRONG, why)
@@ -114,5 +121,8 @@ def _not_ours(view: TableView, data_uri: str) -> str | None:
     if CLUSTER_ID not in view.properties:
         return f"it was not made by the archiver (it has no property {CLUSTER_ID}); configure another table"
     if not view.placed_by_catalog and not view.location.startswith(f"{data_uri.rstrip('/')}/"):
-        return f"it lies at {view.location}, outside of the data folder; move it back, configure another table, or set location: catalog"
+        return (
+            f"it lies at {view.location}, outside of the data folder; move it back, configure another "
+            "table, or set location: catalog"
+        )
     return None

@@ -1,9 +1,11 @@
-"""pyiceberg's catalogs and tables without the places where table properties choose code or addresses. Only for the adapter in `iceberg.py`.
+"""pyiceberg's catalogs and tables without the places where table properties choose code or addresses. Only
+for the adapter in `iceberg.py`.
 
-Table properties are remote text: everyone who may alter a table writes them. pyiceberg merges them into the properties of a table's file
-access (`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`), and imports the location provider that they name
-(`write.py-location-provider.impl`). Here file access comes from the catalog's own properties alone, and metadata always lies in the folder
-`metadata` of the table. The properties stay in the table as they are: they belong to other engines.
+Table properties are remote text: everyone who may alter a table writes them. pyiceberg merges them into the
+properties of a table's file access (`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`), and imports the location
+provider that they name (`write.py-location-provider.impl`). Here file access comes from the catalog's own
+properties alone, and metadata always lies in the folder `metadata` of the table. The properties stay in the
+table as they are: they belong to other engines.
 """
 
 from __future__ import annotations
@@ -44,11 +46,20 @@ def guarded_table(table: Table) -> GuardedTable:
     """The same table, with the methods above."""
     if isinstance(table, GuardedTable):
         return table
-    return GuardedTable(table._identifier, table.metadata, table.metadata_location, table.io, table.catalog, table.config)  # noqa: SLF001
+    return GuardedTable(
+        table._identifier,  # noqa: SLF001
+        table.metadata,
+        table.metadata_location,
+        table.io,
+        table.catalog,
+        table.config,
+    )
 
 
 class _GuardedMetastore(MetastoreCatalog):
-    """Mixed into a catalog that reads and writes table metadata itself: `sql`, `hive`, `glue` and the like."""
+    """Mixed into a catalog that reads and writes table metadata itself: `sql`, `hive`, `glue` and the
+    like.
+    """
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:  # noqa: ARG002 - remote text
         return load_file_io(self.properties, location)
@@ -60,7 +71,9 @@ class _GuardedMetastore(MetastoreCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        """As pyiceberg's, but for the place of the new metadata file and for the file access that writes it."""
+        """As pyiceberg's, but for the place of the new metadata file and for the file access that writes
+        it.
+        """
         base = None if current_table is None else current_table.metadata
         known_at = None if current_table is None else current_table.metadata_location
         for requirement in requirements:
@@ -77,10 +90,12 @@ class _GuardedMetastore(MetastoreCatalog):
 
 
 def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
-    """The guarded catalog of these properties alone; raises `ValueError` for properties of which none can be made.
+    """The guarded catalog of these properties alone; raises `ValueError` for properties of which none can be
+    made.
 
-    pyiceberg's `load_catalog` adds those of a `.pyiceberg.yaml` in the working directory, which is the data folder of a service, and of
-    the environment. They could name code (`s3.retry-strategy-impl`), and `archiver config check` would not see them.
+    pyiceberg's `load_catalog` adds those of a `.pyiceberg.yaml` in the working directory, which is the data
+    folder of a service, and of the environment. They could name code (`s3.retry-strategy-impl`), and
+    `archiver config check` would not see them.
     """
     implementation = properties.get("py-catalog-impl")
     if implementation is not None:
@@ -97,9 +112,11 @@ def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
 
 
 def guarded(catalog: Catalog) -> Catalog:
-    """The same catalog, with the methods above if it writes metadata itself. REST catalogs have theirs in `iceberg_rest.py`.
+    """The same catalog, with the methods above if it writes metadata itself. REST catalogs have theirs in
+    `iceberg_rest.py`.
 
-    The class is exchanged after the catalog was made, which reads no table: pyiceberg makes catalogs by their `type` alone.
+    The class is exchanged after the catalog was made, which reads no table: pyiceberg makes catalogs by their
+    `type` alone.
     """
     if isinstance(catalog, MetastoreCatalog) and not isinstance(catalog, _GuardedMetastore):
         kind: Any = type(f"Guarded{type(catalog).__name__}", (_GuardedMetastore, type(catalog)), {})

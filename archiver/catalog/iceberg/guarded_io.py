@@ -1,8 +1,10 @@
-"""File access for table metadata that trusts no byte and no path: what pyiceberg reads and writes for a table goes through here.
+"""File access for table metadata that trusts no byte and no path: what pyiceberg reads and writes for a table
+goes through here.
 
-A path in table metadata is remote text. It may name a FIFO, which is waited for without end, a device, or a file of another program. So a
-path must lie in one of the catalog's places, a local file must be a regular one, and a file has at most `RemoteLimits.bytes_max` bytes,
-decompressed. Manifests are complete Avro containers before a decoder sees them (`avro_container.py`). Only for the adapter in `iceberg.py`.
+A path in table metadata is remote text. It may name a FIFO, which is waited for without end, a device, or a
+file of another program. So a path must lie in one of the catalog's places, a local file must be a regular
+one, and a file has at most `RemoteLimits.bytes_max` bytes, decompressed. Manifests are complete Avro
+containers before a decoder sees them (`avro_container.py`). Only for the adapter in `iceberg.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _DATA_SUFFIXES: Final = (".parquet", ".orc", ".puffin")
 
 
 class GuardedFileIO(DurableFileIO):
-    """Reads and writes within the limits of the catalog; without limits in its properties, within the defaults."""
+    """Reads and writes within the limits of the catalog; without limits in its properties, within the
+    defaults.
+    """
 
     @property
     def limits(self) -> RemoteLimits:
@@ -48,12 +52,15 @@ class GuardedFileIO(DurableFileIO):
         why = None if places is None else places.refusal(location)
         if why is not None:
             raise Halt(
-                f"table metadata names {excerpt(location, _SHOWN_MAX)!r}, which is not opened: {why}; if tables may lie there, "
+                f"table metadata names {excerpt(location, _SHOWN_MAX)!r}, which is not opened: {why}; "
+                "if tables may lie there, "
                 "add it to catalogs[].locations"
             )
 
     def new_input(self, location: str) -> PyArrowFile:
-        """A file to be read; nothing is opened yet. Raises `Halt` for a path outside of the catalog's places."""
+        """A file to be read; nothing is opened yet. Raises `Halt` for a path outside of the catalog's
+        places.
+        """
         self.check_place(location)
         return cast("PyArrowFile", GuardedInput(super().new_input(location), self.limits.bytes_max))
 
@@ -68,7 +75,9 @@ class GuardedFileIO(DurableFileIO):
         super().delete(location)
 
     def expecting(self, location: str, size: int) -> _Expecting:
-        """The same for one file of which the size is known: another size means that it was cut or replaced."""
+        """The same for one file of which the size is known: another size means that it was cut or
+        replaced.
+        """
         return _Expecting(self, location, size)
 
 
@@ -89,7 +98,9 @@ class _Expecting:
 
 
 class _DataStream(io.RawIOBase):
-    """A data file, of which parts are read. As a whole it is not: a manifest list could name the largest file of a bucket."""
+    """A data file, of which parts are read. As a whole it is not: a manifest list could name the largest file
+    of a bucket.
+    """
 
     def __init__(self, inner: InputStream, location: str) -> None:
         super().__init__()
@@ -99,7 +110,9 @@ class _DataStream(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         """At most `size` bytes."""
         if size is None or size < 0:
-            raise Halt(f"{self._location} is a data file, and table metadata names it where its own files belong")
+            raise Halt(
+                f"{self._location} is a data file, and table metadata names it where its own files belong"
+            )
         return self._inner.read(size)
 
     def readable(self) -> bool:
@@ -139,13 +152,18 @@ class GuardedInput(InputFile):
         return self._inner.exists()
 
     def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002 - in memory every stream is seekable
-        """Its content. Raises `Halt` for a file that is damaged, too large or not a regular one, `OSError` as pyiceberg's own."""
+        """Its content. Raises `Halt` for a file that is damaged, too large or not a regular one, `OSError` as
+        pyiceberg's own.
+        """
         self._check_kind()
         if self.location.endswith(_DATA_SUFFIXES):
             return cast("InputStream", _DataStream(self._inner.open(), self.location))
         data = self._read()
         if self.size is not None and len(data) != self.size:
-            raise Halt(f"{self._shown} has {len(data)} bytes, the manifest list says {self.size}; restore it from a backup")
+            raise Halt(
+                f"{self._shown} has {len(data)} bytes, the manifest list says {self.size}; restore it "
+                "from a backup"
+            )
         try:
             if self.location.endswith(".gz.metadata.json"):
                 self._check_gzip(data)
@@ -164,7 +182,9 @@ class GuardedInput(InputFile):
         path = self._inner._path  # noqa: SLF001 - as above
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode):
-            raise Halt(f"{self._shown} is no regular file and is not opened; table metadata is stored in files")
+            raise Halt(
+                f"{self._shown} is no regular file and is not opened; table metadata is stored in files"
+            )
 
     def _read(self) -> bytes:
         parts: list[bytes] = []
@@ -174,12 +194,16 @@ class GuardedInput(InputFile):
                 parts.append(part)
                 left -= len(part)
                 if left < 0:
-                    raise Halt(f"{self._shown} has more than {self._bytes_max} bytes (catalogs[].metadata_bytes_max)")
+                    raise Halt(
+                        f"{self._shown} has more than {self._bytes_max} bytes (catalogs[].metadata_bytes_max)"
+                    )
         return b"".join(parts)
 
     def _check_values(self, values: JsonValues, part: bytes) -> None:
         if values.too_many(part):
-            raise DamagedContainer(f"it has more than {values.values_max} values (catalogs[].metadata_bytes_max)")
+            raise DamagedContainer(
+                f"it has more than {values.values_max} values (catalogs[].metadata_bytes_max)"
+            )
 
     def _check_gzip(self, data: bytes) -> None:
         """Whether it decompresses within the bound; pyiceberg decompresses it once more."""
@@ -191,7 +215,10 @@ class GuardedInput(InputFile):
                 self._check_values(values, part)
                 data = decompressor.unconsumed_tail
                 if left < 0:
-                    raise DamagedContainer(f"it has more than {self._bytes_max} bytes without compression (catalogs[].metadata_bytes_max)")
+                    raise DamagedContainer(
+                        f"it has more than {self._bytes_max} bytes without compression "
+                        "(catalogs[].metadata_bytes_max)"
+                    )
         except zlib.error as error:
             raise DamagedContainer(f"it cannot be decompressed ({error})") from error
         if not decompressor.eof or decompressor.unused_data:

@@ -1,7 +1,8 @@
-"""How a catalog's own files are read and written when the objects are in a bucket: pyiceberg's `s3.*` properties, from the group `data`.
+"""How a catalog's own files are read and written when the objects are in a bucket: pyiceberg's `s3.*`
+properties, from the group `data`.
 
-Pure. What the catalog's own configuration states is never changed: a catalog may know another way to the bucket, or hand out credentials
-for each table.
+Pure. What the catalog's own configuration states is never changed: a catalog may know another way to the
+bucket, or hand out credentials for each table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def io_properties(place: StorePlace, stated: Mapping[str, str]) -> dict[str, str
     if not place.is_s3:
         return {}
     options = place.s3
-    found = {"s3.connect-timeout": f"{options.connect_timeout_s:g}", "s3.request-timeout": f"{options.request_timeout_s:g}"}
+    found = {
+        "s3.connect-timeout": f"{options.connect_timeout_s:g}",
+        "s3.request-timeout": f"{options.request_timeout_s:g}",
+    }
     region = options.region or ("us-east-1" if options.endpoint else None)
     if region is not None:
         found["s3.region"] = region
@@ -33,8 +37,19 @@ def io_properties(place: StorePlace, stated: Mapping[str, str]) -> dict[str, str
         found["s3.force-virtual-addressing"] = str(not options.path_style).lower()
     if options.ca_file is not None:
         found[CA_FILE] = options.ca_file
-    if options.access_key_id is not None and options.secret_access_key is not None and not any(name in stated for name in _OWN_CREDENTIALS):
-        found |= {"s3.access-key-id": options.access_key_id, "s3.secret-access-key": options.secret_access_key}
+    if (
+        options.access_key_id is not None
+        and options.secret_access_key is not None
+        and not any(name in stated for name in _OWN_CREDENTIALS)
+    ):
+        found |= {
+            "s3.access-key-id": options.access_key_id,
+            "s3.secret-access-key": options.secret_access_key,
+        }
         if options.session_token is not None:
             found["s3.session-token"] = options.session_token
-    return {name: value for name, value in found.items() if name not in stated and name.replace("s3.", "client.", 1) not in stated}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in stated and name.replace("s3.", "client.", 1) not in stated
+    }

@@ -1,9 +1,10 @@
 """Table metadata on a local file system that survives a power cut.
 
-pyiceberg writes metadata and manifests without asking the disk to keep them, while SQLite does ask before it points to them: after a power
-cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder when a file is closed. Other file systems are left alone.
-Named in the catalog property `py-io-impl`; catalogs import it by that name. On S3 it is pyiceberg's own, but that the authorities of
-the server's certificate can be named, and metadata that was read is kept for a while (`metadata_cache.py`).
+pyiceberg writes metadata and manifests without asking the disk to keep them, while SQLite does ask before it
+points to them: after a power cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder
+when a file is closed. Other file systems are left alone. Named in the catalog property `py-io-impl`; catalogs
+import it by that name. On S3 it is pyiceberg's own, but that the authorities of the server's certificate can
+be named, and metadata that was read is kept for a while (`metadata_cache.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class _SyncedStream:
     def __enter__(self) -> OutputStream:
         return self
 
-    def __exit__(self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None) -> None:
+    def __exit__(
+        self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -94,7 +97,9 @@ class _KeptStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None) -> None:
+    def __exit__(
+        self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -121,7 +126,9 @@ class DurableFileIO(PyArrowFileIO):
     """pyiceberg's own file access, with local files synchronised on close and metadata of buckets cached."""
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
-        """With the authorities of a certificate, for which pyiceberg has no property; pyarrow takes them where a file system is made."""
+        """With the authorities of a certificate, for which pyiceberg has no property; pyarrow takes them
+        where a file system is made.
+        """
         ca_file = self.properties.get(CA_FILE)
         if ca_file is None:
             return super()._initialize_s3_fs(netloc)
@@ -134,7 +141,10 @@ class DurableFileIO(PyArrowFileIO):
         }
         found: dict[str, Any] = {argument: self.properties.get(name) for argument, name in named.items()}
         found["tls_ca_file_path"] = ca_file
-        for argument, name in {"connect_timeout": "s3.connect-timeout", "request_timeout": "s3.request-timeout"}.items():
+        for argument, name in {
+            "connect_timeout": "s3.connect-timeout",
+            "request_timeout": "s3.request-timeout",
+        }.items():
             if name in self.properties:
                 found[argument] = float(self.properties[name])
         virtual = self.properties.get("s3.force-virtual-addressing") == "true"

@@ -1,9 +1,9 @@
 """Content of table metadata files of buckets, kept in memory, because they never change under their name.
 
-Metadata files, manifest lists and manifests get names that are used once. Each commit, reconciliation and cleanup reads those of a table
-again, with a HEAD and a GET for each. An entry is made only of a file that was read to its end. It lasts for `AGE_MAX_S`, so that a file
-that is lost, damaged or restored is noticed by a running process within that time. A deep audit forgets all entries first. Safe for several
-threads.
+Metadata files, manifest lists and manifests get names that are used once. Each commit, reconciliation and
+cleanup reads those of a table again, with a HEAD and a GET for each. An entry is made only of a file that was
+read to its end. It lasts for `AGE_MAX_S`, so that a file that is lost, damaged or restored is noticed by a
+running process within that time. A deep audit forgets all entries first. Safe for several threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class MetadataCache:
     """The entries read least recently make room for others."""
 
     def __init__(
-        self, clock: Clock, bytes_max: int = BYTES_MAX, file_bytes_max: int = FILE_BYTES_MAX, age_max_s: float = AGE_MAX_S
+        self,
+        clock: Clock,
+        bytes_max: int = BYTES_MAX,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        age_max_s: float = AGE_MAX_S,
     ) -> None:
         self.file_bytes_max = file_bytes_max
         self._clock = clock

@@ -1,7 +1,9 @@
-"""What a catalog's answer, or its silence, says about a request: no, yes or unknown. The table of it is docs/protocols/outcomes.md.
+"""What a catalog's answer, or its silence, says about a request: no, yes or unknown. The table of it is
+docs/protocols/outcomes.md.
 
-Pure. "No" is said only where the request was certainly not applied and never will be: it was not sent, or the catalog itself refused it.
-Everything else that is no success is unknown, whatever the library calls it: a proxy in between may have passed the request on.
+Pure. "No" is said only where the request was certainly not applied and never will be: it was not sent, or the
+catalog itself refused it. Everything else that is no success is unknown, whatever the library calls it: a
+proxy in between may have passed the request on.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from archiver.catalog.tables import SwapOutcome
 from archiver.runtime.errors import Halt, InvalidInput, RetryLater
 
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 409, 411, 413, 414, 415, 419, 422, 429, 431, 501})
-"""Answers that mean by their definition that the request was not carried out. 408 and all of 5xx but 501 are not among them: proxies send
-them as well when they have passed a request on and lost sight of it, 503 too (Envoy, when the connection behind it is reset)."""
+"""Answers that mean by their definition that the request was not carried out. 408 and all of 5xx but 501 are
+not among them: proxies send them as well when they have passed a request on and lost sight of it, 503 too
+(Envoy, when the connection behind it is reset)."""
 
 UNAUTHORIZED = frozenset({401, 419})
 
@@ -33,7 +36,9 @@ _NEVER_SENT = (
 
 
 def outcome_of(error: Exception) -> SwapOutcome:
-    """What became of a request that changes a table and ended with this error: CONFLICT is no, else UNKNOWN."""
+    """What became of a request that changes a table and ended with this error: CONFLICT is no, else
+    UNKNOWN.
+    """
     return SwapOutcome.CONFLICT if is_no(error) else SwapOutcome.UNKNOWN
 
 
@@ -47,22 +52,33 @@ def is_no(error: Exception) -> bool:
     # `NotImplementedError` is pyiceberg's own before it asks a catalog for what that does not offer.
     if isinstance(error, CommitFailedException | NoSuchTableError | NotImplementedError):
         return True
-    # A success whose body makes no sense is a `ValidationError`, which is a `ValueError` too, and may quote anything.
-    return isinstance(error, ValueError) and not isinstance(error, ValidationError) and _refused_by_metadata(str(error))
+    # A success whose body makes no sense is a `ValidationError`, which is a `ValueError` too, and may quote
+    # anything.
+    return (
+        isinstance(error, ValueError)
+        and not isinstance(error, ValidationError)
+        and _refused_by_metadata(str(error))
+    )
 
 
 def unreached(error: Exception) -> bool:
-    """Whether the error says that the catalog is not there, rather than something about the table that was asked for."""
+    """Whether the error says that the catalog is not there, rather than something about the table that was
+    asked for.
+    """
     return isinstance(error, requests.ConnectionError | requests.Timeout) or status_of(error) in GATEWAY
 
 
 def unauthorized(error: Exception) -> bool:
-    """Whether the catalog does not know who we are: 401, and 419 for a token that has expired. 403 is about what we may do."""
+    """Whether the catalog does not know who we are: 401, and 419 for a token that has expired. 403 is about
+    what we may do.
+    """
     return status_of(error) in UNAUTHORIZED
 
 
 def tells_of_table(error: Exception) -> bool:
-    """Whether "there is no such table" comes from a catalog. A web server at a wrong address says 404, too, but not in a catalog's form."""
+    """Whether "there is no such table" comes from a catalog. A web server at a wrong address says 404, too,
+    but not in a catalog's form.
+    """
     cause = error.__cause__
     if not isinstance(cause, requests.HTTPError) or cause.response is None:
         return True
@@ -70,7 +86,9 @@ def tells_of_table(error: Exception) -> bool:
 
 
 def metadata_lost(error: Exception) -> bool:
-    """Whether "there is no such table" means that the catalog knows the table and does not find its metadata file."""
+    """Whether "there is no such table" means that the catalog knows the table and does not find its metadata
+    file.
+    """
     cause = error.__cause__
     if not isinstance(cause, requests.HTTPError) or cause.response is None:
         return False
@@ -82,7 +100,8 @@ def _error_document(response: requests.Response) -> dict[str, object] | None:
     """What every REST catalog answers to what it refuses; None if this is something else."""
     try:
         document = response.json()
-    # `JSONDecodeError` is a `ValueError`. The other ones are a number of more than 4,300 digits, and nesting without end.
+    # `JSONDecodeError` is a `ValueError`. The other ones are a number of more than 4,300 digits, and nesting
+    # without end.
     except (ValueError, RecursionError):
         return None
     found = document.get("error") if isinstance(document, dict) else None
@@ -98,15 +117,19 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _never_sent(error: Exception) -> bool:
-    """No connection came about. One that was kept from an earlier request and is gone may have taken the request."""
+    """No connection came about. One that was kept from an earlier request and is gone may have taken the
+    request.
+    """
     if isinstance(error, _NEVER_SENT):
         return True
     inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
-    return isinstance(inner, urllib3.exceptions.MaxRetryError) and isinstance(inner.reason, urllib3.exceptions.NewConnectionError)
+    return isinstance(inner, urllib3.exceptions.MaxRetryError) and isinstance(
+        inner.reason, urllib3.exceptions.NewConnectionError
+    )
 
 
 def _refused_by_metadata(text: str) -> bool:
-    """Pyiceberg checks the update against the metadata before anything is written: a stale sequence number, or a snapshot that somebody
-    else expired meanwhile, was certainly not applied.
+    """Pyiceberg checks the update against the metadata before anything is written: a stale sequence number,
+    or a snapshot that somebody else expired meanwhile, was certainly not applied.
     """
     return "sequence number" in text or ("Snapshot with snapshot id" in text and "does not exist" in text)

@@ -1,7 +1,9 @@
-"""Makes a table in a catalog, commits to it, and drops it again: how the catalog makes tables is known before the first of ours is made.
+"""Makes a table in a catalog, commits to it, and drops it again: how the catalog makes tables is known before
+the first of ours is made.
 
-Goes the way of every other table (`IcebergTables`: create, prepare, swap, load), so that what holds for the probe holds for them. Deletes
-the table that it made itself, a namespace that it made itself, and the files below its own prefix; nothing else, ever.
+Goes the way of every other table (`IcebergTables`: create, prepare, swap, load), so that what holds for the
+probe holds for them. Deletes the table that it made itself, a namespace that it made itself, and the files
+below its own prefix; nothing else, ever.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Probe:
         try:
             had_namespace = namespace_is_there(catalog, self.namespace)
         except Exception as error:  # noqa: BLE001 - whatever a driver raises
-            yield Finding("create", judged(error), f"namespace {shown(self.namespace)} cannot be looked at: {error}")
+            yield Finding(
+                "create", judged(error), f"namespace {shown(self.namespace)} cannot be looked at: {error}"
+            )
             return
         try:
             yield from self._asked(identifier, until_s)
@@ -73,7 +77,9 @@ class Probe:
         yield self._spelled()
         for step in (self._committed, self._requirements):
             if self.clock.monotonic_s() > until_s:
-                yield Finding("requirements", Verdict.UNTOLD, f"not asked: the time ran out after {self.within_s:g} s")
+                yield Finding(
+                    "requirements", Verdict.UNTOLD, f"not asked: the time ran out after {self.within_s:g} s"
+                )
                 return
             finding = step(identifier)
             yield finding
@@ -82,20 +88,32 @@ class Probe:
 
     def _location(self, view: TableView) -> Finding:
         if view.placed_by_catalog:
-            return Finding("location", Verdict.FINE, f"the catalog puts tables where it wants, this one at {view.location}")
+            return Finding(
+                "location",
+                Verdict.FINE,
+                f"the catalog puts tables where it wants, this one at {view.location}",
+            )
         return Finding("location", Verdict.FINE, "tables lie where they are asked to, in the data folder")
 
     def _spelled(self) -> Finding:
         try:
             names = [found[-1] for found in self.tables.connected().list_tables(self.namespace)]
         except Exception as error:  # noqa: BLE001 - whatever a driver raises
-            return Finding("case", Verdict.NOTE, f"whether names of tables keep their case cannot be told: {error}")
+            return Finding(
+                "case", Verdict.NOTE, f"whether names of tables keep their case cannot be told: {error}"
+            )
         if self.name in names:
             return Finding("case", Verdict.FINE, "names of tables keep their case")
-        return Finding("case", Verdict.NOTE, "names of tables do not keep their case: write them in lower case, as engines must, too")
+        return Finding(
+            "case",
+            Verdict.NOTE,
+            "names of tables do not keep their case: write them in lower case, as engines must, too",
+        )
 
     def _committed(self, identifier: Identifier) -> Finding:
-        """A commit that adds no file: manifests can be written where the table lies, and the catalog points to them."""
+        """A commit that adds no file: manifests can be written where the table lies, and the catalog points
+        to them.
+        """
         try:
             view = self._view(identifier)
             prepared = self.tables.prepare(view, (), lambda *_: {"archiver.probe": "1"}, {}, False, ())
@@ -104,11 +122,19 @@ class Probe:
         except (ArchiverError, OSError) as error:
             return Finding("metadata", judged(error), f"a commit cannot be prepared or looked at: {error}")
         if after.snapshot_id != prepared.snapshot_id or after.properties.get("archiver.probe") != "1":
-            return Finding("metadata", Verdict.WRONG, f"a commit did not take effect: {swapped.why or 'the catalog said yes'}")
-        return Finding("metadata", Verdict.FINE, "metadata can be written where tables lie, and a commit took effect")
+            return Finding(
+                "metadata",
+                Verdict.WRONG,
+                f"a commit did not take effect: {swapped.why or 'the catalog said yes'}",
+            )
+        return Finding(
+            "metadata", Verdict.FINE, "metadata can be written where tables lie, and a commit took effect"
+        )
 
     def _requirements(self, identifier: Identifier) -> Finding:
-        """Two commits on the same base: one of them must be refused. That is all that keeps a row from being there twice."""
+        """Two commits on the same base: one of them must be refused. That is all that keeps a row from being
+        there twice.
+        """
         try:
             view = self._view(identifier)
             first, second = (self.tables.prepare(view, (), lambda *_: {}, {}, False, ()) for _ in range(2))
@@ -118,7 +144,11 @@ class Probe:
             return Finding("requirements", judged(error), f"it cannot be told whether they are held: {error}")
         if told[1].outcome is SwapOutcome.APPLIED or after.snapshot_id != first.snapshot_id:
             why = "it took two commits on the same base: rows would be lost or doubled; it must not be used"
-            return Finding("requirements", Verdict.WRONG if told[0].outcome is SwapOutcome.APPLIED else Verdict.UNTOLD, why)
+            return Finding(
+                "requirements",
+                Verdict.WRONG if told[0].outcome is SwapOutcome.APPLIED else Verdict.UNTOLD,
+                why,
+            )
         return Finding("requirements", Verdict.FINE, "of two commits on the same base it refused the second")
 
     def _view(self, identifier: Identifier) -> TableView:
@@ -136,14 +166,20 @@ class Probe:
                 catalog.drop_namespace(self.namespace)
             self.sweep()
         except Exception as error:  # noqa: BLE001 - whatever a driver raises
-            return Finding("removal", Verdict.WRONG, f"{shown(identifier)} may still be there, or its files: {error}; drop it by hand")
+            return Finding(
+                "removal",
+                Verdict.WRONG,
+                f"{shown(identifier)} may still be there, or its files: {error}; drop it by hand",
+            )
         if location is not None and location.rstrip("/") != self.location:
             told.append(f"the catalog was asked to remove its files at {location}")
         return Finding("removal", Verdict.FINE, "; ".join(["the probe was dropped", *told]))
 
 
 def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
-    """Drop the table with its files, or without if the catalog does not do that; where it lay, None if it never was."""
+    """Drop the table with its files, or without if the catalog does not do that; where it lay, None if it
+    never was.
+    """
     try:
         location = str(catalog.load_table(identifier).location())
     except NoSuchTableError:
@@ -168,26 +204,50 @@ def _as_asked(view: TableView) -> Iterator[Finding]:
     if ids == _IDS:
         yield Finding("field ids", Verdict.FINE, "columns keep the field ids that are asked for")
     else:
-        yield Finding("field ids", Verdict.NOTE, "columns get field ids of the catalog's own; archives are written with those")
+        yield Finding(
+            "field ids",
+            Verdict.NOTE,
+            "columns get field ids of the catalog's own; archives are written with those",
+        )
     if COLUMN in names:
         yield Finding("case", Verdict.FINE, "names of columns keep their case")
     elif COLUMN.lower() in names:
         yield Finding(
-            "case", Verdict.NOTE, "names of columns become lower case: two fields of a message that differ in case cannot both be"
+            "case",
+            Verdict.NOTE,
+            "names of columns become lower case: two fields of a message that differ in case cannot both be",
         )
     else:
         yield Finding("case", Verdict.WRONG, f"the column {COLUMN} became {', '.join(names)}")
 
 
 def _schema() -> str:
-    """The stream's coordinates and a column in mixed case, with field ids that no catalog would give by itself."""
+    """The stream's coordinates and a column in mixed case, with field ids that no catalog would give by
+    itself.
+    """
 
     def column(number: int, name: str, kind: Any) -> dict[str, Any]:
         return {"id": number, "name": name, "required": False, "type": kind}
 
-    kafka = ("partition", "int"), ("offset", "long"), ("event_timestamp", "timestamptz"), ("ingest_timestamp", "timestamptz")
+    kafka = (
+        ("partition", "int"),
+        ("offset", "long"),
+        ("event_timestamp", "timestamptz"),
+        ("ingest_timestamp", "timestamptz"),
+    )
     fields = [
-        column(10, COLUMN, {"type": "struct", "fields": [column(11, "Text", "string"), column(12, "other", "long")]}),
-        column(20, "kafka", {"type": "struct", "fields": [column(21 + at, name, kind) for at, (name, kind) in enumerate(kafka)]}),
+        column(
+            10,
+            COLUMN,
+            {"type": "struct", "fields": [column(11, "Text", "string"), column(12, "other", "long")]},
+        ),
+        column(
+            20,
+            "kafka",
+            {
+                "type": "struct",
+                "fields": [column(21 + at, name, kind) for at, (name, kind) in enumerate(kafka)],
+            },
+        ),
     ]
     return json.dumps({"type": "struct", "schema-id": 0, "identifier-field-ids": [], "fields": fields})

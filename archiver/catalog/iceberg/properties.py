@@ -1,4 +1,6 @@
-"""The properties that pyiceberg gets for a catalog: those of the configuration, completed. Only for the adapter in `iceberg.py`."""
+"""The properties that pyiceberg gets for a catalog: those of the configuration, completed. Only for the
+adapter in `iceberg.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,28 @@ from archiver.catalog.iceberg.rest import IMPLEMENTATION as BOUNDED_REST
 from archiver.runtime.errors import ConfigInvalid
 
 SQLITE_TIMEOUT_S: Final = 60
-"""How long a catalog on SQLite waits for a lock unless the uri says otherwise; pyiceberg's own 5 s leave stray metadata behind."""
+"""How long a catalog on SQLite waits for a lock unless the uri says otherwise; pyiceberg's own 5 s leave
+stray metadata behind."""
 
 _NO_RETRIES: Final = {"rest.sigv4.max-retries": "0"}
 """Of requests that are signed. pyiceberg's ten would each take as long as one request may."""
 
 
 def prepared_properties(name: str, properties: Mapping[str, str], limits: RemoteLimits) -> dict[str, Any]:
-    """File access is our own, with bounds. REST: requests are bounded. SQLite: the file's folder is made, the path made absolute, and the
-    lock time-out long.
+    """File access is our own, with bounds. REST: requests are bounded. SQLite: the file's folder is made, the
+    path made absolute, and the lock time-out long.
 
-    A `py-io-impl` or `py-catalog-impl` of the configuration stays: its author is trusted. Those of a catalog or a table never count.
+    A `py-io-impl` or `py-catalog-impl` of the configuration stays: its author is trusted. Those of a catalog
+    or a table never count.
     """
     prepared: dict[str, Any] = dict(properties) | {LIMITS: limits}
     prepared.setdefault("py-io-impl", IMPLEMENTATION)
     if prepared.get("type") == "rest" and "py-catalog-impl" not in prepared:
         if not prepared.get("uri"):
-            raise ConfigInvalid(f"catalog {name} has no uri: write the address of the REST catalog, such as https://catalog.example.com")
+            raise ConfigInvalid(
+                f"catalog {name} has no uri: write the address of the REST catalog, such as "
+                "https://catalog.example.com"
+            )
         del prepared["type"]
         return _nested_tls(prepared) | {"py-catalog-impl": BOUNDED_REST, **_NO_RETRIES}
     uri = prepared.get("uri", "")
@@ -44,7 +51,11 @@ def prepared_properties(name: str, properties: Mapping[str, str], limits: Remote
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigInvalid(f"catalog {name}: folder {path.parent} cannot be made: {error}") from error
-    query = parts.query if "timeout=" in parts.query else "&".join(filter(None, (parts.query, f"timeout={SQLITE_TIMEOUT_S}")))
+    query = (
+        parts.query
+        if "timeout=" in parts.query
+        else "&".join(filter(None, (parts.query, f"timeout={SQLITE_TIMEOUT_S}")))
+    )
     prepared["uri"] = f"{parts.scheme}:///{path}?{query}"
     return prepared
 
@@ -52,7 +63,11 @@ def prepared_properties(name: str, properties: Mapping[str, str], limits: Remote
 def _nested_tls(properties: Mapping[str, Any]) -> dict[str, Any]:
     """`ssl.cabundle`, `ssl.client.cert` and `ssl.client.key` in the shape that pyiceberg wants them."""
     plain = {name: value for name, value in properties.items() if not name.startswith("ssl.")}
-    client = {part: properties[f"ssl.client.{part}"] for part in ("cert", "key") if f"ssl.client.{part}" in properties}
+    client = {
+        part: properties[f"ssl.client.{part}"]
+        for part in ("cert", "key")
+        if f"ssl.client.{part}" in properties
+    }
     tls: dict[str, Any] = {"client": client} if client else {}
     if "ssl.cabundle" in properties:
         tls["cabundle"] = properties["ssl.cabundle"]

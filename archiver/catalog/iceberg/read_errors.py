@@ -1,7 +1,9 @@
-"""What an error means that pyiceberg raises while it reads or writes files of a table. Only for the adapter in `iceberg.py`.
+"""What an error means that pyiceberg raises while it reads or writes files of a table. Only for the adapter
+in `iceberg.py`.
 
-Libraries under pyiceberg raise many kinds of error for damaged bytes: `EOFError`, `ValueError`, `KeyError`, errors of Avro, Parquet and
-pydantic. Each becomes one of ours, with the name of the file, so that a command answers "unknown" and a round goes on with other tables.
+Libraries under pyiceberg raise many kinds of error for damaged bytes: `EOFError`, `ValueError`, `KeyError`,
+errors of Avro, Parquet and pydantic. Each becomes one of ours, with the name of the file, so that a command
+answers "unknown" and a round goes on with other tables.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _PROBLEMS_MAX = 20
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise `Halt` if `what` is gone or damaged, `RetryLater` if it cannot be read now; errors of ours pass."""
+    """Raise `Halt` if `what` is gone or damaged, `RetryLater` if it cannot be read now; errors of ours
+    pass.
+    """
     what = excerpt(what, _TEXT_MAX)
     try:
         yield
@@ -36,12 +40,16 @@ def reading(what: str) -> Iterator[None]:
         found = _masked(error)
         if found is not None:
             raise RetryLater(f"{what} cannot be read: {said(found)}") from error
-        raise Halt(f"{what} is damaged: {type(error).__name__}: {said(error)}; restore the file from a backup") from error
+        raise Halt(
+            f"{what} is damaged: {type(error).__name__}: {said(error)}; restore the file from a backup"
+        ) from error
 
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Raise `RetryLater` if `what` cannot be written, for any reason: nothing that counts was changed. Errors of ours pass."""
+    """Raise `RetryLater` if `what` cannot be written, for any reason: nothing that counts was changed. Errors
+    of ours pass.
+    """
     what = excerpt(what, _TEXT_MAX)
     try:
         yield

@@ -1,8 +1,9 @@
-"""A table that begins with the field ids that its files have, by pyiceberg. Only for the adapter in `iceberg.py`.
+"""A table that begins with the field ids that its files have, by pyiceberg. Only for the adapter in
+`iceberg.py`.
 
-A catalog that is asked to create a table gives its columns ids of its own, and files that are there already would be read as null under
-them. So the first metadata file is written here, and the catalog is asked to take the table as it stands there. A file that no catalog
-took names nothing: a stray for the vacuum.
+A catalog that is asked to create a table gives its columns ids of its own, and files that are there already
+would be read as null under them. So the first metadata file is written here, and the catalog is asked to take
+the table as it stands there. A file that no catalog took names nothing: a stray for the vacuum.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def register(
     properties: Mapping[str, str],
     table_uuid: uuid.UUID,
 ) -> Table:
-    """Write the table's first metadata below `location` and register it; raises what the catalog raises, `Halt` for a schema without the
-    stream's columns.
+    """Write the table's first metadata below `location` and register it; raises what the catalog raises,
+    `Halt` for a schema without the stream's columns.
     """
     fields = stream_fields(schema_json)
     schema = parse_schema(schema_json).model_copy(update={"schema_id": 0})

@@ -1,4 +1,6 @@
-"""What a catalog may make this process ask, read and write: bytes, time and places. Pure but for resolving links of local paths."""
+"""What a catalog may make this process ask, read and write: bytes, time and places. Pure but for resolving
+links of local paths.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from archiver.objects.path_normalization import local_path
 CONFIGURATION_BYTES_MAX: Final = 1024 * 1024
 """Of the answer to `GET /v1/config`. Catalogs in use answer with less than 10 KB."""
 VALUE_BYTES_MIN: Final = 16
-"""The bound in bytes allows one JSON value for each so many. Two bytes of JSON can become an error of 850 bytes."""
+"""The bound in bytes allows one JSON value for each so many. Two bytes of JSON can become an error of 850
+bytes."""
 _BUCKETS: Final = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gs"),
@@ -22,29 +25,43 @@ _BUCKETS: Final = {
 }
 """Schemes of object stores, and the one spelling in which they are compared."""
 _CHANGES_A_PATH: Final = re.compile(r"[?#\x00-\x1f\x7f]")
-"""pyiceberg cuts a URI at `?` and `#`, and drops tabs and line ends. Without this rule, another path is opened than the one compared."""
+"""pyiceberg cuts a URI at `?` and `#`, and drops tabs and line ends. Without this rule, another path is
+opened than the one compared."""
 _ROOTED_URI: Final = re.compile(r"file:/(?:/{2,}|(?!/))")
-"""`file:/x` and `file:///x`. pyiceberg takes `file:x` and `file://x` for paths below the working directory."""
+"""`file:/x` and `file:///x`. pyiceberg takes `file:x` and `file://x` for paths below the working
+directory."""
 
 
 class TablePlaces:
-    """Where metadata files, manifest lists and manifests may lie. What lies elsewhere is neither read nor written."""
+    """Where metadata files, manifest lists and manifests may lie. What lies elsewhere is neither read nor
+    written.
+    """
 
     def __init__(self, prefixes: Iterable[str], *, any_bucket: bool = False) -> None:
-        """`prefixes`: folders (`file:` URIs or absolute paths) and prefixes of buckets. `any_bucket`: whether every bucket is allowed."""
+        """`prefixes`: folders (`file:` URIs or absolute paths) and prefixes of buckets. `any_bucket`: whether
+        every bucket is allowed.
+        """
         self._stated = tuple(prefixes)
-        self._folders = tuple(os.path.realpath(path) for prefix in self._stated if (path := _local(prefix)) is not None)
-        self._buckets = tuple(found.rstrip("/") for prefix in self._stated if (found := _in_bucket(prefix)) is not None)
+        self._folders = tuple(
+            os.path.realpath(path) for prefix in self._stated if (path := _local(prefix)) is not None
+        )
+        self._buckets = tuple(
+            found.rstrip("/") for prefix in self._stated if (found := _in_bucket(prefix)) is not None
+        )
         self._any_bucket = any_bucket
 
     def refusal(self, location: str) -> str | None:
-        """Why nothing at `location` may be opened; None if it may. Links of local paths are followed before they are compared."""
+        """Why nothing at `location` may be opened; None if it may. Links of local paths are followed before
+        they are compared.
+        """
         if _CHANGES_A_PATH.search(location) is not None:
             return "it has a character that no path of table metadata needs (?, #, or a control character)"
         path = _local(location)
         if path is not None:
             found = os.path.realpath(path)
-            within = any(found == folder or found.startswith(f"{folder.rstrip('/')}/") for folder in self._folders)
+            within = any(
+                found == folder or found.startswith(f"{folder.rstrip('/')}/") for folder in self._folders
+            )
         else:
             key = _in_bucket(location)
             if key is None:
@@ -54,7 +71,10 @@ class TablePlaces:
             within = self._any_bucket or any(key.startswith(f"{prefix}/") for prefix in self._buckets)
         if within:
             return None
-        return f"tables of this catalog may lie in {', '.join(self._stated) or 'no folder'}{' and in buckets' if self._any_bucket else ''}"
+        return (
+            "tables of this catalog may lie in "
+            f"{', '.join(self._stated) or 'no folder'}{' and in buckets' if self._any_bucket else ''}"
+        )
 
 
 class JsonValues:
@@ -65,14 +85,18 @@ class JsonValues:
         self._found = 0
 
     def too_many(self, part: bytes) -> bool:
-        """Whether the document has more values than allowed with this part; punctuation inside of texts counts as well."""
+        """Whether the document has more values than allowed with this part; punctuation inside of texts
+        counts as well.
+        """
         self._found += part.count(b",") + part.count(b"[") + part.count(b"{")
         return self._found > self.values_max
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
-    """The bounds of one catalog. The defaults are those of the group `catalogs` of the configuration; without places all are allowed."""
+    """The bounds of one catalog. The defaults are those of the group `catalogs` of the configuration; without
+    places all are allowed.
+    """
 
     request_timeout_s: float = 30.0
     """For one request to a REST catalog, answer included."""

@@ -1,7 +1,9 @@
-"""The gate between settings that a remote catalog sends and pyiceberg: an allow-list of keys and of the form of their values.
+"""The gate between settings that a remote catalog sends and pyiceberg: an allow-list of keys and of the form
+of their values.
 
-pyiceberg imports and calls what some properties name (`auth.impl`, `py-io-impl`, `s3.retry-strategy-impl`), and sends our
-credentials to the address that others name (`uri`, `s3.proxy-uri`). So nothing remote reaches it unless it is listed here. Pure.
+pyiceberg imports and calls what some properties name (`auth.impl`, `py-io-impl`, `s3.retry-strategy-impl`),
+and sends our credentials to the address that others name (`uri`, `s3.proxy-uri`). So nothing remote reaches
+it unless it is listed here. Pure.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ STORAGE_KEYS: Final = frozenset(
         *("adls.account-name", "adls.sas-token"),
     )
 )
-"""Where the files of a table are and with which key they are read: taken from a catalog's configuration, and from the `config` and the
-storage credentials of a table. Roles and profiles are not among them: they would make us use identities of this machine."""
+"""Where the files of a table are and with which key they are read: taken from a catalog's configuration, and
+from the `config` and the storage credentials of a table. Roles and profiles are not among them: they would
+make us use identities of this machine."""
 _STORAGE_PREFIXES: Final = ("adls.sas-token.",)
 CATALOG_KEYS: Final = frozenset({"prefix", "namespace-separator", "uri"})
 """How the catalog itself is called: taken from its configuration alone."""
@@ -48,20 +51,25 @@ class Gated:
 
     accepted: dict[str, str]
     left_out: tuple[str, ...]
-    """Names, sorted, in a form that is safe to log: at most `KEYS_SHOWN_MAX`, each cut, without characters that cannot be seen."""
+    """Names, sorted, in a form that is safe to log: at most `KEYS_SHOWN_MAX`, each cut, without characters
+    that cannot be seen."""
 
 
 def catalog_settings(remote: Mapping[str, Any], uri: str, *, allow_http: bool) -> Gated:
-    """The settings of `GET /v1/config` that may reach pyiceberg; `uri` is the configured address of the catalog.
+    """The settings of `GET /v1/config` that may reach pyiceberg; `uri` is the configured address of the
+    catalog.
 
-    A `uri` of the same origin is accepted, because some catalogs move their path. Another origin would be sent our token. `allow_http`
-    is the catalog's setting: whether a store on another machine may be asked over `http://`.
+    A `uri` of the same origin is accepted, because some catalogs move their path. Another origin would be
+    sent our token. `allow_http` is the catalog's setting: whether a store on another machine may be asked
+    over `http://`.
     """
     return _gated(remote, CATALOG_KEYS | STORAGE_KEYS, uri, allow_http)
 
 
 def table_settings(remote: Mapping[str, Any], *, allow_http: bool) -> Gated:
-    """The same of a table's `config` and storage credentials. A `token` for one table is left out: it would go along to others."""
+    """The same of a table's `config` and storage credentials. A `token` for one table is left out: it would
+    go along to others.
+    """
     return _gated(remote, STORAGE_KEYS, "", allow_http)
 
 
@@ -100,7 +108,9 @@ def _fits(key: str, value: str, uri: str, allow_http: bool) -> bool:
             origin = origin_of(value)
             return origin is not None and origin == origin_of(uri) and _is_plain(urlsplit(value))
         case "prefix":
-            return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(unquote(value).replace("\\", "/").split("/"))
+            return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(
+                unquote(value).replace("\\", "/").split("/")
+            )
         case "namespace-separator":
             return _SEPARATOR.fullmatch(unquote(value)) is not None
         case "s3.region" | "client.region" | "adls.account-name":
@@ -126,4 +136,6 @@ def _is_plain(parts: SplitResult) -> bool:
 
 def _shown(key: str) -> str:
     cut = key[:_KEY_CHARACTERS_SHOWN_MAX]
-    return "".join(character if character.isprintable() else "?" for character in cut) + ("…" if len(key) > len(cut) else "")
+    return "".join(character if character.isprintable() else "?" for character in cut) + (
+        "…" if len(key) > len(cut) else ""
+    )

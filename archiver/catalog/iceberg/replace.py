@@ -1,8 +1,9 @@
-"""Snapshots of operation `replace` and `delete` by pyiceberg: data files give way to others with the same rows, or to none. Only for the
-adapter in `iceberg.py`.
+"""Snapshots of operation `replace` and `delete` by pyiceberg: data files give way to others with the same
+rows, or to none. Only for the adapter in `iceberg.py`.
 
-pyiceberg makes such manifests for its overwrite; its summaries know no `replace`, so they are counted as an overwrite's and named rightly.
-The name matters: whoever reads a table incrementally passes over `replace`, and an `overwrite` would look like rows that went and came.
+pyiceberg makes such manifests for its overwrite; its summaries know no `replace`, so they are counted as an
+overwrite's and named rightly. The name matters: whoever reads a table incrementally passes over `replace`,
+and an `overwrite` would look like rows that went and came.
 """
 
 from __future__ import annotations
@@ -26,24 +27,42 @@ class ExchangeFiles(_OverwriteFiles):
 
 
 class RemoveFiles(_OverwriteFiles):
-    """Removes whole data files. Not pyiceberg's own delete: that one takes a predicate over rows, and may rewrite files."""
+    """Removes whole data files. Not pyiceberg's own delete: that one takes a predicate over rows, and may
+    rewrite files.
+    """
 
     def _summary(self, snapshot_properties: Any = None) -> Summary:
         counted = super()._summary({} if snapshot_properties is None else snapshot_properties)
         return Summary(Operation.DELETE, **counted.additional_properties)
 
 
-def exchange_producer(table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int) -> ExchangeFiles:
+def exchange_producer(
+    table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int
+) -> ExchangeFiles:
     """The producer of the next snapshot on top of `table`, which gets that id."""
     transaction = Transaction(table, autocommit=False)
-    producer = ExchangeFiles(Operation.OVERWRITE, transaction, table.io, commit_uuid=new_uuid(ids), snapshot_properties=dict(summary))
+    producer = ExchangeFiles(
+        Operation.OVERWRITE,
+        transaction,
+        table.io,
+        commit_uuid=new_uuid(ids),
+        snapshot_properties=dict(summary),
+    )
     producer._snapshot_id = snapshot_id  # noqa: SLF001 - the library draws it from the global generator
     return producer
 
 
-def removal_producer(table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int) -> RemoveFiles:
+def removal_producer(
+    table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int
+) -> RemoveFiles:
     """As `exchange_producer`."""
     transaction = Transaction(table, autocommit=False)
-    producer = RemoveFiles(Operation.OVERWRITE, transaction, table.io, commit_uuid=new_uuid(ids), snapshot_properties=dict(summary))
+    producer = RemoveFiles(
+        Operation.OVERWRITE,
+        transaction,
+        table.io,
+        commit_uuid=new_uuid(ids),
+        snapshot_properties=dict(summary),
+    )
     producer._snapshot_id = snapshot_id  # noqa: SLF001 - as above
     return producer

@@ -1,10 +1,11 @@
 """pyiceberg's REST catalog with bounds and with a gate for what the catalog sends.
 
-pyiceberg has no time-out, no bound on an answer's bytes, and takes any setting that a catalog sends. Here a connection is made within the
-bound, and an answer is complete within it, header and body, however slowly it arrives. A late answer is `requests.ReadTimeout`, an answer
-that is too large or comes from another origin `requests.ConnectionError`: in both cases the outcome of the request is unknown. Only a
-request that was refused with 401 is sent again, once. A request that could not be signed, or has no token, ends as an `ArchiverError` and
-was not sent. Settings of the catalog pass through `remote_properties.py`.
+pyiceberg has no time-out, no bound on an answer's bytes, and takes any setting that a catalog sends. Here a
+connection is made within the bound, and an answer is complete within it, header and body, however slowly it
+arrives. A late answer is `requests.ReadTimeout`, an answer that is too large or comes from another origin
+`requests.ConnectionError`: in both cases the outcome of the request is unknown. Only a request that was
+refused with 401 is sent again, once. A request that could not be signed, or has no token, ends as an
+`ArchiverError` and was not sent. Settings of the catalog pass through `remote_properties.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ import requests
 import urllib3
 import urllib3.exceptions
 from pydantic import ValidationError
-from pyiceberg.catalog.rest import DEFAULT_NAMESPACE_SEPARATOR, NAMESPACE_SEPARATOR_PROPERTY, RestCatalog, TableResponse
+from pyiceberg.catalog.rest import (
+    DEFAULT_NAMESPACE_SEPARATOR,
+    NAMESPACE_SEPARATOR_PROPERTY,
+    RestCatalog,
+    TableResponse,
+)
 from pyiceberg.catalog.rest.auth import AuthManager
 from pyiceberg.exceptions import AuthorizationExpiredError, UnauthorizedError
 from pyiceberg.io import load_file_io
@@ -54,7 +60,9 @@ _CLOCK = SystemClock()
 
 
 class BoundedRestCatalog(RestCatalog):
-    """A REST catalog whose requests end, those for a token among them, and which knows what to do about a token that is refused."""
+    """A REST catalog whose requests end, those for a token among them, and which knows what to do about a
+    token that is refused.
+    """
 
     def __init__(self, name: str, **properties: Any) -> None:
         self._limits: RemoteLimits = properties[LIMITS]
@@ -94,8 +102,9 @@ class BoundedRestCatalog(RestCatalog):
     def _fetch_config(self) -> None:
         """Ask the catalog for its settings, and keep those that the gate accepts.
 
-        pyiceberg merges all of them first. Nothing is imported or asked between its merge and the gate: the session that uses them is
-        made later. A request that was refused with 401 is sent once more, as pyiceberg does for every other request.
+        pyiceberg merges all of them first. Nothing is imported or asked between its merge and the gate: the
+        session that uses them is made later. A request that was refused with 401 is sent once more, as
+        pyiceberg does for every other request.
         """
         configured = dict(self.properties)
         try:
@@ -103,21 +112,31 @@ class BoundedRestCatalog(RestCatalog):
         except (UnauthorizedError, AuthorizationExpiredError):
             self._tokens.refused()
             self._ask_for_config()
-        remote = {key: value for key, value in self.properties.items() if key not in configured or configured[key] != value}
+        remote = {
+            key: value
+            for key, value in self.properties.items()
+            if key not in configured or configured[key] != value
+        }
         gated = catalog_settings(remote, self._configured_uri, allow_http=self._limits.allow_http)
         self._log_left_out("settings of the catalog that are not used", gated)
         self.properties = configured | gated.accepted
         self.uri = str(self.properties["uri"])
-        self._namespace_separator = unquote(str(self.properties.get(NAMESPACE_SEPARATOR_PROPERTY, DEFAULT_NAMESPACE_SEPARATOR)))
+        self._namespace_separator = unquote(
+            str(self.properties.get(NAMESPACE_SEPARATOR_PROPERTY, DEFAULT_NAMESPACE_SEPARATOR))
+        )
 
     def _ask_for_config(self) -> None:
-        """As pyiceberg's. Before the gate, it reads two settings of the catalog itself; a wrong one is no mistake in our configuration."""
+        """As pyiceberg's. Before the gate, it reads two settings of the catalog itself; a wrong one is no
+        mistake in our configuration.
+        """
         try:
             super()._fetch_config()
         except (requests.RequestException, ValidationError):
             raise
         except (ValueError, TypeError, AttributeError) as error:
-            raise CatalogAway(f"catalog {self.name} cannot be reached: its settings cannot be read: {excerpt(str(error))}") from error
+            raise CatalogAway(
+                f"catalog {self.name} cannot be reached: its settings cannot be read: {excerpt(str(error))}"
+            ) from error
 
     def _log_left_out(self, what: str, gated: Gated) -> None:
         """Once for each set of names."""
@@ -148,25 +167,33 @@ class BoundedRestCatalog(RestCatalog):
             # Whatever boto3 raises, nothing was sent.
             except Exception as error:
                 raise Halt(
-                    f"catalog {self.name}: a request cannot be signed ({error}); look at client.access-key-id, the usual chain of AWS's "
+                    f"catalog {self.name}: a request cannot be signed ({error}); look at "
+                    "client.access-key-id, the usual chain of AWS's "
                     "credentials, and rest.signing-region"
                 ) from error
 
         adapter.add_headers = add_headers
 
-    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> GuardedTable:
-        """With the storage settings that the catalog sends for the table in place of ours, and without the table's own properties.
+    def _response_to_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> GuardedTable:
+        """With the storage settings that the catalog sends for the table in place of ours, and without the
+        table's own properties.
 
         A table property could send our keys to another server: everyone who may alter the table writes it.
         """
-        found = self._resolve_storage_credentials(table_response.storage_credentials, table_response.metadata_location)
+        found = self._resolve_storage_credentials(
+            table_response.storage_credentials, table_response.metadata_location
+        )
         gated = table_settings({**table_response.config, **found}, allow_http=self._limits.allow_http)
         self._log_left_out("settings for a table that are not used", gated)
         return GuardedTable(
             identifier=identifier_tuple,
             metadata_location=str(table_response.metadata_location),
             metadata=table_response.metadata,
-            io=load_file_io(file_properties(self.properties, gated.accepted), table_response.metadata_location),
+            io=load_file_io(
+                file_properties(self.properties, gated.accepted), table_response.metadata_location
+            ),
             catalog=self,
             config=gated.accepted,
         )
@@ -179,12 +206,18 @@ class BoundedRestCatalog(RestCatalog):
 
 
 class _Bounded(BaseAdapter):
-    """Bounds the requests of another adapter: their time, the bytes of an answer, and the origin that is asked."""
+    """Bounds the requests of another adapter: their time, the bytes of an answer, and the origin that is
+    asked.
+    """
 
-    def __init__(self, inner: BaseAdapter, limits: RemoteLimits, clock: Clock, authorities: str | None, uri: str) -> None:
-        """`authorities`: the file of certificate authorities that may vouch for the server; the environment would override a session's.
+    def __init__(
+        self, inner: BaseAdapter, limits: RemoteLimits, clock: Clock, authorities: str | None, uri: str
+    ) -> None:
+        """`authorities`: the file of certificate authorities that may vouch for the server; the environment
+        would override a session's.
 
-        `uri`: the configured address. A redirect to another origin is not followed: headers may hold a secret.
+        `uri`: the configured address. A redirect to another origin is not followed: headers may hold a
+        secret.
         """
         super().__init__()
         self._authorities = authorities
@@ -209,31 +242,47 @@ class _Bounded(BaseAdapter):
         origin = origin_of(str(request.url))
         if origin != self._origin:
             other = "no HTTP address" if origin is None else f"{origin[0]}://{excerpt(origin[1])}:{origin[2]}"
-            raise requests.ConnectionError(f"the catalog redirects to {other}, which is not followed", request=request)
+            raise requests.ConnectionError(
+                f"the catalog redirects to {other}, which is not followed", request=request
+            )
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         bound = self._timeout_s if timeout is None else timeout
         self._bound_pools(str(request.url), proxies)
         trusted = verify if self._authorities is None else self._authorities
-        response = self._inner.send(request, stream=True, timeout=bound, verify=trusted, cert=cert, proxies=proxies)
+        response = self._inner.send(
+            request, stream=True, timeout=bound, verify=trusted, cert=cert, proxies=proxies
+        )
         response.raw = io.BytesIO(self._body(response, deadline_s))
-        # JSON is UTF-8. A `charset` of the answer could choose any codec of Python, some of which take quadratic time.
+        # JSON is UTF-8. A `charset` of the answer could choose any codec of Python, some of which take
+        # quadratic time.
         response.encoding = "utf-8"
         if response.status_code in _TURNS_INTO_GET and request.method not in ("GET", "HEAD"):
-            # The library would send a GET in its place, whose answer pyiceberg takes for the outcome of the request.
-            raise requests.ConnectionError(f"the catalog redirects a {request.method}, which is not followed", request=request)
+            # The library would send a GET in its place, whose answer pyiceberg takes for the outcome of the
+            # request.
+            raise requests.ConnectionError(
+                f"the catalog redirects a {request.method}, which is not followed", request=request
+            )
         return response
 
     def _bound_pools(self, url: str, proxies: dict[str, str] | None) -> None:
-        """Have connections to `url` made by the pools below. Whoever makes them by other means (SOCKS) keeps those."""
+        """Have connections to `url` made by the pools below. Whoever makes them by other means (SOCKS) keeps
+        those.
+        """
         if not isinstance(self._inner, HTTPAdapter):
             return
         proxy = select_proxy(url, proxies)
-        manager = self._inner.proxy_manager_for(prepend_scheme_if_needed(proxy, "http")) if proxy else self._inner.poolmanager
+        manager = (
+            self._inner.proxy_manager_for(prepend_scheme_if_needed(proxy, "http"))
+            if proxy
+            else self._inner.poolmanager
+        )
         if manager.pool_classes_by_scheme is pool_classes_by_scheme:
             manager.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": HTTPSConnectionPool}
 
     def _body(self, response: requests.Response, deadline_s: float) -> bytes:
-        """Everything that is left of the answer. A read returns what has come, so that the clock is looked at between two of them."""
+        """Everything that is left of the answer. A read returns what has come, so that the clock is looked at
+        between two of them.
+        """
         parts: list[bytes] = []
         is_configuration = urlsplit(str(response.url)).path.endswith(_CONFIGURATION_PATH)
         left = min(CONFIGURATION_BYTES_MAX, self._bytes_max) if is_configuration else self._bytes_max
@@ -243,9 +292,14 @@ class _Bounded(BaseAdapter):
                 parts.append(part)
                 left -= len(part)
                 if left < 0:
-                    raise requests.ConnectionError("the answer has more bytes than catalogs[].metadata_bytes_max", request=response.request)
+                    raise requests.ConnectionError(
+                        "the answer has more bytes than catalogs[].metadata_bytes_max",
+                        request=response.request,
+                    )
                 if values.too_many(part):
-                    why = f"the answer has more than {values.values_max} values (catalogs[].metadata_bytes_max)"
+                    why = (
+                        f"the answer has more than {values.values_max} values (catalogs[].metadata_bytes_max)"
+                    )
                     raise requests.ConnectionError(why, request=response.request)
                 if self._clock.monotonic_s() > deadline_s:
                     raise self._late(response)
@@ -258,7 +312,9 @@ class _Bounded(BaseAdapter):
         return b"".join(parts)
 
     def _late(self, response: requests.Response) -> requests.ReadTimeout:
-        return requests.ReadTimeout(f"the answer was not whole after {self._timeout_s:g} s", request=response.request)
+        return requests.ReadTimeout(
+            f"the answer was not whole after {self._timeout_s:g} s", request=response.request
+        )
 
     def close(self) -> None:
         """Let go of connections."""
@@ -266,7 +322,9 @@ class _Bounded(BaseAdapter):
 
 
 class _Timed(io.RawIOBase):
-    """What comes from a socket, all of it within the socket's time-out, which by itself is that of each read, however little comes."""
+    """What comes from a socket, all of it within the socket's time-out, which by itself is that of each read,
+    however little comes.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__()

@@ -14,7 +14,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.sorting import (
+    UNSORTED_SORT_ORDER,
+    UNSORTED_SORT_ORDER_ID,
+    NullOrder,
+    SortDirection,
+    SortField,
+    SortOrder,
+)
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, Transform
 from pyiceberg.typedef import Record
@@ -33,15 +40,24 @@ from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity
 from archiver.runtime.errors import Halt
 
-_TRANSFORMS: dict[Granularity, type[Transform[Any, Any]]] = {"day": DayTransform, "hour": HourTransform, "month": MonthTransform}
+_TRANSFORMS: dict[Granularity, type[Transform[Any, Any]]] = {
+    "day": DayTransform,
+    "hour": HourTransform,
+    "month": MonthTransform,
+}
 
 _NO_SNAPSHOT = -1
-"""Some writers state this as the parent of the first snapshot. pyiceberg corrects it for the current snapshot only."""
+"""Some writers state this as the parent of the first snapshot. pyiceberg corrects it for the current snapshot
+only."""
 
 
-def partition_spec(fields: StreamFields, granularity: Granularity, spec_id: int = 0, field_id: int = PARTITION_FIELD_ID) -> PartitionSpec:
+def partition_spec(
+    fields: StreamFields, granularity: Granularity, spec_id: int = 0, field_id: int = PARTITION_FIELD_ID
+) -> PartitionSpec:
     """One field: day, hour or month of the ingest timestamp."""
-    field = PartitionField(fields.ingest_timestamp, field_id, _TRANSFORMS[granularity](), PARTITION_NAMES[granularity])
+    field = PartitionField(
+        fields.ingest_timestamp, field_id, _TRANSFORMS[granularity](), PARTITION_NAMES[granularity]
+    )
     return PartitionSpec(field, spec_id=spec_id)
 
 
@@ -49,7 +65,12 @@ def sort_order(fields: StreamFields) -> SortOrder:
     """By ingest timestamp, then offset."""
     sources = (fields.ingest_timestamp, fields.offset)
     sort_fields = [
-        SortField(source, transform=IdentityTransform(), direction=SortDirection.ASC, null_order=NullOrder.NULLS_FIRST)
+        SortField(
+            source,
+            transform=IdentityTransform(),
+            direction=SortDirection.ASC,
+            null_order=NullOrder.NULLS_FIRST,
+        )
         for source in sources
     ]
     return SortOrder(*sort_fields, order_id=SORT_ORDER_ID)
@@ -58,8 +79,8 @@ def sort_order(fields: StreamFields) -> SortOrder:
 def unlisted_orders(metadata: TableMetadata) -> tuple[AddSortOrderUpdate, ...]:
     """Adds sort order 0, unsorted, to a table that does not list it.
 
-    A table is created with the default order alone. Iceberg 1.11 and newer then refuse a `rewrite_data_files` by another order, whose files
-    get order 0: "Cannot use output sort order id 0".
+    A table is created with the default order alone. Iceberg 1.11 and newer then refuse a `rewrite_data_files`
+    by another order, whose files get order 0: "Cannot use output sort order id 0".
     """
     listed = {order.order_id for order in metadata.sort_orders}
     return () if UNSORTED_SORT_ORDER_ID in listed else (AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER),)
@@ -95,7 +116,9 @@ def view_of(identifier: Identifier, table: Table) -> TableView:
         last_column_id=metadata.last_column_id,
         format_version=metadata.format_version,
         spec_id=spec.spec_id,
-        granularity=partition_of(schema_json, [(field.source_id, str(field.transform)) for field in spec.fields]),
+        granularity=partition_of(
+            schema_json, [(field.source_id, str(field.transform)) for field in spec.fields]
+        ),
         snapshot_id=None if current is None else current.snapshot_id,
         sequence_number=0 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number,
         properties=dict(metadata.properties),
@@ -108,7 +131,9 @@ def view_of(identifier: Identifier, table: Table) -> TableView:
 
 
 def _spec(schema_json: str, spec: PartitionSpec) -> SpecView:
-    granularity = partition_of(schema_json, [(field.source_id, str(field.transform)) for field in spec.fields])
+    granularity = partition_of(
+        schema_json, [(field.source_id, str(field.transform)) for field in spec.fields]
+    )
     return SpecView(spec.spec_id, granularity, 0 if granularity is None else spec.fields[0].field_id)
 
 
@@ -125,9 +150,14 @@ def _snapshot(snapshot: Snapshot) -> SnapshotView:
 
 
 def data_file_of(item: DataFile, spec_id: int) -> IcebergDataFile:
-    """A data file of ours as pyiceberg appends it; raises `Halt` if it was written for another partition spec than `spec_id`."""
+    """A data file of ours as pyiceberg appends it; raises `Halt` if it was written for another partition spec
+    than `spec_id`.
+    """
     if item.spec_id != spec_id or item.content != 0:
-        raise Halt(f"archive {item.path} was written for partition spec {item.spec_id}, not for {spec_id}; restore that spec")
+        raise Halt(
+            f"archive {item.path} was written for partition spec {item.spec_id}, not for {spec_id}; "
+            "restore that spec"
+        )
     file = IcebergDataFile.from_args(
         content=DataFileContent.DATA,
         file_path=item.path,
@@ -165,7 +195,9 @@ def fields_of(view: TableView) -> StreamFields:
     return stream_fields(view.schema_json)
 
 
-def live_file_of(entry: ManifestEntry, fields: StreamFields, spec_id: int, has_deletes: bool, nulls_of: Collection[int]) -> LiveFile:
+def live_file_of(
+    entry: ManifestEntry, fields: StreamFields, spec_id: int, has_deletes: bool, nulls_of: Collection[int]
+) -> LiveFile:
     """One manifest entry as far as its bounds tell."""
     file = entry.data_file
     lower, upper = file.lower_bounds, file.upper_bounds

@@ -1,9 +1,11 @@
 """The members of an etcd cluster, and what an answer, or none, of theirs means.
 
-Owns connections, tokens, deadlines and the way from one member to the next. Requests that may be repeated go from member to member until
-one answers; a change that must not be repeated blindly is sent once, and only over a connection that was seen to work a moment ago. So
-"certainly not applied" and "perhaps applied" are told apart, and nothing is sent to an older copy of the data. Each request has a deadline.
-Reads are linearizable: a member that is behind or cut off answers late or not at all, never with an old state. Errors of the SDK end here.
+Owns connections, tokens, deadlines and the way from one member to the next. Requests that may be repeated go
+from member to member until one answers; a change that must not be repeated blindly is sent once, and only
+over a connection that was seen to work a moment ago. So "certainly not applied" and "perhaps applied" are
+told apart, and nothing is sent to an older copy of the data. Each request has a deadline. Reads are
+linearizable: a member that is behind or cut off answers late or not at all, never with an old state. Errors
+of the SDK end here.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from archiver.runtime.errors import ArchiverError, Corrupted, Halt, OutcomeUnkno
 MESSAGE_BYTES_MAX: Final = 16 * 2**20
 """Of an answer; whoever reads asks for less (`archiver.log.etcd.log_store`)."""
 PROOF_S: Final = 0.1
-"""So long an answer shows that the connection works, and that the data behind it are still the same: to end a member, restore the smallest
-backup and start it took 0.3 s. Whoever appends less often asks for one key before."""
+"""So long an answer shows that the connection works, and that the data behind it are still the same: to end a
+member, restore the smallest backup and start it took 0.3 s. Whoever appends less often asks for one key
+before."""
 _RECONNECT_MS: Final = 100
 _HAS_LEADER: Final = ("hasleader", "true")
 """A member that has lost its leader says so at once, instead of letting us wait."""
@@ -57,7 +60,9 @@ class Access:
 
 
 class NoSpace(Exception):
-    """The quota is used up. The very request that was answered so may have been applied, none that comes after it is."""
+    """The quota is used up. The very request that was answered so may have been applied, none that comes
+    after it is.
+    """
 
 
 class AnswerTooLarge(Exception):
@@ -94,7 +99,9 @@ class _Member:
         self._token: str | None = None
 
     def call(self, service: str, method: str, request: Any, timeout_s: float, renewed: bool = False) -> Any:
-        """The answer to one request. Raises `_Failed`, `NoSpace`, `AnswerTooLarge`, `LeaseGone`, or what no other member would change."""
+        """The answer to one request. Raises `_Failed`, `NoSpace`, `AnswerTooLarge`, `LeaseGone`, or what no
+        other member would change.
+        """
         try:
             client, metadata = self._ready(timeout_s)
             ask = getattr(getattr(client, service), method)
@@ -106,14 +113,19 @@ class _Member:
                 answer = ask(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
             problem = self._judged(error)
-        except (ValueError, StopIteration) as error:  # the connection was closed by another thread, or the stream by the member
+        except (
+            ValueError,
+            StopIteration,
+        ) as error:  # the connection was closed by another thread, or the stream by the member
             problem = _Failed(f"etcd at {self.address} ended the answer: {error!r}", sent=True)
         else:
             self._answered_s = self._clock.monotonic_s()
             return answer
         if isinstance(problem, _TokenOld):
             if renewed or self._access.user is None:
-                raise Halt(f"etcd at {self.address} does not take the token of user {self._access.user}: {problem}") from problem
+                raise Halt(
+                    f"etcd at {self.address} does not take the token of user {self._access.user}: {problem}"
+                ) from problem
             self._token = None
             return self.call(service, method, request, timeout_s, renewed=True)
         if isinstance(problem, _Failed):
@@ -143,7 +155,9 @@ class _Member:
         token = self._token
         if token is None:
             request = rpc.AuthenticateRequest(name=access.user, password=access.password or "")
-            self._token = token = str(auth.Authenticate(request, timeout=timeout_s, metadata=(_HAS_LEADER,)).token)
+            self._token = token = str(
+                auth.Authenticate(request, timeout=timeout_s, metadata=(_HAS_LEADER,)).token
+            )
         return client, (_HAS_LEADER, ("token", token))
 
     def _connect(self) -> Any:
@@ -169,7 +183,9 @@ class _Member:
                 grpc_options=list(options.items()),
             )
         except OSError as error:
-            raise Halt(f"a file of metadata.etcd.tls cannot be read: {error.filename}: {error.strerror}") from error
+            raise Halt(
+                f"a file of metadata.etcd.tls cannot be read: {error.filename}: {error.strerror}"
+            ) from error
         # The package would send the token only over TLS, and never asks for a new one when it has expired.
         self._auth = etcd3.etcdrpc.AuthStub(client.channel)
         return client
@@ -206,14 +222,19 @@ class _Member:
             return Halt(f"{where} refuses user {user}: {details}; correct metadata.etcd.user or password")
         if "authentication is not enabled" in details:
             return Halt(
-                f"{where} knows no users, so whoever reaches it may do anything; switch its authentication on, or take "
+                f"{where} knows no users, so whoever reaches it may do anything; switch its "
+                "authentication on, or take "
                 "metadata.etcd.user and password out"
             )
         if code == "PERMISSION_DENIED":
-            return Halt(f"{where}: user {user} may not do that; grant it readwrite for everything below metadata.etcd.prefix")
+            return Halt(
+                f"{where}: user {user} may not do that; grant it readwrite for everything below "
+                "metadata.etcd.prefix"
+            )
         if "request is too large" in details:
             return Halt(
-                f"{where} refuses an entry for its size: set its --max-request-bytes to at least 1.5 MiB, or lower log.entry_bytes_max"
+                f"{where} refuses an entry for its size: set its --max-request-bytes to at least 1.5 "
+                "MiB, or lower log.entry_bytes_max"
             )
         if code == "DATA_LOSS" or "corrupt cluster" in details:
             return Corrupted(f"{where} says that its data are damaged: {details}; see `etcdctl alarm list`")
@@ -226,7 +247,9 @@ class EtcdCluster:
     def __init__(self, access: Access, probe: bytes, clock: Clock) -> None:
         """`probe` is a key that may be read, there or not: reading it shows that a connection works."""
         self.access = access
-        self._probe = rpc.TxnRequest(success=[rpc.RequestOp(request_range=rpc.RangeRequest(key=probe, keys_only=True))])
+        self._probe = rpc.TxnRequest(
+            success=[rpc.RequestOp(request_range=rpc.RangeRequest(key=probe, keys_only=True))]
+        )
         self._members = [_Member(access, address, clock) for address in access.addresses]
         self._current = 0
         self._lock = threading.Lock()
@@ -249,19 +272,21 @@ class EtcdCluster:
     def ask(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
         """The answer to a transaction that only reads, or that is harmless when it is applied twice or late.
 
-        Each member is tried, the first of them twice; `RetryLater` if none answered (of a change that may mean that it was applied).
-        Raises `NoSpace` and `AnswerTooLarge`.
+        Each member is tried, the first of them twice; `RetryLater` if none answered (of a change that may
+        mean that it was applied). Raises `NoSpace` and `AnswerTooLarge`.
         """
         seen = self._revision
-        answer: rpc.TxnResponse = self._anywhere(lambda member: member.call("kvstub", "Txn", request, self.access.timeout_s))
+        answer: rpc.TxnResponse = self._anywhere(
+            lambda member: member.call("kvstub", "Txn", request, self.access.timeout_s)
+        )
         self._notice(answer.header, seen)
         return answer
 
     def change(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
         """The answer to a transaction, sent at most once.
 
-        `OutcomeUnknown` if it was sent and may or may not be applied, now or later; `RetryLater` if it was certainly not applied. Raises
-        `NoSpace`.
+        `OutcomeUnknown` if it was sent and may or may not be applied, now or later; `RetryLater` if it was
+        certainly not applied. Raises `NoSpace`.
         """
         seen = self._revision
 
@@ -284,14 +309,17 @@ class EtcdCluster:
         return answer
 
     def lease(self, method: str, request: Any, once: bool = False, timeout_s: float = math.inf) -> Any:
-        """The answer to a request about a lease, from any member, or with `once` from the one that is asked first; as `ask`, and
-        `LeaseGone`. A member may take `timeout_s`, and never longer than for other requests.
+        """The answer to a request about a lease, from any member, or with `once` from the one that is asked
+        first; as `ask`, and `LeaseGone`. A member may take `timeout_s`, and never longer than for other
+        requests.
         """
         limit_s = min(timeout_s, self.access.timeout_s)
         return self._anywhere(lambda member: member.call("leasestub", method, request, limit_s), once)
 
     def _prove(self, member: _Member) -> None:
-        """Make sure that the connection works, and who is behind it, before anything is sent that must not be sent twice."""
+        """Make sure that the connection works, and who is behind it, before anything is sent that must not be
+        sent twice.
+        """
         seen = self._revision
         try:
             answer = member.call("kvstub", "Txn", self._probe, self.access.timeout_s)
@@ -303,7 +331,8 @@ class EtcdCluster:
         """From member to member, the first again at the end: its connection may only have been old."""
         if self._pid != os.getpid():
             raise Halt(
-                f"process {os.getpid()} was forked from {self._pid} while {self.name} was connected, which its connections do not survive; "
+                f"process {os.getpid()} was forked from {self._pid} while {self.name} was connected, "
+                "which its connections do not survive; "
                 "start a new process instead of forking"
             )
         said: dict[str, str] = {}
@@ -325,7 +354,9 @@ class EtcdCluster:
                 self._current = (self._current + 1) % len(self._members)
 
     def _notice(self, header: rpc.ResponseHeader, seen: int) -> None:
-        """Refuse an answer of another cluster, or of an older state than this process has seen: nothing may be sequenced on it."""
+        """Refuse an answer of another cluster, or of an older state than this process has seen: nothing may
+        be sequenced on it.
+        """
         with self._lock:
             if self._identity is None:
                 self._identity = header.cluster_id
@@ -333,12 +364,15 @@ class EtcdCluster:
             self._revision = max(self._revision, header.revision)
         if header.cluster_id != known:
             raise Halt(
-                f"{self.name}: another cluster answers now ({header.cluster_id:x}, before {known:x}); stop every process of this "
-                "deployment, find out which of them has the newest entries, and start again with that one only"
+                f"{self.name}: another cluster answers now ({header.cluster_id:x}, before {known:x}); "
+                "stop every process of this "
+                "deployment, find out which of them has the newest entries, and start again with that "
+                "one only"
             )
         if header.revision < seen:
             raise Halt(
-                f"{self.name} went back from revision {seen} to {header.revision}: an older copy was put in place; put the newest one in "
+                f"{self.name} went back from revision {seen} to {header.revision}: an older copy was "
+                "put in place; put the newest one in "
                 "place. Nothing is sequenced until then, because offsets would be given twice"
             )
 

@@ -1,8 +1,9 @@
 """A lease in etcd: for the daemons of several machines.
 
-Owns one key, which etcd deletes when the lease on it was not refreshed in time. A thread refreshes it while it is held. A holder that
-could not do that takes the lease for lost by its own clock, which began before etcd's did: a process that was paused knows at once that it
-holds nothing, whatever it believed before. As every lease it saves work and protects nothing (`archiver.log.lease`).
+Owns one key, which etcd deletes when the lease on it was not refreshed in time. A thread refreshes it while
+it is held. A holder that could not do that takes the lease for lost by its own clock, which began before
+etcd's did: a process that was paused knows at once that it holds nothing, whatever it believed before. As
+every lease it saves work and protects nothing (`archiver.log.lease`).
 
 A restarted daemon need not wait until the lease of its killed predecessor ends: see `SignOfLife`.
 """
@@ -34,12 +35,14 @@ _logger = logging.getLogger(__name__)
 
 
 class SignOfLife:
-    """A file of this machine that the holder of a lease keeps locked. The kernel frees the lock when the process dies, however it dies.
+    """A file of this machine that the holder of a lease keeps locked. The kernel frees the lock when the
+    process dies, however it dies.
 
-    The file names the lease. Who can lock it knows that the holder of that lease is dead, or has given the lease back, and may revoke it. A
-    process number would prove less: it is used again, and containers have numbers of their own. The text also names the boot of the kernel
-    and the file itself, because a lock says nothing on another machine, or for a copy of the file. Where any of this is missing nothing is
-    known, and the lease ends by its time. Not safe for several threads.
+    The file names the lease. Who can lock it knows that the holder of that lease is dead, or has given the
+    lease back, and may revoke it. A process number would prove less: it is used again, and containers have
+    numbers of their own. The text also names the boot of the kernel and the file itself, because a lock says
+    nothing on another machine, or for a copy of the file. Where any of this is missing nothing is known, and
+    the lease ends by its time. Not safe for several threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +59,9 @@ class SignOfLife:
             text = os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("ascii")
             here, _, lease_id = text.strip().rpartition(" ")
             self._descriptor = descriptor
-            known = here == self._here(descriptor) and lease_id.isdigit() and len(lease_id) <= len(str(_ID_MASK))
+            known = (
+                here == self._here(descriptor) and lease_id.isdigit() and len(lease_id) <= len(str(_ID_MASK))
+            )
             return int(lease_id) if known else 0
         except (OSError, UnicodeDecodeError):
             # Another holder lives, or there is no such file system: a lease works without this file.
@@ -91,12 +96,22 @@ class SignOfLife:
 
 
 class EtcdLease:
-    """A lease that lasts `ttl_s` seconds without a refresh, a whole number. `owner` (`host:pid`) is the value of the key.
+    """A lease that lasts `ttl_s` seconds without a refresh, a whole number. `owner` (`host:pid`) is the value
+    of the key.
 
     Safe for several threads. Raises `RetryLater` while etcd cannot be asked.
     """
 
-    def __init__(self, cluster: EtcdCluster, key: bytes, owner: str, ttl_s: int, clock: Clock, ids: IdSource, lives: SignOfLife) -> None:
+    def __init__(
+        self,
+        cluster: EtcdCluster,
+        key: bytes,
+        owner: str,
+        ttl_s: int,
+        clock: Clock,
+        ids: IdSource,
+        lives: SignOfLife,
+    ) -> None:
         self._cluster = cluster
         self._key = key
         self._owner = owner
@@ -113,7 +128,9 @@ class EtcdLease:
         self._stop = threading.Event()
 
     def acquire(self) -> None:
-        """Take the lease or raise `LeaseHeld`; no effect while it is held, by this object's own clock, already."""
+        """Take the lease or raise `LeaseHeld`; no effect while it is held, by this object's own clock,
+        already.
+        """
         with self._lock:
             if self._is_held():
                 return
@@ -123,15 +140,24 @@ class EtcdLease:
             gone = self._lives.begin()
             began_s = self._clock.monotonic_s()
             try:
-                self._cluster.lease("LeaseGrant", rpc.LeaseGrantRequest(TTL=self._ttl_s, ID=lease_id), timeout_s=self._timeout_s)
+                self._cluster.lease(
+                    "LeaseGrant",
+                    rpc.LeaseGrantRequest(TTL=self._ttl_s, ID=lease_id),
+                    timeout_s=self._timeout_s,
+                )
                 holder = self._take(lease_id)
                 if holder is not None and gone and holder.lease == gone:
-                    _logger.info("the process that held the lease of etcd on this machine is gone: its lease is revoked")
+                    _logger.info(
+                        "the process that held the lease of etcd on this machine is gone: its lease is "
+                        "revoked"
+                    )
                     self._revoke(gone)
                     holder = self._take(lease_id)
             except (NoSpace, LeaseGone) as error:
                 self._end(lease_id)
-                raise RetryLater(f"the lease cannot be taken: {error}" + (f"; {NO_SPACE}" * isinstance(error, NoSpace))) from error
+                raise RetryLater(
+                    f"the lease cannot be taken: {error}" + (f"; {NO_SPACE}" * isinstance(error, NoSpace))
+                ) from error
             except ArchiverError:
                 self._end(lease_id)
                 raise
@@ -141,7 +167,9 @@ class EtcdLease:
             self._lives.note(lease_id)
             self._id, self._until_s = lease_id, began_s + self._ttl_s
             self._stop = threading.Event()
-            threading.Thread(target=self._keep, args=(lease_id, self._stop), name="etcd lease", daemon=True).start()
+            threading.Thread(
+                target=self._keep, args=(lease_id, self._stop), name="etcd lease", daemon=True
+            ).start()
 
     def release(self) -> None:
         """Give it back; if etcd cannot be asked, it ends by itself after its time."""
@@ -157,9 +185,13 @@ class EtcdLease:
         return self._id != 0 and self._clock.monotonic_s() < self._until_s
 
     def _take(self, lease_id: int) -> kv.KeyValue | None:
-        """Put the key, unless it is there with another lease: then the key as it is. The same answer however often it is asked."""
+        """Put the key, unless it is there with another lease: then the key as it is. The same answer however
+        often it is asked.
+        """
         request = rpc.TxnRequest(
-            compare=[absent(self._key)], success=[put(self._key, self._owner.encode(), lease_id)], failure=[get(self._key)]
+            compare=[absent(self._key)],
+            success=[put(self._key, self._owner.encode(), lease_id)],
+            failure=[get(self._key)],
         )
         answer = self._cluster.ask(request)
         if answer.succeeded:
@@ -179,11 +211,15 @@ class EtcdLease:
 
     def _revoke(self, lease_id: int) -> None:
         try:
-            self._cluster.lease("LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id), once=True, timeout_s=self._timeout_s)
+            self._cluster.lease(
+                "LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id), once=True, timeout_s=self._timeout_s
+            )
         except LeaseGone:
             return
         except (ArchiverError, NoSpace) as error:
-            _logger.warning("a lease of etcd is not given back and ends by itself in %s s: %s", self._ttl_s, error)
+            _logger.warning(
+                "a lease of etcd is not given back and ends by itself in %s s: %s", self._ttl_s, error
+            )
 
     def _keep(self, lease_id: int, stop: threading.Event) -> None:
         """Refresh until it is given back or lost."""
@@ -204,7 +240,12 @@ class EtcdLease:
     def _refresh(self, lease_id: int) -> bool | None:
         """Whether the lease is refreshed; None if nobody says so."""
         try:
-            return bool(self._cluster.lease("LeaseKeepAlive", rpc.LeaseKeepAliveRequest(ID=lease_id), timeout_s=self._timeout_s).TTL > 0)
+            return bool(
+                self._cluster.lease(
+                    "LeaseKeepAlive", rpc.LeaseKeepAliveRequest(ID=lease_id), timeout_s=self._timeout_s
+                ).TTL
+                > 0
+            )
         except (LeaseGone, NoSpace):
             return False
         except ArchiverError as error:

@@ -1,16 +1,19 @@
 """The log in etcd: for several machines.
 
-Owns what lies below the prefix (`etcd_keys.py`, format 1): `format`, and for each log `floor`, `tail` and one key for each entry. An append
-is one transaction that compares the tail with the index and then puts entry and tail together, so entries are dense whoever else appends,
-and it is durable on most members before it is acknowledged. The answer of a transaction that lost says why, from the same moment.
+Owns what lies below the prefix (`etcd_keys.py`, format 1): `format`, and for each log `floor`, `tail` and one
+key for each entry. An append is one transaction that compares the tail with the index and then puts entry and
+tail together, so entries are dense whoever else appends, and it is durable on most members before it is
+acknowledged. The answer of a transaction that lost says why, from the same moment.
 
-Whoever sent an append and got no answer knows nothing (`UNKNOWN`). That the quota is used up may be the answer to an append that was
-applied all the same, so then the index is looked at.
+Whoever sent an append and got no answer knows nothing (`UNKNOWN`). That the quota is used up may be the
+answer to an append that was applied all the same, so then the index is looked at.
 
-Trimming moves the floor first and deletes then, from the oldest on: stopped in between, what is left below the floor is read by nobody and
-goes with the next trim. The other way round the floor would name an entry that is gone, and the index of it would be free.
+Trimming moves the floor first and deletes then, from the oldest on: stopped in between, what is left below
+the floor is read by nobody and goes with the next trim. The other way round the floor would name an entry
+that is gone, and the index of it would be free.
 
-Every read sees the newest state; older revisions are never asked for, so it does not matter when etcd compacts its history.
+Every read sees the newest state; older revisions are never asked for, so it does not matter when etcd
+compacts its history.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ _INDEX_MAX: Final = 2**63 - 2
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 NO_SPACE: Final = (
-    "etcd has used up its quota and takes no more; let it forget old revisions (etcdctl compact) and give back their space (etcdctl "
+    "etcd has used up its quota and takes no more; let it forget old revisions (etcdctl compact) and "
+    "give back their space (etcdctl "
     "defrag), or raise --quota-backend-bytes, then etcdctl alarm disarm. No entry is lost"
 )
 
@@ -53,8 +57,9 @@ _logger = logging.getLogger(__name__)
 class EtcdLogStore:
     """All logs below one prefix. Safe to use from several threads, processes and machines.
 
-    `entry_bytes_max` is the size of an entry. How far each log reached is noted beside `beside`, a path of this machine. Raises `Halt` if
-    the prefix holds what is not ours or is of another format, `RetryLater` if no member answers.
+    `entry_bytes_max` is the size of an entry. How far each log reached is noted beside `beside`, a path of
+    this machine. Raises `Halt` if the prefix holds what is not ours or is of another format, `RetryLater` if
+    no member answers.
     """
 
     def __init__(self, cluster: EtcdCluster, keys: Keys, entry_bytes_max: int, beside: Path) -> None:
@@ -70,7 +75,10 @@ class EtcdLogStore:
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"log name {name!r} must match {_NAME.pattern}")
         tail, floor = self.keys.tail(name), self.keys.floor(name)
-        make = rpc.TxnRequest(compare=[absent(tail), absent(floor)], success=[put(tail, number_text(0)), put(floor, number_text(0))])
+        make = rpc.TxnRequest(
+            compare=[absent(tail), absent(floor)],
+            success=[put(tail, number_text(0)), put(floor, number_text(0))],
+        )
         found = self._write(rpc.TxnRequest(success=[get(tail), get(floor)]))
         if not any(values(found)):
             self._write(make)
@@ -86,10 +94,16 @@ class EtcdLogStore:
 
     def _prepare(self) -> None:
         start, end = self.keys.all()
-        some = rpc.RequestOp(request_range=rpc.RangeRequest(key=start, range_end=end, limit=1, keys_only=True))
+        some = rpc.RequestOp(
+            request_range=rpc.RangeRequest(key=start, range_end=end, limit=1, keys_only=True)
+        )
         mark, others = values(self._write(rpc.TxnRequest(success=[get(self.keys.format()), some])))
         if not is_begun(self.cluster.name, self.keys.prefix, mark, others):
-            self._write(rpc.TxnRequest(compare=[absent(self.keys.format())], success=[put(self.keys.format(), FORMAT)]))
+            self._write(
+                rpc.TxnRequest(
+                    compare=[absent(self.keys.format())], success=[put(self.keys.format(), FORMAT)]
+                )
+            )
 
     def _write(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
         """A transaction that is harmless when it is repeated."""
@@ -117,7 +131,9 @@ class EtcdLog:
         """As the Protocol says. `UNKNOWN` whenever it was sent and no member said what became of it."""
         limit = self._store.entry_bytes_max
         if len(data) > limit:
-            raise InvalidInput(f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({limit})")
+            raise InvalidInput(
+                f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({limit})"
+            )
         if not 0 <= index <= _INDEX_MAX:
             raise InvalidInput(f"{index} is no index of log {self.name}")
         self._check_witness()
@@ -141,9 +157,15 @@ class EtcdLog:
         return outcome
 
     def _without_space(self, index: int, data: bytes, error: NoSpace) -> Appended:
-        """A member applies the request that uses the quota up, and then answers that there is no space: so the index is looked at."""
+        """A member applies the request that uses the quota up, and then answers that there is no space: so
+        the index is looked at.
+        """
         try:
-            found = self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail), get(self._keys.entry(self.name, index))]))
+            found = self._cluster.ask(
+                rpc.TxnRequest(
+                    success=[get(self._floor), get(self._tail), get(self._keys.entry(self.name, index))]
+                )
+            )
         except RetryLater:
             return Appended.UNKNOWN
         floor, tail = self._bounds_in(found)
@@ -155,19 +177,23 @@ class EtcdLog:
         """What an append that was not applied met."""
         floor, tail = self._bounds_in(answer)
         if index < floor:
-            raise Trimmed(f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended")
+            raise Trimmed(
+                f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended"
+            )
         if index > tail:
             raise Halt(f"log {self.name} ends at {tail}; an entry at {index} would leave a hole")
         there = values(answer)[2]
         if not there or index == tail:
             raise Corrupted(
-                f"log {self.name} says that it reaches from {floor} to {tail}, but entry {index} is {'there' if there else 'not there'}; "
+                f"log {self.name} says that it reaches from {floor} to {tail}, but entry {index} is "
+                f"{'there' if there else 'not there'}; "
                 f"somebody else has written below {self._keys.prefix}"
             )
         return Appended.OK if there[0].value == data else Appended.TAKEN
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than its reader.
+        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older
+        than its reader.
 
         Read in pages: a trim meanwhile makes it `Trimmed`.
         """
@@ -191,20 +217,28 @@ class EtcdLog:
         return self._bounds()[0]
 
     def trim(self, below: int) -> None:
-        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail. Repeating it is harmless, and ends
-        what another trim began. `OutcomeUnknown` if no member answers: entries may be gone already.
+        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail.
+        Repeating it is harmless, and ends what another trim began. `OutcomeUnknown` if no member answers:
+        entries may be gone already.
         """
         floor, tail = self._bounds()
         if below > tail:
-            raise InvalidInput(f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed")
+            raise InvalidInput(
+                f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed"
+            )
         for _ in range(_FLOOR_TRIES_MAX):
             if below <= floor:
                 self._forget(floor)
                 return
-            move = rpc.TxnRequest(compare=[equal(self._floor, number_text(floor))], success=[put(self._floor, number_text(below))])
+            move = rpc.TxnRequest(
+                compare=[equal(self._floor, number_text(floor))],
+                success=[put(self._floor, number_text(below))],
+            )
             self._repeat(move)
             floor, _ = self._bounds()
-        raise RetryLater(f"log {self.name} is not trimmed: others moved its floor {_FLOOR_TRIES_MAX} times; try again")
+        raise RetryLater(
+            f"log {self.name} is not trimmed: others moved its floor {_FLOOR_TRIES_MAX} times; try again"
+        )
 
     def close(self) -> None:
         """Let go of the witness; the connections are the store's."""
@@ -226,21 +260,32 @@ class EtcdLog:
             first, end = self._keys.entry(self.name, start), self._keys.entry(self.name, start + count)
             entries = rpc.RequestOp(request_range=rpc.RangeRequest(key=first, range_end=end))
             try:
-                found = self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail), entries]))
+                found = self._cluster.ask(
+                    rpc.TxnRequest(success=[get(self._floor), get(self._tail), entries])
+                )
                 break
             except AnswerTooLarge as error:
                 if count == 1:
-                    raise Corrupted(f"entry {start} of log {self.name} does not fit into a message: {error}") from error
+                    raise Corrupted(
+                        f"entry {start} of log {self.name} does not fit into a message: {error}"
+                    ) from error
                 self._page = count = count // 2
         floor, tail = self._bounds_in(found)
         if start < floor:
             raise Trimmed(f"log {self.name} was trimmed below {floor}; it cannot be read from {start}")
         if start > tail:
-            raise Halt(f"log {self.name} ends at {tail} but its reader is at {start}; was an older copy of etcd's data put in place?")
+            raise Halt(
+                f"log {self.name} ends at {tail} but its reader is at {start}; was an older copy of "
+                "etcd's data put in place?"
+            )
         there = values(found)[2]
         for expected in range(start, min(start + count, tail)):
-            if expected - start >= len(there) or there[expected - start].key != self._keys.entry(self.name, expected):
-                raise Corrupted(f"log {self.name} has no entry {expected} although it reaches from {floor} to {tail}")
+            if expected - start >= len(there) or there[expected - start].key != self._keys.entry(
+                self.name, expected
+            ):
+                raise Corrupted(
+                    f"log {self.name} has no entry {expected} although it reaches from {floor} to {tail}"
+                )
         if there:
             self._page = min(self._page_at_most(max(len(entry.value) for entry in there)), 4 * self._page)
         return [Entry(index, entry.value) for index, entry in enumerate(there, start)], tail
@@ -250,7 +295,9 @@ class EtcdLog:
         return max(1, min(PAGE_ENTRIES_MAX, _PAGE_BYTES // max(1, entry_bytes)))
 
     def _forget(self, below: int) -> None:
-        """Delete the entries below that index, from the oldest on, so that what is left is always without a hole."""
+        """Delete the entries below that index, from the oldest on, so that what is left is always without a
+        hole.
+        """
         first, end = self._keys.entry(self.name, 0), self._keys.entry(self.name, below)
         while True:
             look = rpc.RangeRequest(key=first, range_end=end, limit=TRIM_ENTRIES, keys_only=True)
@@ -267,7 +314,9 @@ class EtcdLog:
         except NoSpace as error:
             raise RetryLater(f"log {self.name} is not trimmed: {error}; {NO_SPACE}") from error
         except RetryLater as error:
-            raise OutcomeUnknown(f"log {self.name} may be trimmed in part, trimming it again is harmless: {error}") from error
+            raise OutcomeUnknown(
+                f"log {self.name} may be trimmed in part, trimming it again is harmless: {error}"
+            ) from error
 
     def _bounds(self) -> tuple[int, int]:
         return self._bounds_in(self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail)])))
@@ -276,19 +325,25 @@ class EtcdLog:
         """Floor and tail, which are the first two answers."""
         floor, tail = values(answer)[:2]
         if not floor or not tail:
-            raise Corrupted(f"log {self.name} has vanished from {self._cluster.name} below {self._keys.prefix}")
+            raise Corrupted(
+                f"log {self.name} has vanished from {self._cluster.name} below {self._keys.prefix}"
+            )
         return int(floor[0].value), int(tail[0].value)
 
 
 def is_begun(cluster: str, prefix: str, mark: list[kv.KeyValue], others: list[kv.KeyValue]) -> bool:
-    """Whether the prefix is ours, by its `format` key (`mark`); False if nothing is below it. Raises `Halt` for anything else."""
+    """Whether the prefix is ours, by its `format` key (`mark`); False if nothing is below it. Raises `Halt`
+    for anything else.
+    """
     if not mark and others:
         raise Halt(
-            f"{cluster} holds keys below {prefix} that are not the archiver's ({others[0].key!r}); give metadata.etcd.prefix one of its own"
+            f"{cluster} holds keys below {prefix} that are not the archiver's ({others[0].key!r}); "
+            "give metadata.etcd.prefix one of its own"
         )
     if mark and mark[0].value != FORMAT:
         raise Halt(
-            f"{cluster} has format {mark[0].value.decode(errors='replace')} below {prefix}, this version reads format {FORMAT.decode()}; "
+            f"{cluster} has format {mark[0].value.decode(errors='replace')} below {prefix}, this "
+            f"version reads format {FORMAT.decode()}; "
             "use the archiver version that wrote it"
         )
     return bool(mark)

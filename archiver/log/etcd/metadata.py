@@ -18,7 +18,14 @@ class EtcdMetadata(EtcdLogStore):
     """See `archiver.log.open.MetadataStore`. Leases last `lease_ttl_s` whole seconds without a refresh."""
 
     def __init__(
-        self, access: Access, prefix: str, lease_ttl_s: int, entry_bytes_max: int, beside: Path, clock: Clock, ids: IdSource
+        self,
+        access: Access,
+        prefix: str,
+        lease_ttl_s: int,
+        entry_bytes_max: int,
+        beside: Path,
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
         keys = Keys(prefix)
         self._lease_ttl_s = lease_ttl_s
@@ -38,7 +45,9 @@ class EtcdMetadata(EtcdLogStore):
     def lease(self, name: str, owner: str) -> Lease:
         """A key with a lease of etcd's on it."""
         lives = SignOfLife(self._beside.with_name(f"{self._beside.name}.{name}.lease"))
-        lease = EtcdLease(self.cluster, self.keys.lease(name), owner, self._lease_ttl_s, self._clock, self._ids, lives)
+        lease = EtcdLease(
+            self.cluster, self.keys.lease(name), owner, self._lease_ttl_s, self._clock, self._ids, lives
+        )
         self._leases.append(lease)
         return lease
 

@@ -1,7 +1,8 @@
 """Requests to a bucket, repeated within bounds, and their errors as ours.
 
-Owns how often and after which waits a request is repeated. Promises that no request is repeated without a bound, and that a caller who must
-know whether something may have been applied is told after each try (`tries`). Knows nothing of keys and objects.
+Owns how often and after which waits a request is repeated. Promises that no request is repeated without a
+bound, and that a caller who must know whether something may have been applied is told after each try
+(`tries`). Knows nothing of keys and objects.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class S3Calls:
     """Sends requests with the client of this process. Safe to use from several threads and after a fork."""
 
     def __init__(self, options: S3Options, ids: IdSource, clock: Clock, trouble: Callable[[], None]) -> None:
-        """`trouble` is called when a request failed in a way that may mean that another server answers from now on."""
+        """`trouble` is called when a request failed in a way that may mean that another server answers from
+        now on.
+        """
         self._options = options
         self._ids = ids
         self._clock = clock
@@ -74,8 +77,8 @@ class S3Calls:
     def repeated(self, what: str, call: Callable[[Any], _T]) -> _T:
         """A request that may be sent any number of times, because it changes nothing, or the same each time.
 
-        Raises `S3Failed` for the verdicts that are answers (missing, taken, no range, no upload); `RetryLater` if all tries came to
-        nothing, `Halt` and `ConfigInvalid` if more of them cannot help.
+        Raises `S3Failed` for the verdicts that are answers (missing, taken, no range, no upload);
+        `RetryLater` if all tries came to nothing, `Halt` and `ConfigInvalid` if more of them cannot help.
         """
         last: S3Failed | None = None
         for _ in self.tries():
@@ -97,7 +100,10 @@ class S3Calls:
     @staticmethod
     def refuse(what: str, error: S3Failed) -> None:
         """Raise `Halt` or `ConfigInvalid` if more tries cannot help."""
-        kinds: dict[Verdict, type[ArchiverError]] = {Verdict.REFUSED: Halt, Verdict.MISCONFIGURED: ConfigInvalid}
+        kinds: dict[Verdict, type[ArchiverError]] = {
+            Verdict.REFUSED: Halt,
+            Verdict.MISCONFIGURED: ConfigInvalid,
+        }
         kind = kinds.get(error.verdict)
         if kind is not None:
             raise kind(f"{what}: {error.why}") from error

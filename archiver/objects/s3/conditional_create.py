@@ -1,17 +1,21 @@
 """Conditional create on S3, in one request or in parts.
 
-Owns the rules by which a create ends in exactly one of: stored, taken, not stored, unknown. Every object that we store has a token in its
-metadata that was drawn for the call, so that after a lost reply "taken" can be told from "taken by ourselves" with one look:
+Owns the rules by which a create ends in exactly one of: stored, taken, not stored, unknown. Every object that
+we store has a token in its metadata that was drawn for the call, so that after a lost reply "taken" can be
+told from "taken by ourselves" with one look:
 
-- 412 without doubt before it: somebody else's, `KeyExists`. With doubt (an earlier try of this call had no answer): ours if the token is.
-- 409 (`ConditionalRequestConflict`): another create of the key was under way; this one was not applied. An upload in parts is spoilt by it
-  and starts over, as S3 wants it.
-- No answer, a reset, 5xx: it may have been stored. Tried again, which is harmless: it is stored at most once. If all tries end so, the key
-  is looked at: our token proves success; nothing there proves nothing, since the request may be late: `OutcomeUnknown`.
+- 412 without doubt before it: somebody else's, `KeyExists`. With doubt (an earlier try of this call had no
+  answer): ours if the token is.
+- 409 (`ConditionalRequestConflict`): another create of the key was under way; this one was not applied. An
+  upload in parts is spoilt by it and starts over, as S3 wants it.
+- No answer, a reset, 5xx: it may have been stored. Tried again, which is harmless: it is stored at most once.
+  If all tries end so, the key is looked at: our token proves success; nothing there proves nothing, since the
+  request may be late: `OutcomeUnknown`.
 - Only if no try can have been applied it is `RetryLater`.
 
-The parts of an upload change nothing anybody can see, so they are repeated freely; only the completion is conditional. An upload that came
-to nothing is aborted, unless its completion is in doubt: then nothing is touched, and the vacuum takes it when it is old.
+The parts of an upload change nothing anybody can see, so they are repeated freely; only the completion is
+conditional. An upload that came to nothing is aborted, unless its completion is in doubt: then nothing is
+touched, and the vacuum takes it when it is old.
 """
 
 from __future__ import annotations
@@ -92,7 +96,13 @@ class Creator:
 
     def _put(self, upload: Upload, token: str) -> Callable[[Any], object]:
         data = upload.part(0, upload.size)
-        arguments = {**upload.place, "Body": data, "ContentMD5": _md5(data), "IfNoneMatch": "*", "Metadata": {CREATED_BY: token}}
+        arguments = {
+            **upload.place,
+            "Body": data,
+            "ContentMD5": _md5(data),
+            "IfNoneMatch": "*",
+            "Metadata": {CREATED_BY: token},
+        }
         return lambda client: client.put_object(**arguments)
 
     def _settle(self, upload: Upload, token: str, call: Callable[[Any], object]) -> None:
@@ -153,7 +163,10 @@ class Creator:
             length = min(self._part_bytes, upload.size - start)
             where = {**upload.place, "Range": f"bytes={start}-{start + length - 1}"}
             try:
-                data = self._calls.repeated(what, lambda client, where=where: client.get_object(**where)["Body"].read())  # type: ignore[misc]
+                data = self._calls.repeated(
+                    what,
+                    lambda client, where=where: client.get_object(**where)["Body"].read(),  # type: ignore[misc]
+                )
             except S3Failed as error:
                 raise OutcomeUnknown(f"{what}: {error.why}") from error
             if data != upload.part(start, length):
@@ -186,7 +199,10 @@ class Creator:
         what = f"object {upload.key} was not stored"
         try:
             # Repeated after a lost answer it leaves an upload behind that nobody knows: the vacuum's.
-            begun = self._calls.repeated(what, lambda client: client.create_multipart_upload(**upload.place, Metadata={CREATED_BY: token}))
+            begun = self._calls.repeated(
+                what,
+                lambda client: client.create_multipart_upload(**upload.place, Metadata={CREATED_BY: token}),
+            )
         except S3Failed as error:
             raise RetryLater(f"{what}: {error.why}") from error
         return str(begun["UploadId"])
@@ -198,9 +214,18 @@ class Creator:
         parts: list[dict[str, object]] = []
         for number, start in enumerate(range(0, upload.size, length), start=1):
             data = upload.part(start, length)
-            arguments = {**upload.place, "UploadId": upload_id, "PartNumber": number, "Body": data, "ContentMD5": _md5(data)}
+            arguments = {
+                **upload.place,
+                "UploadId": upload_id,
+                "PartNumber": number,
+                "Body": data,
+                "ContentMD5": _md5(data),
+            }
             try:
-                sent = self._calls.repeated(what, lambda client, arguments=arguments: client.upload_part(**arguments))  # type: ignore[misc]
+                sent = self._calls.repeated(
+                    what,
+                    lambda client, arguments=arguments: client.upload_part(**arguments),  # type: ignore[misc]
+                )
             except S3Failed as error:
                 raise _StartOver(error) from error  # somebody has aborted the upload
             parts.append({"PartNumber": number, "ETag": sent["ETag"]})
@@ -209,7 +234,12 @@ class Creator:
     def _complete(self, upload: Upload, token: str, upload_id: str, parts: list[dict[str, object]]) -> None:
         doubt: S3Failed | None = None
         last: S3Failed | None = None
-        arguments = {**upload.place, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
+        arguments = {
+            **upload.place,
+            "UploadId": upload_id,
+            "MultipartUpload": {"Parts": parts},
+            "IfNoneMatch": "*",
+        }
         for _ in self._calls.tries():
             try:
                 self._calls.once(lambda client: client.complete_multipart_upload(**arguments))

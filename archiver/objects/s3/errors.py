@@ -1,9 +1,11 @@
 """What an error of botocore means: the one place that knows S3's error codes.
 
-Owns the question that everything else depends on: can the request have been applied? It cannot if it never left (no connection, no name, no
-credentials), or if the server itself said no, which a status of 4xx does. It can if the answer was lost (time-out, reset) or if anything
-on the way said 5xx: a gateway says 502 and 504, and often 503, for requests that the server has carried out. One 5xx is a no: throttling
-by its name (`SlowDown` and the like), which servers decide before they look at the request. A 503 of another name may be a gateway's.
+Owns the question that everything else depends on: can the request have been applied? It cannot if it never
+left (no connection, no name, no credentials), or if the server itself said no, which a status of 4xx does. It
+can if the answer was lost (time-out, reset) or if anything on the way said 5xx: a gateway says 502 and 504,
+and often 503, for requests that the server has carried out. One 5xx is a no: throttling by its name
+(`SlowDown` and the like), which servers decide before they look at the request. A 503 of another name may be
+a gateway's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from urllib3.exceptions import HTTPError
 from archiver.runtime.redaction import excerpt
 
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError, ValueError)
-"""Everything that a call may raise: `ValueError` for an endpoint it cannot use, the last four also while a body is read."""
+"""Everything that a call may raise: `ValueError` for an endpoint it cannot use, the last four also while a
+body is read."""
 
 
 class Verdict(enum.Enum):
@@ -63,17 +66,46 @@ class Judged:
 
 
 _THROTTLED: Final = frozenset(
-    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "TooManyRequestsException"}
+    {
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequests",
+        "TooManyRequestsException",
+    }
 )
-_AGAIN: Final = frozenset({"RequestTimeout", "BadDigest", "IncompleteBody", "OperationAborted", "ConditionalRequestConflict"})
+_AGAIN: Final = frozenset(
+    {"RequestTimeout", "BadDigest", "IncompleteBody", "OperationAborted", "ConditionalRequestConflict"}
+)
 """The server has thrown away what came; the two last ones: another request for the same key was under way."""
 _KEYS: Final = frozenset(
-    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed", "InvalidToken", "UnrecognizedClientException"}
+    {
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "AuthorizationHeaderMalformed",
+        "InvalidToken",
+        "UnrecognizedClientException",
+    }
 )
-_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
-_NOT_SENT: Final = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, CredentialRetrievalError, MetadataRetrievalError)
+_EXPIRED: Final = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+)
+_NOT_SENT: Final = (
+    EndpointConnectionError,
+    ConnectTimeoutError,
+    ProxyConnectionError,
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+)
 _WRONG: Final = (
-    *(InvalidConfigError, InvalidEndpointConfigurationError, InvalidRegionError, NoRegionError, PartialCredentialsError),
+    *(
+        InvalidConfigError,
+        InvalidEndpointConfigurationError,
+        InvalidRegionError,
+        NoRegionError,
+        PartialCredentialsError,
+    ),
     *(ParamValidationError, ProfileNotFound),
 )
 
@@ -88,13 +120,19 @@ def judged(error: Exception) -> Judged:
     if isinstance(error, NoCredentialsError):
         return Judged(
             Verdict.MISCONFIGURED,
-            "there are no credentials: state data.access_key_id and data.secret_access_key, or give this machine variables, a profile or "
+            "there are no credentials: state data.access_key_id and data.secret_access_key, or give "
+            "this machine variables, a profile or "
             "a role",
         )
-    if isinstance(error, _WRONG) or (isinstance(error, ValueError) and not isinstance(error, OSError | HTTPError | BotoCoreError)):
+    if isinstance(error, _WRONG) or (
+        isinstance(error, ValueError) and not isinstance(error, OSError | HTTPError | BotoCoreError)
+    ):
         return Judged(Verdict.MISCONFIGURED, said)
     if isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper():
-        return Judged(Verdict.MISCONFIGURED, f"the server's certificate is not trusted; name its authorities in data.ca_file ({said})")
+        return Judged(
+            Verdict.MISCONFIGURED,
+            f"the server's certificate is not trusted; name its authorities in data.ca_file ({said})",
+        )
     return Judged(Verdict.UNKNOWN, said)
 
 
@@ -116,7 +154,10 @@ def _answered(error: ClientError) -> Judged:
     if code == "NoSuchUpload":
         return Judged(Verdict.NO_UPLOAD, said)
     if code == "NoSuchBucket":
-        return Judged(Verdict.MISCONFIGURED, f"there is no such bucket; create it, or correct data.uri or data.endpoint ({said})")
+        return Judged(
+            Verdict.MISCONFIGURED,
+            f"there is no such bucket; create it, or correct data.uri or data.endpoint ({said})",
+        )
     if status == 404:
         return Judged(Verdict.MISSING, said)
     return _no(status, code, said)
@@ -124,17 +165,32 @@ def _answered(error: ClientError) -> Judged:
 
 def _no(status: int, code: str, said: str) -> Judged:
     if code in _EXPIRED:
-        return Judged(Verdict.NOT_APPLIED, f"the credentials have expired; renew them, or leave that to the usual chain ({said})")
+        return Judged(
+            Verdict.NOT_APPLIED,
+            f"the credentials have expired; renew them, or leave that to the usual chain ({said})",
+        )
     if code == "RequestTimeTooSkewed":
-        return Judged(Verdict.NOT_APPLIED, f"this machine's clock and the server's differ; set the clock ({said})")
+        return Judged(
+            Verdict.NOT_APPLIED, f"this machine's clock and the server's differ; set the clock ({said})"
+        )
     if code in _KEYS:
-        return Judged(Verdict.MISCONFIGURED, f"the server does not know these credentials; correct them, or data.region ({said})")
-    if status in (301, 307, 400) and code in ("301", "307", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException"):
+        return Judged(
+            Verdict.MISCONFIGURED,
+            f"the server does not know these credentials; correct them, or data.region ({said})",
+        )
+    if status in (301, 307, 400) and code in (
+        "301",
+        "307",
+        "PermanentRedirect",
+        "TemporaryRedirect",
+        "IllegalLocationConstraintException",
+    ):
         return Judged(Verdict.MISCONFIGURED, f"the bucket is in another region; correct data.region ({said})")
     if status in (401, 403):
         return Judged(
             Verdict.REFUSED,
-            f"access is denied; allow these credentials what docs/operations/s3.md lists, on the bucket and all below the prefix ({said})",
+            "access is denied; allow these credentials what docs/operations/s3.md lists, on the "
+            f"bucket and all below the prefix ({said})",
         )
     return Judged(Verdict.REFUSED, f"the server refuses the request ({said})")
 

@@ -1,9 +1,10 @@
 """An object on S3 as a file for pyarrow, in few requests.
 
-Owns what is read ahead. A Parquet reader asks for the end of the file first, then for a few bytes here and there, then for one column chunk
-after the other: as a request each that would be some twenty for an intake file. So opening takes one request, for the end of the object
-(with it comes the size), and a reader that goes on where it stopped gets ever larger blocks. Promises that memory stays within
-`BLOCKS_KEPT` blocks and the end, and that one read is at most one request unless it straddles what is kept. An error of the store leaves
+Owns what is read ahead. A Parquet reader asks for the end of the file first, then for a few bytes here and
+there, then for one column chunk after the other: as a request each that would be some twenty for an intake
+file. So opening takes one request, for the end of the object (with it comes the size), and a reader that goes
+on where it stopped gets ever larger blocks. Promises that memory stays within `BLOCKS_KEPT` blocks and the
+end, and that one read is at most one request unless it straddles what is kept. An error of the store leaves
 `read` as our own (pyarrow hands it through), so that trouble on the way is never taken for a damaged file.
 """
 
@@ -19,7 +20,8 @@ END_BYTES: Final = 256 * 1024
 AHEAD_FIRST: Final = 256 * 1024
 """Read at a new place at least …"""
 AHEAD_MAX: Final = 8 * 1024 * 1024
-"""… and, doubled each time the reader goes on behind what was read, at most: eight requests for a sequential read of 30 MB."""
+"""… and, doubled each time the reader goes on behind what was read, at most: eight requests for a sequential
+read of 30 MB."""
 BLOCKS_KEPT: Final = 3
 """Places that a reader may come back to: columns of one row group are not always asked for in their order."""
 

@@ -1,12 +1,13 @@
 """The object store on S3, and on servers that speak its language.
 
-An object is created by a conditional PUT (`If-None-Match: *`), or by an upload in parts whose completion is conditional, so it is whole or
-absent and never replaced; `s3_upload.py` has the rules. Other requests change nothing, or the same each time, and are repeated within the
-bounds of the settings. Needs a server that keeps the condition, shows an object as soon as its create has returned, and lists in the order
-of the keys; `guarantees.py` asks for that at the start, and the order is watched.
+An object is created by a conditional PUT (`If-None-Match: *`), or by an upload in parts whose completion is
+conditional, so it is whole or absent and never replaced; `s3_upload.py` has the rules. Other requests change
+nothing, or the same each time, and are repeated within the bounds of the settings. Needs a server that keeps
+the condition, shows an object as soon as its create has returned, and lists in the order of the keys;
+`guarantees.py` asks for that at the start, and the order is watched.
 
-Must never write, delete, list or miss anything in a bucket that is another cluster's: see `s3_identity.py` for when that is looked at. A
-process that was forked goes on with a client of its own.
+Must never write, delete, list or miss anything in a bucket that is another cluster's: see `s3_identity.py`
+for when that is looked at. A process that was forked goes on with a client of its own.
 """
 
 from __future__ import annotations
@@ -39,16 +40,24 @@ from archiver.runtime.ids import IdSource, SystemIds
 from archiver.runtime.redaction import excerpt
 
 SPOOL: Final = "archiver-spool-"
-"""The folder for files on their way, below the system's folder for temporary files (`TMPDIR`); the user's number follows."""
+"""The folder for files on their way, below the system's folder for temporary files (`TMPDIR`); the user's
+number follows."""
 
 
 class S3ObjectStore:
     """Objects below `s3://bucket/prefix`. Safe to use from several threads and processes.
 
-    With a cluster's id, the prefix must be that cluster's. Raises `ConfigInvalid` for a URI that is none; connects at the first use.
+    With a cluster's id, the prefix must be that cluster's. Raises `ConfigInvalid` for a URI that is none;
+    connects at the first use.
     """
 
-    def __init__(self, place: StorePlace, cluster_id: str | None = None, clock: Clock | None = None, ids: IdSource | None = None) -> None:
+    def __init__(
+        self,
+        place: StorePlace,
+        cluster_id: str | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
         if (why := bad_s3_uri(place.uri)) is not None:
             raise ConfigInvalid(f"data.uri: {why}")
         self.place = place
@@ -74,7 +83,9 @@ class S3ObjectStore:
         try:
             return self._spooled().folder()
         except OSError as error:
-            raise RetryLater(f"no folder for files on their way to {self._root}: {error}; make room there, or set TMPDIR") from error
+            raise RetryLater(
+                f"no folder for files on their way to {self._root}: {error}; make room there, or set TMPDIR"
+            ) from error
 
     def create(self, key: str, data: bytes) -> None:
         """As the Protocol says."""
@@ -83,13 +94,17 @@ class S3ObjectStore:
         self._creator.create(Upload.of_bytes(key, self._bucket, path, data))
 
     def create_in_parts(self, key: str, data: bytes) -> None:
-        """As `create`, by an upload in parts however small it is: for those who ask whether its completion keeps the condition."""
+        """As `create`, by an upload in parts however small it is: for those who ask whether its completion
+        keeps the condition.
+        """
         path = self._path(key)
         self._check.check()
         self._creator.create_in_parts(Upload.of_bytes(key, self._bucket, path, data))
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is left alone."""
+        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is
+        left alone.
+        """
         spooled = self._spool is not None and self._spool.owns(path)
         try:
             full = self._path(key)
@@ -113,7 +128,9 @@ class S3ObjectStore:
         return data
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin means its begin."""
+        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin
+        means its begin.
+        """
         if length < 0:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
         path = self._path(key)
@@ -123,7 +140,9 @@ class S3ObjectStore:
         where = {"Bucket": self._bucket, "Key": path, "Range": wanted}
         try:
             # Of an end longer than what is wanted, only the begin is taken off the connection.
-            data: bytes = self._asked(f"reading {key}", key, lambda client: _first(client.get_object(**where)["Body"], length))
+            data: bytes = self._asked(
+                f"reading {key}", key, lambda client: _first(client.get_object(**where)["Body"], length)
+            )
         except S3Failed as error:
             if error.verdict is not Verdict.NO_RANGE:
                 raise Halt(f"object {key} cannot be read: {error.why}") from error
@@ -161,10 +180,14 @@ class S3ObjectStore:
         return ObjectInfo(key, int(found["ContentLength"]), _microseconds(found["LastModified"]))
 
     def time_us(self) -> int | None:
-        """The time of the server, by the `Date` of an answer to a listing of one key; None if it states none."""
+        """The time of the server, by the `Date` of an answer to a listing of one key; None if it states
+        none.
+        """
         where = {"Bucket": self._bucket, "Prefix": self._prefix, "MaxKeys": 1}
         answer = self._calls.found(
-            "asking for the time", f"there is no bucket {self._bucket}", lambda client: client.list_objects_v2(**where)
+            "asking for the time",
+            f"there is no bucket {self._bucket}",
+            lambda client: client.list_objects_v2(**where),
         )
         stated = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         try:
@@ -173,13 +196,17 @@ class S3ObjectStore:
             return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As the Protocol says, a thousand to a request. What is no valid key (a console's folder) is left out."""
+        """As the Protocol says, a thousand to a request. What is no valid key (a console's folder) is left
+        out.
+        """
         check_prefix(prefix)
         self._check.check()
         return self._listed(prefix)
 
     def delete(self, key: str) -> None:
-        """As the Protocol says; in a bucket that keeps versions, a marker hides the object. Raises `OutcomeUnknown` if it may be gone."""
+        """As the Protocol says; in a bucket that keeps versions, a marker hides the object. Raises
+        `OutcomeUnknown` if it may be gone.
+        """
         where = {"Bucket": self._bucket, "Key": self._path(key)}
         self._check.check()
         doubtful = False
@@ -197,7 +224,9 @@ class S3ObjectStore:
                 return
         assert last is not None, "there is at least one try"
         if doubtful:
-            raise OutcomeUnknown(f"object {key} may or may not be deleted: {self._calls.given_up(last)}") from last
+            raise OutcomeUnknown(
+                f"object {key} may or may not be deleted: {self._calls.given_up(last)}"
+            ) from last
         self._calls.refuse(f"object {key} was not deleted", last)
         raise RetryLater(f"object {key} was not deleted: {self._calls.given_up(last)}") from last
 
@@ -223,12 +252,15 @@ class S3ObjectStore:
         path = self._prefix + key
         if len(path.encode()) > KEY_BYTES_MAX:
             raise InvalidInput(
-                f"object key {excerpt(key, 80)!r} is too long below {self._root}: {KEY_BYTES_MAX} bytes are possible with the prefix"
+                f"object key {excerpt(key, 80)!r} is too long below {self._root}: {KEY_BYTES_MAX} "
+                "bytes are possible with the prefix"
             )
         return path
 
     def _asked(self, what: str, key: str, call: Callable[[Any], Any]) -> Any:
-        """A request that changes nothing; raises `NotFound` if the bucket is ours and has no such object, `S3Failed` as `S3Calls`."""
+        """A request that changes nothing; raises `NotFound` if the bucket is ours and has no such object,
+        `S3Failed` as `S3Calls`.
+        """
         try:
             return self._calls.repeated(f"{what} of {self._root}", call)
         except S3Failed as error:
@@ -268,12 +300,15 @@ class S3ObjectStore:
                 path = str(one["Key"])
                 if path <= last:
                     raise Halt(
-                        f"{self._root} lists {path!r} after {last!r}: directory buckets, and servers that list in another order than that "
+                        f"{self._root} lists {path!r} after {last!r}: directory buckets, and servers "
+                        "that list in another order than that "
                         "of the keys, cannot be used"
                     )
                 last = path
                 key = path.removeprefix(self._prefix)
-                if key.startswith(prefix) and is_key(key):  # a server over a file system may take a prefix for a path
+                if key.startswith(prefix) and is_key(
+                    key
+                ):  # a server over a file system may take a prefix for a path
                     yield ObjectInfo(key, int(one["Size"]), _microseconds(one["LastModified"]))
             if not page.get("IsTruncated"):
                 return
@@ -288,7 +323,9 @@ class S3ObjectStore:
             folder.mkdir(mode=0o700, exist_ok=True)
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                raise Halt(f"{folder} is somebody else's, who could change what is in it; remove it, or set TMPDIR")
+                raise Halt(
+                    f"{folder} is somebody else's, who could change what is in it; remove it, or set TMPDIR"
+                )
             self._spool = Spool(folder)
         return self._spool
 

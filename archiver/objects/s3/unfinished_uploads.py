@@ -1,7 +1,8 @@
-"""Multipart uploads that never came to their end: what they hold is paid for, and no listing of objects shows it.
+"""Multipart uploads that never came to their end: what they hold is paid for, and no listing of objects shows
+it.
 
-An upload is stale when it is older than any upload of ours can be under way; the age is the caller's. Aborting one that is not loses
-nothing: its owner starts over.
+An upload is stale when it is older than any upload of ours can be under way; the age is the caller's.
+Aborting one that is not loses nothing: its owner starts over.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def open_uploads(calls: S3Calls, bucket: str, prefix: str) -> Iterator[OpenUploa
             lambda client, where=where: client.list_multipart_uploads(**where),  # type: ignore[misc]
         )
         for one in page.get("Uploads", ()):
-            yield OpenUpload(str(one["Key"]), str(one["UploadId"]), round(one["Initiated"].timestamp() * 1_000_000))
+            yield OpenUpload(
+                str(one["Key"]), str(one["UploadId"]), round(one["Initiated"].timestamp() * 1_000_000)
+            )
         if not page.get("IsTruncated"):
             return
         marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
@@ -46,7 +49,9 @@ def abort_upload(calls: S3Calls, bucket: str, found: OpenUpload) -> None:
     """Give back what it holds; one that is gone is no error."""
     arguments = {"Bucket": bucket, "Key": found.path, "UploadId": found.upload_id}
     try:
-        calls.repeated(f"aborting an upload of {found.path}", lambda client: client.abort_multipart_upload(**arguments))
+        calls.repeated(
+            f"aborting an upload of {found.path}", lambda client: client.abort_multipart_upload(**arguments)
+        )
     except S3Failed as error:
         if error.verdict not in (Verdict.NO_UPLOAD, Verdict.MISSING):
             raise Halt(f"an upload of {found.path} cannot be aborted: {error.why}") from error

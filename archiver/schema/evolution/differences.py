@@ -1,6 +1,8 @@
-"""What differs between a field and its former self apart from its column: the bytes on the wire, and what they mean. Pure.
+"""What differs between a field and its former self apart from its column: the bytes on the wire, and what
+they mean. Pure.
 
-Owns the words for it, and the judgement whether records of one schema are read rightly by the other. Nested messages are not compared here.
+Owns the words for it, and the judgement whether records of one schema are read rightly by the other. Nested
+messages are not compared here.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def field_text(field: FieldTree) -> str:
 
 
 def wire_difference(was: FieldTree, now: FieldTree, names: bool) -> Difference | None:
-    """What differs between two fields of one number that fit one column, their names only with `names`; None if nothing does."""
+    """What differs between two fields of one number that fit one column, their names only with `names`; None
+    if nothing does.
+    """
     before: list[str] = []
     after: list[str] = []
     pairs = _pairs(was, now)

@@ -1,10 +1,11 @@
 """What a message's newest fields mean for the columns of a key or a value that were ever made.
 
-Owns the evolution rules (docs/protocols/schema-evolution.md): which field goes on in which column, which column is renamed or widened, and
-when a field gets a new one. Pure: works on a copy of the newest recorded Iceberg JSON, which has every column ever made.
-Promises: no column is taken away, moved into another struct, or given to another field number; ids come from the counter it is given, and
-nothing else has a new id. New columns stand at the end of their struct.
-Must never: look at names to find a column. Field numbers and the ids of what surrounds them do.
+Owns the evolution rules (docs/protocols/schema-evolution.md): which field goes on in which column, which
+column is renamed or widened, and when a field gets a new one. Pure: works on a copy of the newest recorded
+Iceberg JSON, which has every column ever made. Promises: no column is taken away, moved into another struct,
+or given to another field number; ids come from the counter it is given, and nothing else has a new id. New
+columns stand at the end of their struct. Must never: look at names to find a column. Field numbers and the
+ids of what surrounds them do.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ def _settled_inside(field: FieldTree) -> FieldTree:
 
 
 def widened(column: str | Json, wanted: str | Json) -> str | Json | None:
-    """The type of a column that goes on as a field of type `wanted`: as it is, or wider; None if the two do not fit.
+    """The type of a column that goes on as a field of type `wanted`: as it is, or wider; None if the two do
+    not fit.
 
     Of structs the fields are not compared, and the same object comes back. Keys of maps never change.
     """
     if isinstance(column, str) or isinstance(wanted, str):
-        return _widened_scalar(column, wanted) if isinstance(column, str) and isinstance(wanted, str) else None
+        return (
+            _widened_scalar(column, wanted) if isinstance(column, str) and isinstance(wanted, str) else None
+        )
     if column["type"] != wanted["type"] or column.get("key") != wanted.get("key"):
         return None
     if column["type"] == "struct":
@@ -115,9 +119,13 @@ class SideEvolution:
         self.changes: list[Change] = []
 
     def carry_on(self, column: Json, tree: MessageTree, wanted: MessageTree) -> None:
-        """Bring the `key` or `value` column (changed in place) to the message: `wanted` is the tree with the names it asks for."""
+        """Bring the `key` or `value` column (changed in place) to the message: `wanted` is the tree with the
+        names it asks for.
+        """
         message_columns(column["type"], self._ids)
-        self._message(tree, wanted, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}."))
+        self._message(
+            tree, wanted, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}.")
+        )
 
     def drop_all(self, column: Json) -> None:
         """The key or value has no message any more: its columns stay as they are."""
@@ -141,7 +149,9 @@ class SideEvolution:
         """The newest column of that field number whose type fits."""
         wanted = column_type(field)
         candidates = self._past.formers.get((place.owner, field.number), ())
-        return next((one for one in candidates if widened(columns[one.column]["type"], wanted) is not None), None)
+        return next(
+            (one for one in candidates if widened(columns[one.column]["type"], wanted) is not None), None
+        )
 
     def _current(self, place: _Place) -> dict[int, Former]:
         return self._past.current.get(place.owner, {})
@@ -160,14 +170,26 @@ class SideEvolution:
             columns = {one["id"]: one for one in place.struct["fields"]}
             former = columns[last.column]
             why = (
-                f"field {field.name} = {field.number} of message {place.message} was {difference.was} and is {difference.now}, which does "
+                f"field {field.name} = {field.number} of message {place.message} was {difference.was} "
+                f"and is {difference.now}, which does "
                 f"not fit column {place.columns}{former['name']}; older rows keep their values there"
             )
-            self._tell(place, field, "new_column", column, type_text(former["type"]), now, why, compatible=False)
+            self._tell(
+                place, field, "new_column", column, type_text(former["type"]), now, why, compatible=False
+            )
             return
         self._tell(place, field, "added", column, "", now, moved, compatible=not moved)
 
-    def _go_on(self, field: FieldTree, want: FieldTree, former: Former, column: Json, name: str, place: _Place, moved: str) -> None:
+    def _go_on(
+        self,
+        field: FieldTree,
+        want: FieldTree,
+        former: Former,
+        column: Json,
+        name: str,
+        place: _Place,
+        moved: str,
+    ) -> None:
         current = self._current(place).get(field.number)
         was_name, was_type = column["name"], type_text(column["type"])
         kind = widened(column["type"], column_type(field))
@@ -182,29 +204,55 @@ class SideEvolution:
             self._tell(place, field, "renamed", column, was_name, name, moved, compatible=not moved)
         if was_type != type_text(kind):
             compatible = difference is None or difference.compatible
-            self._tell(place, field, "widened", column, was_type, type_text(kind), _wire_why(difference), compatible)
+            self._tell(
+                place, field, "widened", column, was_type, type_text(kind), _wire_why(difference), compatible
+            )
             difference = None
         if difference is not None:
             why = _wire_why(difference) or moved
-            self._tell(place, field, "unchanged_column", column, difference.was, difference.now, why, difference.compatible and not moved)
+            self._tell(
+                place,
+                field,
+                "unchanged_column",
+                column,
+                difference.was,
+                difference.now,
+                why,
+                difference.compatible and not moved,
+            )
         if field.message is not None and want.message is not None:
             struct, owner = inside(column)
             numbers = f"{place.numbers}{field.number}/" + ("2/" if field.shape is Shape.MAP else "")
             names, columns = f"{place.names}{field.name}.", f"{place.columns}{column['name']}."
-            self._message(field.message, want.message, _Place(struct, owner, field.message.full_name, numbers, names, columns))
+            self._message(
+                field.message,
+                want.message,
+                _Place(struct, owner, field.message.full_name, numbers, names, columns),
+            )
 
     def _record_ids(self, field: FieldTree, column: Json, place: _Place) -> None:
         path = f"{place.numbers}{field.number}"
         self.field_ids[path] = column["id"]
         if field.shape is Shape.MAP:
-            self.field_ids[f"{path}/1"], self.field_ids[f"{path}/2"] = column["type"]["key-id"], column["type"]["value-id"]
+            self.field_ids[f"{path}/1"], self.field_ids[f"{path}/2"] = (
+                column["type"]["key-id"],
+                column["type"]["value-id"],
+            )
 
-    def _restored(self, field: FieldTree, column: Json, place: _Place, current: Former | None, difference: Difference | None) -> None:
+    def _restored(
+        self,
+        field: FieldTree,
+        column: Json,
+        place: _Place,
+        current: Former | None,
+        difference: Difference | None,
+    ) -> None:
         now = type_text(column["type"])
         if current is not None:
             was = type_text(mapped(place.struct)[current.column]["type"])
             why = (
-                f"field {field.name} = {field.number} of message {place.message} was {field_text(current.field)} and is "
+                f"field {field.name} = {field.number} of message {place.message} was "
+                f"{field_text(current.field)} and is "
                 f"{field_text(field)} again; it goes on in the column that it had with that type"
             )
             self._tell(place, field, "restored", column, was, now, why, compatible=False)
@@ -213,13 +261,24 @@ class SideEvolution:
         self._tell(place, field, "restored", column, "", now, _wire_why(difference), compatible)
 
     def _dropped(self, tree: MessageTree, place: _Place, columns: dict[int, Json]) -> None:
-        """Columns of fields that are gone; those of fields inside them went with them, and are not told one by one."""
+        """Columns of fields that are gone; those of fields inside them went with them, and are not told one
+        by one.
+        """
         columns = columns or mapped(place.struct)
         for number, former in sorted(self._current(place).items()):
             if number not in tree.by_number():
                 column = columns[former.column]
                 why = "its column stays, and new rows have null there"
-                self._tell(place, former.field, "dropped", column, type_text(column["type"]), "", why, compatible=True)
+                self._tell(
+                    place,
+                    former.field,
+                    "dropped",
+                    column,
+                    type_text(column["type"]),
+                    "",
+                    why,
+                    compatible=True,
+                )
 
     def _tell(
         self,
@@ -248,28 +307,43 @@ class SideEvolution:
         )
 
 
-def _names(wanted: Sequence[FieldTree], formers: Sequence[Former | None], columns: dict[int, Json]) -> list[str]:
-    """Each field's column name: the one it has as long as the field asks for the same, else the one it asks for, or that with a number.
+def _names(
+    wanted: Sequence[FieldTree], formers: Sequence[Former | None], columns: dict[int, Json]
+) -> list[str]:
+    """Each field's column name: the one it has as long as the field asks for the same, else the one it asks
+    for, or that with a number.
 
     Columns that are about to be renamed give up their names together, so that two fields can swap theirs.
     """
-    stays = [former is not None and former.wanted == want.name for want, former in zip(wanted, formers, strict=True)]
-    leaving = {former.column for former, same in zip(formers, stays, strict=True) if former is not None and not same}
+    stays = [
+        former is not None and former.wanted == want.name
+        for want, former in zip(wanted, formers, strict=True)
+    ]
+    leaving = {
+        former.column for former, same in zip(formers, stays, strict=True) if former is not None and not same
+    }
     taken = [column["name"] for number, column in columns.items() if number not in leaving]
-    asking = iter(column_names([want.name for want, same in zip(wanted, stays, strict=True) if not same], taken))
+    asking = iter(
+        column_names([want.name for want, same in zip(wanted, stays, strict=True) if not same], taken)
+    )
     return [
-        columns[former.column]["name"] if same and former is not None else next(asking) for former, same in zip(formers, stays, strict=True)
+        columns[former.column]["name"] if same and former is not None else next(asking)
+        for former, same in zip(formers, stays, strict=True)
     ]
 
 
 def _moved(field: FieldTree, place: _Place, before: int | None, tree: MessageTree) -> str:
-    """Why it is no good that a field of that name had the number `before`; empty if there was none, or it is the same."""
+    """Why it is no good that a field of that name had the number `before`; empty if there was none, or it is
+    the same.
+    """
     if before in (None, field.number):
         return ""
     heir = next((one.name for one in tree.fields if one.number == before), None)
     return (
-        f"field {field.name} of message {place.message} had number {before} and has number {field.number}: to Protobuf these are two "
-        f"fields, and what the former number brings is {'unknown to the new schema' if heir is None else f'field {heir} there'}"
+        f"field {field.name} of message {place.message} had number {before} and has number "
+        f"{field.number}: to Protobuf these are two "
+        "fields, and what the former number brings is "
+        f"{'unknown to the new schema' if heir is None else f'field {heir} there'}"
     )
 
 
@@ -277,5 +351,6 @@ def _wire_why(difference: Difference | None) -> str:
     if difference is None or difference.compatible:
         return ""
     return (
-        f"{difference.was} and {difference.now} are different on the wire: records made with one schema are not read rightly by the other"
+        f"{difference.was} and {difference.now} are different on the wire: records made with one schema "
+        "are not read rightly by the other"
     )

@@ -1,8 +1,9 @@
 """The columns that a topic's fields had, version by version, in terms of the newest version's ids. Pure.
 
-Owns the reading of a history of recorded schemas: which column belonged to which field number, where, and when last. A field is known by
-its number and by the id of the struct around it, because paths of numbers alone do not tell a map's key from a message's first field.
-Promises: a version whose ids a catalog did not accept, and which was recorded anew with other ids, counts with those.
+Owns the reading of a history of recorded schemas: which column belonged to which field number, where, and
+when last. A field is known by its number and by the id of the struct around it, because paths of numbers
+alone do not tell a map's key from a message's first field. Promises: a version whose ids a catalog did not
+accept, and which was recorded anew with other ids, counts with those.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.tree import FieldTree, MessageTree, Shape
 
 TREES_KEPT = 256
-"""Trees of recorded schemas that are kept, because each look at a topic asks for those of all its versions."""
+"""Trees of recorded schemas that are kept, because each look at a topic asks for those of all its
+versions."""
 
 ID_KEYS = ("id", "element-id", "key-id", "value-id")
 
@@ -37,7 +39,9 @@ class Trees:
 
 @lru_cache(maxsize=TREES_KEPT)
 def trees_of(source: Source, where: str) -> Trees:
-    """The trees of a source; `where` opens the messages of errors. Raises ConfigInvalid as `source_tree` does."""
+    """The trees of a source; `where` opens the messages of errors. Raises ConfigInvalid as `source_tree`
+    does.
+    """
     tree = source_tree(source, where)
     try:
         return Trees(tree, wanted_names(tree, source.columns))
@@ -68,13 +72,17 @@ class Past:
 
 
 def side_past(history: Sequence[TopicSchema], index: int, column: Json, where: str) -> Past:
-    """The past of the key (`index` 0) or the value (1). `column` is its column in the newest version's JSON."""
+    """The past of the key (`index` 0) or the value (1). `column` is its column in the newest version's
+    JSON.
+    """
     collection = _Collection(column)
     for schema, ids in reversed(list(zip(history, translations(history), strict=True))):
         side = schema.sides()[index]
         if side is not None:
             trees = trees_of(side.source(), where)
-            collection.message(trees.tree, trees.wanted, column["id"], _Ids(side.field_ids, ids, schema is history[-1]), "")
+            collection.message(
+                trees.tree, trees.wanted, column["id"], _Ids(side.field_ids, ids, schema is history[-1]), ""
+            )
     return collection.past
 
 
@@ -132,7 +140,9 @@ def mapped(struct: Json) -> dict[int, Json]:
 
 
 def inside(column: Json) -> tuple[Json, int]:
-    """The struct in a column, which may be the element of a list or the value of a map, and the id of what it is the type of."""
+    """The struct in a column, which may be the element of a list or the value of a map, and the id of what it
+    is the type of.
+    """
     kind = column["type"]
     if kind["type"] == "list":
         return kind["element"], kind["element-id"]
@@ -174,7 +184,9 @@ def ids_of(kind: Any) -> Iterator[int]:
 
 
 def _renumbering(schema: TopicSchema, following: TopicSchema) -> Mapping[int, int] | None:
-    """Old id → new id if the next version is the same but for ids: the catalog did not accept some; None if it is another."""
+    """Old id → new id if the next version is the same but for ids: the catalog did not accept some; None if
+    it is another.
+    """
     if [None if side is None else side.source() for side in schema.sides()] != [
         None if side is None else side.source() for side in following.sides()
     ]:

@@ -1,7 +1,7 @@
 """A topic's schema as the control log records it.
 
-Owns: `TopicSchema` and `SourceSchema`, and their form in SCHEMA entries. Promises: what is read back from an entry is what was written.
-Must never: decide anything. `state` is what others import.
+Owns: `TopicSchema` and `SourceSchema`, and their form in SCHEMA entries. Promises: what is read back from an
+entry is what was written. Must never: decide anything. `state` is what others import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class SourceSchema:
     descriptor_set: bytes
     """A serialized FileDescriptorSet with every file the message needs."""
     field_ids: Mapping[str, int]
-    """Path of field numbers to Iceberg field id, as `layout.field_ids` spells it; of the fields that the message has in this version."""
+    """Path of field numbers to Iceberg field id, as `layout.field_ids` spells it; of the fields that the
+    message has in this version."""
     recursion_depth: int = RECURSION_DEPTH
     """As in `Source`."""
     columns: tuple[tuple[str, str], ...] = ()
@@ -42,7 +43,14 @@ class SourceSchema:
     @staticmethod
     def of(source: Source, field_ids: Mapping[str, int]) -> SourceSchema:
         """What is recorded of a source."""
-        return SourceSchema(source.message, source.descriptor_set, field_ids, source.recursion_depth, source.columns, source.envelope)
+        return SourceSchema(
+            source.message,
+            source.descriptor_set,
+            field_ids,
+            source.recursion_depth,
+            source.columns,
+            source.envelope,
+        )
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,8 @@ class TopicSchema:
     version: int
     """1, 2, … per topic."""
     iceberg_json: str
-    """Iceberg's JSON form with the field ids in force. It has every column the topic ever had: those that no field of this version has are
-    dropped ones."""
+    """Iceberg's JSON form with the field ids in force. It has every column the topic ever had: those that no
+    field of this version has are dropped ones."""
     key: SourceSchema | None
     """None: the key has no schema."""
     value: SourceSchema | None
@@ -65,7 +73,9 @@ class TopicSchema:
 
     def to_entry(self, topic_id: bytes) -> control_log_pb2.SchemaChanged:
         """The entry's body for the control log. `topic_id`: 16 bytes."""
-        entry = control_log_pb2.SchemaChanged(topic_id=topic_id, version=self.version, iceberg_schema=self.iceberg_json)
+        entry = control_log_pb2.SchemaChanged(
+            topic_id=topic_id, version=self.version, iceberg_schema=self.iceberg_json
+        )
         for theirs, ours in ((entry.key, self.key), (entry.value, self.value)):
             if ours is not None:
                 _write(theirs, ours)
@@ -89,7 +99,9 @@ def parse_schema_json(text: str) -> Json:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise Corrupted(f"an iceberg schema cannot be read: {error}; text begins {excerpt(text, 60)!r}") from error
+        raise Corrupted(
+            f"an iceberg schema cannot be read: {error}; text begins {excerpt(text, 60)!r}"
+        ) from error
     if not isinstance(schema, dict) or schema.get("type") != "struct":
         raise Corrupted(f"an iceberg schema is not a struct; text begins {excerpt(text, 60)!r}")
     return schema
@@ -110,4 +122,11 @@ def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> N
 def _read(entry: control_log_pb2.SchemaChanged.Source) -> SourceSchema:
     envelope = Envelope(tuple((one.id, tuple(one.indexes)) for one in entry.ids)) if entry.enveloped else None
     depth = entry.recursion_depth if entry.HasField("recursion_depth") else RECURSION_DEPTH
-    return SourceSchema(entry.message, entry.descriptor_set, dict(entry.field_ids), depth, tuple(sorted(entry.columns.items())), envelope)
+    return SourceSchema(
+        entry.message,
+        entry.descriptor_set,
+        dict(entry.field_ids),
+        depth,
+        tuple(sorted(entry.columns.items())),
+        envelope,
+    )

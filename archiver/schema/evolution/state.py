@@ -1,9 +1,10 @@
 """The schema state of a topic: a pure state machine over the SCHEMA entries of the control log.
 
-Owns: the decision what a topic's newest Protobuf schema means for its columns, and what archives of a version are written with.
-Promises: a field id once given is never given again; the same input gives the same state, bit for bit; a descriptor set that reads
-differently but maps to the same columns and bytes changes nothing. A recorded version is never altered, only followed by another.
-Must never: take a column away, or halt a topic because its schema changed.
+Owns: the decision what a topic's newest Protobuf schema means for its columns, and what archives of a version
+are written with. Promises: a field id once given is never given again; the same input gives the same state,
+bit for bit; a descriptor set that reads differently but maps to the same columns and bytes changes nothing. A
+recorded version is never altered, only followed by another. Must never: take a column away, or halt a topic
+because its schema changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Literal
 
 import pyarrow as pa
 
-from archiver.schema.columns import BoundedColumn, Json, arrow_schema_of, bounded_columns_of, field_ids, iceberg_schema, schema_text
+from archiver.schema.columns import (
+    BoundedColumn,
+    Json,
+    arrow_schema_of,
+    bounded_columns_of,
+    field_ids,
+    iceberg_schema,
+    schema_text,
+)
 from archiver.schema.evolution.changes import Change
 from archiver.schema.evolution.evolve import SideEvolution, SideName, settled_names, type_text
 from archiver.schema.evolution.field_history import Trees, highest_id, inside, mapped, side_past, trees_of
@@ -23,7 +32,15 @@ from archiver.schema.evolution.recorded import SourceSchema, TopicSchema
 from archiver.schema.protobuf.descriptors import Source
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldTree, MessageTree, Shape
 
-__all__ = ["Decision", "SourceSchema", "TopicSchema", "arrow_schema", "bounded_columns", "column_tree", "decide"]
+__all__ = [
+    "Decision",
+    "SourceSchema",
+    "TopicSchema",
+    "arrow_schema",
+    "bounded_columns",
+    "column_tree",
+    "decide",
+]
 
 _SIDES: tuple[SideName, SideName] = ("key", "value")
 
@@ -33,10 +50,11 @@ class Decision:
     """What a topic's columns are from here on."""
 
     schema: TopicSchema
-    """The newest recorded one itself if nothing that matters changed, else one that follows it and is not recorded yet."""
+    """The newest recorded one itself if nothing that matters changed, else one that follows it and is not
+    recorded yet."""
     changes: tuple[Change, ...]
-    """What is different, keys first, in the order of the field numbers; of a first version, its columns. Nested fields of a new column are
-    not told one by one."""
+    """What is different, keys first, in the order of the field numbers; of a first version, its columns.
+    Nested fields of a new column are not told one by one."""
 
     @property
     def compatible(self) -> bool:
@@ -45,7 +63,9 @@ class Decision:
 
 
 def arrow_schema(schema: TopicSchema) -> pa.Schema:
-    """What archives of that version are written with: the columns that its messages have, in the order of their trees."""
+    """What archives of that version are written with: the columns that its messages have, in the order of
+    their trees.
+    """
     return arrow_schema_of(_active(schema))
 
 
@@ -57,21 +77,29 @@ def bounded_columns(schema: TopicSchema) -> tuple[BoundedColumn, ...]:
 def column_tree(side: SourceSchema, struct: Json) -> MessageTree:
     """The message's tree with the names of its columns in place of Protobuf's, found by field id.
 
-    `struct`: the type of the version's `key` or `value` column. Raises ConfigInvalid if the recorded descriptors do not map.
+    `struct`: the type of the version's `key` or `value` column. Raises ConfigInvalid if the recorded
+    descriptors do not map.
     """
     return _column_message(trees_of(side.source(), "recorded schema").tree, side, struct, "")
 
 
-def decide(topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None, ids_above: int = 0) -> Decision:
+def decide(
+    topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None, ids_above: int = 0
+) -> Decision:
     """What the topic's columns are from here on; a first version if `history` is empty.
 
-    `history` has every recorded version, the oldest first. New field ids are above every id in it and above `ids_above`, the table's last
-    column id (the first version's are from 1 on, because catalogs assign those). The rules stand in docs/protocols/schema-evolution.md.
-    Raises ConfigInvalid for a message that this version does not map.
+    `history` has every recorded version, the oldest first. New field ids are above every id in it and above
+    `ids_above`, the table's last column id (the first version's are from 1 on, because catalogs assign
+    those). The rules stand in docs/protocols/schema-evolution.md. Raises ConfigInvalid for a message that
+    this version does not map.
     """
     where = [f"topic {topic}, {side}" for side in _SIDES]
-    sources = [_without_gone_names(source, history, index, where[index]) for index, source in enumerate((key, value))]
-    trees = [None if source is None else trees_of(source, at) for source, at in zip(sources, where, strict=True)]
+    sources = [
+        _without_gone_names(source, history, index, where[index]) for index, source in enumerate((key, value))
+    ]
+    trees = [
+        None if source is None else trees_of(source, at) for source, at in zip(sources, where, strict=True)
+    ]
     if not history:
         return _first(sources, trees)
     newest = history[-1]
@@ -112,16 +140,35 @@ def _first(sources: Sequence[Source | None], trees: Sequence[Trees | None]) -> D
 
 def _added(side: Literal["key", "value"], field: FieldTree, column: Json) -> Change:
     now = type_text(column["type"])
-    return Change(side, str(field.number), field.name, "added", f"{side}.{column['name']}", column["id"], "", now, "", compatible=True)
+    return Change(
+        side,
+        str(field.number),
+        field.name,
+        "added",
+        f"{side}.{column['name']}",
+        column["id"],
+        "",
+        now,
+        "",
+        compatible=True,
+    )
 
 
-def _without_gone_names(source: Source | None, history: Sequence[TopicSchema], index: int, where: str) -> Source | None:
-    """The source without configured names of fields that an earlier version had and this message has no more: no reason to halt."""
+def _without_gone_names(
+    source: Source | None, history: Sequence[TopicSchema], index: int, where: str
+) -> Source | None:
+    """The source without configured names of fields that an earlier version had and this message has no more:
+    no reason to halt.
+    """
     if source is None or not source.columns:
         return source
-    recorded = {one for schema in history if (side := schema.sides()[index]) is not None for one in side.columns}
+    recorded = {
+        one for schema in history if (side := schema.sides()[index]) is not None for one in side.columns
+    }
     paths = set(_dotted(trees_of(replace(source, columns=()), where).tree, ""))
-    return replace(source, columns=tuple(one for one in source.columns if one[0] in paths or one not in recorded))
+    return replace(
+        source, columns=tuple(one for one in source.columns if one[0] in paths or one not in recorded)
+    )
 
 
 def _dotted(tree: MessageTree, above: str) -> list[str]:
@@ -160,12 +207,18 @@ def _side_changes(side: SideName, known: SourceSchema | None, source: Source | N
         return []
     if known is None or source is None:
         was, now = "" if known is None else known.message, "" if source is None else source.message
-        why = "the bytes alone are kept, in __raw__" if source is None else "__raw__ is kept only where the columns do not give the bytes"
+        why = (
+            "the bytes alone are kept, in __raw__"
+            if source is None
+            else "__raw__ is kept only where the columns do not give the bytes"
+        )
         return [Change(side, "", "", "message", side, None, was, now, why, compatible=True)]
     changes: list[Change] = []
     if known.message != source.message:
         why = "its fields go on by their numbers"
-        changes.append(Change(side, "", "", "message", side, None, known.message, source.message, why, compatible=True))
+        changes.append(
+            Change(side, "", "", "message", side, None, known.message, source.message, why, compatible=True)
+        )
     if known.envelope != source.envelope:
         was, now = (_envelope_text(one) for one in (known, source))
         changes.append(Change(side, "", "", "envelope", side, None, was, now, "", compatible=True))
@@ -173,7 +226,11 @@ def _side_changes(side: SideName, known: SourceSchema | None, source: Source | N
 
 
 def _envelope_text(side: SourceSchema | Source) -> str:
-    return "no envelope" if side.envelope is None else f"ids {', '.join(str(number) for number, _ in side.envelope.ids)}"
+    return (
+        "no envelope"
+        if side.envelope is None
+        else f"ids {', '.join(str(number) for number, _ in side.envelope.ids)}"
+    )
 
 
 def _active(schema: TopicSchema) -> Json:
@@ -191,7 +248,9 @@ def _active(schema: TopicSchema) -> Json:
 
 
 def _cut(struct: Json, tree: MessageTree, side: SourceSchema, above: str) -> None:
-    """Leave in a struct, in place, the columns of the message's fields in the order of the tree, then the unknown ones'."""
+    """Leave in a struct, in place, the columns of the message's fields in the order of the tree, then the
+    unknown ones'.
+    """
     columns = mapped(struct)
     unrecognized = next(one for one in struct["fields"] if one["name"] == UNRECOGNIZED)
     kept = []
@@ -212,6 +271,8 @@ def _column_message(tree: MessageTree, side: SourceSchema, struct: Json, above: 
         column = columns[side.field_ids[path]]
         message = one.message
         if message is not None:
-            message = _column_message(message, side, inside(column)[0], f"{path}/2/" if one.shape is Shape.MAP else f"{path}/")
+            message = _column_message(
+                message, side, inside(column)[0], f"{path}/2/" if one.shape is Shape.MAP else f"{path}/"
+            )
         fields.append(replace(one, name=column["name"], message=message))
     return replace(tree, fields=tuple(fields))

@@ -1,8 +1,9 @@
-"""A topic's recorded columns against those that its table has: what the table lacks, and which ids a catalog gave that are not ours.
+"""A topic's recorded columns against those that its table has: what the table lacks, and which ids a catalog
+gave that are not ours.
 
-Pure. Owns the rule that a column which archives were written with is known by its id alone, while one that nobody wrote yet may still get
-another id. Promises: what the table has besides ours stays, and nothing of it is renamed, retyped or moved.
-Must never: find a column by its name once archives were written with its id.
+Pure. Owns the rule that a column which archives were written with is known by its id alone, while one that
+nobody wrote yet may still get another id. Promises: what the table has besides ours stays, and nothing of it
+is renamed, retyped or moved. Must never: find a column by its name once archives were written with its id.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ class Fit:
     """How a table stands to a topic's schema."""
 
     schema: TopicSchema
-    """The schema itself, or the same with other ids for columns that nobody has written yet; then it must be recorded as a version of its
-    own before the table is touched or an archive is written with it."""
+    """The schema itself, or the same with other ids for columns that nobody has written yet; then it must be
+    recorded as a version of its own before the table is touched or an archive is written with it."""
     lacking: str | None
     """The table's schema, in Iceberg's JSON form, as it must become; None if it has everything."""
 
 
-def fit_table(schema: TopicSchema, history: Sequence[TopicSchema], table_json: str, last_column_id: int, written: int) -> Fit:
+def fit_table(
+    schema: TopicSchema, history: Sequence[TopicSchema], table_json: str, last_column_id: int, written: int
+) -> Fit:
     """Compare `schema` with the table's current schema.
 
-    `history`: the recorded versions, `schema` itself last once it is recorded. `last_column_id`: the highest id the table ever gave.
-    `written`: the newest version with which an archive was written, 0 if none was. Raises Halt if a column that archives were written with
-    is gone, if one of ours has another type, or if a name that a column needs is taken by one that is not ours.
+    `history`: the recorded versions, `schema` itself last once it is recorded. `last_column_id`: the highest
+    id the table ever gave. `written`: the newest version with which an archive was written, 0 if none was.
+    Raises Halt if a column that archives were written with is gone, if one of ours has another type, or if a
+    name that a column needs is taken by one that is not ours.
     """
     ours, table = schema.schema(), parse_schema_json(table_json)
     before = copy.deepcopy(ours), copy.deepcopy(table)
@@ -53,10 +57,16 @@ def fit_table(schema: TopicSchema, history: Sequence[TopicSchema], table_json: s
 
 
 class _Fitting:
-    """One walk through our schema and the table's, both changed in place: ours to the ids, the table's to what it lacks."""
+    """One walk through our schema and the table's, both changed in place: ours to the ids, the table's to
+    what it lacks.
+    """
 
     def __init__(
-        self, used: Collection[int], former_names: Mapping[int, Collection[str]], last_column_id: int, fresh: Iterator[int]
+        self,
+        used: Collection[int],
+        former_names: Mapping[int, Collection[str]],
+        last_column_id: int,
+        fresh: Iterator[int],
     ) -> None:
         self._used = used
         self._former_names = former_names
@@ -92,14 +102,21 @@ class _Fitting:
         if ours["id"] in self._used:
             if same is None:
                 where = f"{path}.{ours['name']}".lstrip(".")
-                raise Halt(f"the table has no column {where} (field id {ours['id']}) any more; restore it, or archive to another table")
+                raise Halt(
+                    f"the table has no column {where} (field id {ours['id']}) any more; restore it, or "
+                    "archive to another table"
+                )
             return same
-        if same is not None and (same["name"] == ours["name"] or same["name"] in self._former_names.get(ours["id"], ())):
+        if same is not None and (
+            same["name"] == ours["name"] or same["name"] in self._former_names.get(ours["id"], ())
+        ):
             return same
         return None
 
     def _addable(self, ours: Json, where: str) -> Json:
-        """The column as it is added to the table; with other ids if some of its own may have been given to another column."""
+        """The column as it is added to the table; with other ids if some of its own may have been given to
+        another column.
+        """
         if ours["required"]:
             raise Halt(f"the table has no column {where}; restore it, or archive to another table")
         if any(number <= self._last_column_id for number in ids_of(ours)):
@@ -115,7 +132,8 @@ class _Fitting:
             if isinstance(ours, str) and isinstance(table, str) and is_wider(table, ours):
                 return ours
             raise Halt(
-                f"column {where} of the table has type {type_text(table)}, the topic's schema says {type_text(ours)}; "
+                f"column {where} of the table has type {type_text(table)}, the topic's schema says "
+                f"{type_text(ours)}; "
                 "restore it, or archive to another table"
             )
         if ours["type"] == "struct":
@@ -124,7 +142,10 @@ class _Fitting:
         for part in ("element",) if ours["type"] == "list" else ("key", "value"):
             number = f"{part}-id"
             if ours[number] != table[number] and ours[number] in self._used:
-                raise Halt(f"column {where} of the table has another {part} (field id {table[number]}, not {ours[number]}); restore it")
+                raise Halt(
+                    f"column {where} of the table has another {part} (field id {table[number]}, not "
+                    f"{ours[number]}); restore it"
+                )
             ours[number] = table[number]
             table[part] = self._type(ours[part], table[part], f"{where}.{part}")
         return table
@@ -133,12 +154,17 @@ class _Fitting:
 def _refuse_doubles(changed: Sequence[Json], fields: Sequence[Json], path: str) -> None:
     """A name that we give must be free at its level, whatever the case."""
     for one in changed:
-        other = next((field for field in fields if field is not one and field["name"].lower() == one["name"].lower()), None)
+        other = next(
+            (field for field in fields if field is not one and field["name"].lower() == one["name"].lower()),
+            None,
+        )
         if other is not None:
             where = f"{path}.{other['name']}".lstrip(".")
             raise Halt(
-                f"column {where} of the table (field id {other['id']}) has a name that the topic's schema has for another column: "
-                "rename it in the table, or give the field another column name (columns: in the configuration)"
+                f"column {where} of the table (field id {other['id']}) has a name that the topic's "
+                "schema has for another column: "
+                "rename it in the table, or give the field another column name (columns: in the "
+                "configuration)"
             )
 
 
@@ -174,4 +200,8 @@ def _renumber(kind: Any, fresh: Iterator[int]) -> None:
 
 
 def _renumbered(side: SourceSchema | None, ids: Mapping[int, int]) -> SourceSchema | None:
-    return None if side is None else replace(side, field_ids={path: ids[number] for path, number in side.field_ids.items()})
+    return (
+        None
+        if side is None
+        else replace(side, field_ids={path: ids[number] for path, number in side.field_ids.items()})
+    )

@@ -1,8 +1,8 @@
 """The names of columns: what a field's column is called, and what happens when that name is taken.
 
-Owns: the one rule for clashes (`column_names`) and the renaming by configuration (`wanted_names`).
-Promises: pure; the same input gives the same names. No clash stops a topic: the name gets a suffix.
-Must never: give a name twice at one level, compared without case (engines fold it), nor one of the archiver's own columns.
+Owns: the one rule for clashes (`column_names`) and the renaming by configuration (`wanted_names`). Promises:
+pure; the same input gives the same names. No clash stops a topic: the name gets a suffix. Must never: give a
+name twice at one level, compared without case (engines fold it), nor one of the archiver's own columns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _NAMES_SHOWN = 5
 
 
 def column_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """A name for each wanted one, in order: itself, or where it is taken `NAME_v2`, `NAME_v3`, …; first come keeps it.
+    """A name for each wanted one, in order: itself, or where it is taken `NAME_v2`, `NAME_v3`, …; first come
+    keeps it.
 
-    `taken`: the names of the other columns at this level, dropped ones too. Our own columns' names are always taken. Case does not count.
+    `taken`: the names of the other columns at this level, dropped ones too. Our own columns' names are always
+    taken. Case does not count.
     """
     used = {name.lower() for name in (*RESERVED_NAMES, *taken)}
     names: list[str] = []
@@ -39,11 +41,13 @@ def column_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
 
 
 def wanted_names(tree: MessageTree, columns: Mapping[str, str] | Sequence[tuple[str, str]]) -> MessageTree:
-    """The tree with the names of `columns` in place of the Protobuf names; the others stay. Names may still clash.
+    """The tree with the names of `columns` in place of the Protobuf names; the others stay. Names may still
+    clash.
 
-    `columns`: dotted path of Protobuf field names (`address.city`; through lists and maps as through messages; an extension by its full
-    name with underscores) to the column's name. Raises ConfigInvalid, naming the path, for a path that is not there (near ones are
-    listed), and for a name that is no plain identifier or belongs to a column of the archiver's own.
+    `columns`: dotted path of Protobuf field names (`address.city`; through lists and maps as through
+    messages; an extension by its full name with underscores) to the column's name. Raises ConfigInvalid,
+    naming the path, for a path that is not there (near ones are listed), and for a name that is no plain
+    identifier or belongs to a column of the archiver's own.
     """
     renames = dict(columns)
     if not renames:
@@ -55,9 +59,12 @@ def wanted_names(tree: MessageTree, columns: Mapping[str, str] | Sequence[tuple[
     missing = sorted(set(renames) - seen)
     if missing:
         paths = list(_paths(tree, ""))
-        near = difflib.get_close_matches(missing[0], paths, n=_NAMES_SHOWN, cutoff=0.5) or paths[:_NAMES_SHOWN]
+        near = (
+            difflib.get_close_matches(missing[0], paths, n=_NAMES_SHOWN, cutoff=0.5) or paths[:_NAMES_SHOWN]
+        )
         raise ConfigInvalid(
-            f"message {tree.full_name} has no field {missing[0]!r} to rename; did you mean {', '.join(near) or 'another message'}?"
+            f"message {tree.full_name} has no field {missing[0]!r} to rename; did you mean "
+            f"{', '.join(near) or 'another message'}?"
         )
     return result
 

@@ -1,8 +1,9 @@
-"""The complete engine, on the `protobuf` package: record by record, slow, and the judge of what the fast one cannot tell.
+"""The complete engine, on the `protobuf` package: record by record, slow, and the judge of what the fast one
+cannot tell.
 
-Owns: the meaning of every odd record: what is undecodable, what the columns hold when the wire says something twice, and which bytes stand
-in `__unrecognized__`.
-Promises: follows Protobuf's own rules (last one wins, messages are merged, unknown fields are kept) by Protobuf's own parser.
+Owns: the meaning of every odd record: what is undecodable, what the columns hold when the wire says something
+twice, and which bytes stand in `__unrecognized__`. Promises: follows Protobuf's own rules (last one wins,
+messages are merged, unknown fields are kept) by Protobuf's own parser.
 """
 
 from __future__ import annotations
@@ -37,10 +38,17 @@ _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _INT32_RANGE = range(-(2**31), 2**31)
 _ENUMS_KEPT = 1024
 _PART_ROWS, _PART_BYTES = 256, 64 * 1024
-"""Rows that are Python objects at a time when they are decoded: so many, or with so many bytes, whichever is fewer."""
+"""Rows that are Python objects at a time when they are decoded: so many, or with so many bytes, whichever is
+fewer."""
 _ENCODED_ROWS = 256
 
-_DEFAULTS: Mapping[Kind, object] = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False, Kind.FLOAT: 0.0, Kind.DOUBLE: 0.0}
+_DEFAULTS: Mapping[Kind, object] = {
+    Kind.STRING: "",
+    Kind.BYTES: b"",
+    Kind.BOOL: False,
+    Kind.FLOAT: 0.0,
+    Kind.DOUBLE: 0.0,
+}
 
 
 class _Unmappable(Exception):
@@ -55,7 +63,9 @@ class ProtobufEngine:
         self._message_type = message_type
         self._places = _places(self._tree)
         self._class: Any = GetMessageClass(judge_descriptor(tree, recursive=False))
-        self._verdict: Any = GetMessageClass(judge_descriptor(tree, recursive=True)) if _has_encoded(tree) else None
+        self._verdict: Any = (
+            GetMessageClass(judge_descriptor(tree, recursive=True)) if _has_encoded(tree) else None
+        )
 
     @property
     def message_type(self) -> pa.StructType:
@@ -63,7 +73,9 @@ class ProtobufEngine:
         return self._message_type
 
     def refusal(self, payload: bytes) -> str | None:
-        """Why the parser refuses the payload, None if it does not; encoded messages are parsed too. Quick: nothing is mapped."""
+        """Why the parser refuses the payload, None if it does not; encoded messages are parsed too. Quick:
+        nothing is mapped.
+        """
         try:
             (self._verdict or self._class).FromString(payload)
         except DecodeError as error:
@@ -71,7 +83,9 @@ class ProtobufEngine:
         return None
 
     def knows_all(self, payload: bytes) -> bool:
-        """Whether the parser takes the payload and finds no field in it that the schema does not know. Quick: nothing is mapped."""
+        """Whether the parser takes the payload and finds no field in it that the schema does not know. Quick:
+        nothing is mapped.
+        """
         try:
             message = self._class.FromString(payload)
         except DecodeError:
@@ -83,12 +97,16 @@ class ProtobufEngine:
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """See `Engine`."""
         errors: dict[int, str] = {}
-        parts: list[Any] = [self._part(payloads.slice(start, count), start, errors) for start, count in _parts(payloads)]
+        parts: list[Any] = [
+            self._part(payloads.slice(start, count), start, errors) for start, count in _parts(payloads)
+        ]
         columns: Any = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         return Decoded(columns, errors)
 
     def _part(self, payloads: Any, first: int, errors: dict[int, str]) -> Any:
-        """The columns of a few rows; they are Python objects for a short time, about 100 bytes for each value."""
+        """The columns of a few rows; they are Python objects for a short time, about 100 bytes for each
+        value.
+        """
         rows: list[dict[str, Any] | None] = []
         for row, payload in enumerate(payloads.to_pylist(), first):
             try:
@@ -99,7 +117,9 @@ class ProtobufEngine:
         return arrow.array(rows, type=self._message_type)
 
     def error_of(self, payload: bytes) -> str | None:
-        """Why `decode` refuses the payload, None if it does not. No column is made, and only fields that a column may not hold are read."""
+        """Why `decode` refuses the payload, None if it does not. No column is made, and only fields that a
+        column may not hold are read.
+        """
         try:
             _check_places(self._places, self._parsed(payload))
         except (DecodeError, UnicodeDecodeError, _Unmappable) as error:
@@ -123,7 +143,9 @@ class ProtobufEngine:
             try:
                 _fill(self._tree, row, message)
             except (DecodeError, ValueError) as error:
-                raise pa.ArrowInvalid(f"a row cannot be encoded as {self._tree.full_name}: {error}") from error
+                raise pa.ArrowInvalid(
+                    f"a row cannot be encoded as {self._tree.full_name}: {error}"
+                ) from error
             payloads.append(message.SerializeToString())
         result: pa.BinaryArray = arrow.array(payloads, type=pa.binary())
         return result
@@ -134,7 +156,10 @@ def _parts(payloads: pa.BinaryArray) -> list[tuple[int, int]]:
     sums = np.concatenate(([0], np.cumsum(lengths_of(payloads))))
     found, start = [], 0
     while start < len(payloads):
-        end = min(start + _PART_ROWS, max(start + 1, int(np.searchsorted(sums, sums[start] + _PART_BYTES, side="right")) - 1))
+        end = min(
+            start + _PART_ROWS,
+            max(start + 1, int(np.searchsorted(sums, sums[start] + _PART_BYTES, side="right")) - 1),
+        )
         found.append((start, end - start))
         start = end
     return found or [(0, 0)]
@@ -147,7 +172,8 @@ def _rows(columns: pa.StructArray) -> Iterator[Any]:
 
 
 _Place = tuple[FieldTree, str, tuple[Any, ...]]
-"""A field whose value a column may not hold, or a message with such fields: also its name on the wire, and the places inside."""
+"""A field whose value a column may not hold, or a message with such fields: also its name on the wire, and
+the places inside."""
 
 
 def _places(tree: MessageTree) -> tuple[_Place, ...]:
@@ -195,13 +221,20 @@ def _column_tree(tree: MessageTree, struct: Any) -> MessageTree:
         kind = column.type
         if one.shape is not Shape.SINGLE:
             kind = kind.value_type if one.shape is Shape.REPEATED else kind.item_type
-        fields.append(replace(one, name=column.name, message=None if one.message is None else _column_tree(one.message, kind)))
+        fields.append(
+            replace(
+                one,
+                name=column.name,
+                message=None if one.message is None else _column_tree(one.message, kind),
+            )
+        )
     return replace(tree, fields=tuple(fields))
 
 
 def _has_encoded(tree: MessageTree) -> bool:
     return bool(tree.left_out) or any(
-        one.kind is Kind.ENCODED or (one.message is not None and _has_encoded(one.message)) for one in tree.fields
+        one.kind is Kind.ENCODED or (one.message is not None and _has_encoded(one.message))
+        for one in tree.fields
     )
 
 
@@ -223,7 +256,9 @@ def _columns(tree: MessageTree, message: Any) -> dict[str, Any]:
 
 
 def _unrecognized(tree: MessageTree, message: Any) -> bytes | None:
-    """The unknown fields of this level as they were on the wire: what is left when the known ones are cleared."""
+    """The unknown fields of this level as they were on the wire: what is left when the known ones are
+    cleared.
+    """
     if len(UnknownFieldSet(message)) == 0:
         return None
     for one in tree.fields:
@@ -288,7 +323,12 @@ def _fill(tree: MessageTree, row: Mapping[str, Any], message: Any) -> None:
 
 def _is_message(tree: FieldTree) -> bool:
     """Whether a value of the field is a message on the wire."""
-    return tree.message is not None or tree.wrapped or tree.json is not None or tree.kind in (Kind.TIMESTAMP, Kind.ENCODED)
+    return (
+        tree.message is not None
+        or tree.wrapped
+        or tree.json is not None
+        or tree.kind in (Kind.TIMESTAMP, Kind.ENCODED)
+    )
 
 
 def _set(tree: FieldTree, value: Any, message: Any, name: str) -> None:
@@ -317,7 +357,9 @@ def _set_message(tree: FieldTree, value: Any, message: Any) -> None:
 
 
 def _scalar(tree: FieldTree, value: Any) -> Any:
-    """A column's value as the wire form wants it. Raises pyarrow.ArrowInvalid for text that is no value of the enum."""
+    """A column's value as the wire form wants it. Raises pyarrow.ArrowInvalid for text that is no value of
+    the enum.
+    """
     if tree.enum is not None:
         numbers = _numbers(tree.enum)
         if value in numbers:

@@ -1,17 +1,23 @@
-"""The wire form for the complete engine: like `wire`, but what Protobuf's own parser must understand is there with its structure.
+"""The wire form for the complete engine: like `wire`, but what Protobuf's own parser must understand is there
+with its structure.
 
-Owns: the translation of a tree to a file of edition 2023: oneofs are oneofs (the last one wins), groups are groups, Struct, Value and
-ListValue have their fields, and a message that occurs twice is merged, also where its column holds it encoded.
-Promises: the parser takes exactly the payloads it would take with the user's descriptor, but that text which is not UTF-8 is refused in
-every syntax. Names are those of `wire`: `f` and the number.
-Must never: depend on names in the user's schema; two topics may use the same ones.
+Owns: the translation of a tree to a file of edition 2023: oneofs are oneofs (the last one wins), groups are
+groups, Struct, Value and ListValue have their fields, and a message that occurs twice is merged, also where
+its column holds it encoded. Promises: the parser takes exactly the payloads it would take with the user's
+descriptor, but that text which is not UTF-8 is refused in every syntax. Names are those of `wire`: `f` and
+the number. Must never: depend on names in the user's schema; two topics may use the same ones.
 """
 
 from __future__ import annotations
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, FeatureSet, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FeatureSet,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
 
 from archiver.schema.protobuf.tree import LENGTH_DELIMITED, FieldTree, JsonForm, Kind, MessageTree, Shape
 from archiver.schema.protobuf.wire import NANOS, SECONDS, TYPES, has_wire_presence
@@ -24,8 +30,8 @@ _JSON: dict[JsonForm, str] = {"struct": "Struct", "value": "Value", "list": "Lis
 def judge_descriptor(tree: MessageTree, recursive: bool) -> Descriptor:
     """The linked descriptor of the tree's wire form, in a pool of its own.
 
-    What the tree keeps encoded is with `recursive` of the message's real type, so that the parser judges all of it; without, it is a
-    message that knows no field, which keeps and joins the bytes as they are.
+    What the tree keeps encoded is with `recursive` of the message's real type, so that the parser judges all
+    of it; without, it is a message that knows no field, which keeps and joins the bytes as they are.
     """
     file = _new_file()
     name = _message(file, tree, (), recursive)
@@ -39,14 +45,22 @@ def json_descriptor(form: JsonForm) -> Descriptor:
 
 def _new_file() -> FileDescriptorProto:
     """A file with the messages that every tree may need."""
-    file = FileDescriptorProto(name="judge.proto", package=_PACKAGE, syntax="editions", edition=descriptor_pb2.EDITION_2023)
+    file = FileDescriptorProto(
+        name="judge.proto", package=_PACKAGE, syntax="editions", edition=descriptor_pb2.EDITION_2023
+    )
     file.options.features.field_presence = FeatureSet.IMPLICIT
     file.message_type.add(name=_OPAQUE)
     stamp = file.message_type.add(name=_TIMESTAMP)
     _add(stamp, SECONDS, FieldDescriptor.TYPE_INT64)
     _add(stamp, NANOS, FieldDescriptor.TYPE_INT32)
     _add(file.message_type.add(name=_JSON["struct"]), 1, FieldDescriptor.TYPE_MESSAGE, _ENTRY, repeated=True)
-    _add(file.message_type.add(name=_JSON["list"]), 1, FieldDescriptor.TYPE_MESSAGE, _JSON["value"], repeated=True)
+    _add(
+        file.message_type.add(name=_JSON["list"]),
+        1,
+        FieldDescriptor.TYPE_MESSAGE,
+        _JSON["value"],
+        repeated=True,
+    )
     entry = file.message_type.add(name=_ENTRY)
     _present(_add(entry, 1, FieldDescriptor.TYPE_STRING))
     _add(entry, 2, FieldDescriptor.TYPE_MESSAGE, _JSON["value"])
@@ -66,7 +80,9 @@ def _linked(file: FileDescriptorProto, name: str) -> Descriptor:
 
 
 def _message(file: FileDescriptorProto, tree: MessageTree, above: tuple[str, ...], recursive: bool) -> str:
-    """Add the message of a tree and those inside it; `above`: the names of the messages around it. Returns its name."""
+    """Add the message of a tree and those inside it; `above`: the names of the messages around it. Returns
+    its name.
+    """
     message = file.message_type.add(name=f"M{len(file.message_type)}")
     inside = (*above, message.name)
     oneofs: dict[int, int] = {}
@@ -82,7 +98,9 @@ def _message(file: FileDescriptorProto, tree: MessageTree, above: tuple[str, ...
         if one.shape is Shape.REPEATED:
             field.label = FieldDescriptorProto.LABEL_REPEATED
             if one.kind not in LENGTH_DELIMITED and not one.wrapped:
-                field.options.features.repeated_field_encoding = FeatureSet.PACKED if one.packed else FeatureSet.EXPANDED
+                field.options.features.repeated_field_encoding = (
+                    FeatureSet.PACKED if one.packed else FeatureSet.EXPANDED
+                )
         elif one.oneof is not None:
             if one.oneof not in oneofs:
                 oneofs[one.oneof] = len(message.oneof_decl)
@@ -94,7 +112,12 @@ def _message(file: FileDescriptorProto, tree: MessageTree, above: tuple[str, ...
 
 
 def _item(
-    file: FileDescriptorProto, message: DescriptorProto, number: int, tree: FieldTree, inside: tuple[str, ...], recursive: bool
+    file: FileDescriptorProto,
+    message: DescriptorProto,
+    number: int,
+    tree: FieldTree,
+    inside: tuple[str, ...],
+    recursive: bool,
 ) -> FieldDescriptorProto:
     """Add a single field of the tree's type."""
     name = _type_name(file, tree, inside, recursive)
@@ -104,7 +127,9 @@ def _item(
     return field
 
 
-def _type_name(file: FileDescriptorProto, tree: FieldTree, inside: tuple[str, ...], recursive: bool) -> str | None:
+def _type_name(
+    file: FileDescriptorProto, tree: FieldTree, inside: tuple[str, ...], recursive: bool
+) -> str | None:
     """The name of the message that a field holds; None for a scalar."""
     if tree.json is not None:
         return _JSON[tree.json]
@@ -122,7 +147,9 @@ def _type_name(file: FileDescriptorProto, tree: FieldTree, inside: tuple[str, ..
     return None if tree.message is None else _message(file, tree.message, inside, recursive)
 
 
-def _add(message: DescriptorProto, number: int, kind: int, name: str | None = None, repeated: bool = False) -> FieldDescriptorProto:
+def _add(
+    message: DescriptorProto, number: int, kind: int, name: str | None = None, repeated: bool = False
+) -> FieldDescriptorProto:
     field = message.field.add(name=f"f{number}", number=number)
     field.type = kind  # type: ignore[assignment]
     field.label = FieldDescriptorProto.LABEL_REPEATED if repeated else FieldDescriptorProto.LABEL_OPTIONAL

@@ -1,10 +1,12 @@
 """How much a Protobuf payload becomes when it is decoded, counted from its bytes before anything is decoded.
 
-Two bytes of payload may stand for a list element of a hundred columns. One rule bounds this for refinement, replay, audit, `consume` and
-the edge of the intake. The unit is a value: one place in a column, one field on the wire, or one list element, whichever is more.
+Two bytes of payload may stand for a list element of a hundred columns. One rule bounds this for refinement,
+replay, audit, `consume` and the edge of the intake. The unit is a value: one place in a column, one field on
+the wire, or one list element, whichever is more.
 
-The count never depends on the engine or on other records. It is never below what Protobuf's parser allocates before it stops: the walk
-follows the bytes in the parser's order and ends where the parser refuses the payload.
+The count never depends on the engine or on other records. It is never below what Protobuf's parser allocates
+before it stops: the walk follows the bytes in the parser's order and ends where the parser refuses the
+payload.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ from archiver.schema.protobuf.error_causes import TOO_MANY_VALUES
 from archiver.schema.protobuf.tree import LENGTH_DELIMITED, FieldTree, JsonForm, Kind, MessageTree, Shape
 
 VALUES_MAX: Final = 4 * 2**20
-"""Of one record's key or value; above it the columns are null, `__raw__` and `__err__` are kept. About 64 MiB of columns, and 400 MB of
-Python objects where the complete engine has to decode the record."""
+"""Of one record's key or value; above it the columns are null, `__raw__` and `__err__` are kept. About 64 MiB
+of columns, and 400 MB of Python objects where the complete engine has to decode the record."""
 BATCH_VALUES_MAX: Final = 16 * 2**20
-"""Of the records that are decoded at a time. A batch of 8 MiB of ordinary records stays below it and is never cut."""
+"""Of the records that are decoded at a time. A batch of 8 MiB of ordinary records stays below it and is never
+cut."""
 
 _VARINT, _FIXED64, _LENGTH, _START, _END, _FIXED32 = 0, 1, 2, 3, 4, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
@@ -65,7 +68,9 @@ class Meter:
     """Counts the values of payloads of one message type."""
 
     def __init__(self, tree: MessageTree, *, columns: bool = True) -> None:
-        """Without `columns`, only fields on the wire and list elements count: the time that it takes to judge a payload."""
+        """Without `columns`, only fields on the wire and list elements count: the time that it takes to judge
+        a payload.
+        """
         self.message = tree.full_name
         self._tree = tree
         self._light: dict[int, _Node] = {}
@@ -101,13 +106,17 @@ class Meter:
         return refusal_of(self.message, limit) if self.values(payload, limit) > limit else None
 
     def beyond(self, payloads: Array, limit: int = VALUES_MAX) -> list[int]:
-        """The rows of a binary array (no nulls) that have more values. Costs nothing where no payload is long."""
+        """The rows of a binary array (no nulls) that have more values. Costs nothing where no payload is
+        long.
+        """
         lengths = lengths_of(payloads)
         suspects = np.flatnonzero(self._slots + lengths * self._rate > limit)
         return [row for row in suspects.tolist() if self.values(payloads[row].as_py(), limit) > limit]
 
     def bounds(self, payloads: Array, limit: int = BATCH_VALUES_MAX) -> Counts | None:
-        """For each row a number that its values do not exceed; None if all rows together are within the limit in any case."""
+        """For each row a number that its values do not exceed; None if all rows together are within the limit
+        in any case.
+        """
         lengths = lengths_of(payloads)
         rows, size = len(lengths), int(lengths.sum())
         if rows * self._slots + size * self._rate <= limit:
@@ -119,11 +128,15 @@ class Meter:
         return self._bounds(data, ends - lengths)
 
     def _bound(self, data: npt.NDArray[np.uint8]) -> float:
-        """As `_bounds`, of all bytes together and without the rows' own values. Quick: a few comparisons for each byte."""
+        """As `_bounds`, of all bytes together and without the rows' own values. Quick: a few comparisons for
+        each byte.
+        """
         total = len(data) * max(0.5, float(self._packed))
         for start in range(0, len(data), _CHUNK_BYTES):
             low = data[start : start + _CHUNK_BYTES] & 0x7F
-            total += sum(int(np.count_nonzero(low == byte)) * weight for byte, weight in self._weights.items())
+            total += sum(
+                int(np.count_nonzero(low == byte)) * weight for byte, weight in self._weights.items()
+            )
         return total
 
     def _bounds(self, data: npt.NDArray[np.uint8], starts: Counts) -> Counts:
@@ -136,7 +149,10 @@ class Meter:
         for start in range(0, len(data), _CHUNK_BYTES):
             chunk = table[data[start : start + _CHUNK_BYTES]]
             running = np.concatenate(([0], np.cumsum(chunk)))
-            first, last = int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(starts, start + len(chunk)))
+            first, last = (
+                int(np.searchsorted(ends, start, side="right")),
+                int(np.searchsorted(starts, start + len(chunk))),
+            )
             low = np.clip(starts[first:last] - start, 0, len(chunk))
             high = np.clip(ends[first:last] - start, 0, len(chunk))
             sums[first:last] += running[high] - running[low]
@@ -149,7 +165,12 @@ class Meter:
         self._seen.append(node)
         for one in (*tree.fields, *tree.left_out):
             child = self._child(one, inside, light=False)
-            self._add(node, one, child, 0 if one.shape is Shape.SINGLE else _item_slots(one) - 1 + (0 if one.key is None else 2))
+            self._add(
+                node,
+                one,
+                child,
+                0 if one.shape is Shape.SINGLE else _item_slots(one) - 1 + (0 if one.key is None else 2),
+            )
         return node
 
     def _light_node(self, tree: MessageTree, above: tuple[MessageTree, ...]) -> _Node:
@@ -179,14 +200,21 @@ class Meter:
             struct.entries[1 << 3 | _LENGTH] = _Entry(0, entry)
             entry.entries[2 << 3 | _LENGTH] = _Entry(0, value)
             items.entries[1 << 3 | _LENGTH] = _Entry(0, value)
-            value.entries[5 << 3 | _LENGTH], value.entries[6 << 3 | _LENGTH] = _Entry(0, struct), _Entry(0, items)
+            value.entries[5 << 3 | _LENGTH], value.entries[6 << 3 | _LENGTH] = (
+                _Entry(0, struct),
+                _Entry(0, items),
+            )
             self._seen += self._json.values()
         return self._json[form]
 
     def _add(self, node: _Node, one: FieldTree, child: _Node | None, weight: int) -> None:
         """The field under every tag by which the parser takes it."""
         if one.shape is Shape.MAP:
-            entry = _Node({} if child is None else {2 << 3 | _LENGTH: _Entry(0, child), 2 << 3 | _START: _Entry(0, child)})
+            entry = _Node(
+                {}
+                if child is None
+                else {2 << 3 | _LENGTH: _Entry(0, child), 2 << 3 | _START: _Entry(0, child)}
+            )
             self._seen.append(entry)
             node.entries[one.number << 3 | _LENGTH] = _Entry(weight, entry)
             return
@@ -208,8 +236,12 @@ def refusal_of(message: str, limit: int = VALUES_MAX) -> str:
     return f"cannot be decoded as {message}: more than {limit} {TOO_MANY_VALUES}"
 
 
-def portions(rows: int, bounds: Iterable[Counts | None], limit: int = BATCH_VALUES_MAX) -> list[tuple[int, int]]:
-    """[start, end) of parts of a batch whose values stay within the limit, or that are one row; `bounds` as `Meter.bounds` gives them."""
+def portions(
+    rows: int, bounds: Iterable[Counts | None], limit: int = BATCH_VALUES_MAX
+) -> list[tuple[int, int]]:
+    """[start, end) of parts of a batch whose values stay within the limit, or that are one row; `bounds` as
+    `Meter.bounds` gives them.
+    """
     known = [one for one in bounds if one is not None]
     if not known:
         return [(0, rows)]
@@ -248,7 +280,9 @@ def _offsets(payloads: Array) -> npt.NDArray[np.int32]:
 
 
 def _slots(tree: MessageTree) -> int:
-    """Places in columns that a message takes even if it is empty: all its columns outside lists, and itself."""
+    """Places in columns that a message takes even if it is empty: all its columns outside lists, and
+    itself.
+    """
     return 2 + sum(_item_slots(one) if one.shape is Shape.SINGLE else 1 for one in tree.fields)
 
 

@@ -1,9 +1,9 @@
 """The files of a descriptor set: which a message needs, whether they fit together, and the linked descriptor.
 
 Owns: the checks whose errors name file, message and field; Protobuf's library names only the first of them.
-Promises: what `needed_files` returns holds every file that a message needs, each after its imports: those its own file imports, and those
-that extend a message it can contain. It is the same for the same content, whatever else stands in the set.
-Must never: touch the process-wide descriptor pool.
+Promises: what `needed_files` returns holds every file that a message needs, each after its imports: those its
+own file imports, and those that extend a message it can contain. It is the same for the same content,
+whatever else stands in the set. Must never: touch the process-wide descriptor pool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from google.protobuf.message import DecodeError
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.protobuf.tree import COLUMNS_MAX
 
-BUILD = "build it with: python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=NAME.binpb NAME.proto"
+BUILD = (
+    "build it with: python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=NAME.binpb "
+    "NAME.proto"
+)
 """What to do about a file that is no descriptor set."""
 
 IMPORTS_DEEP_MAX = 200
@@ -35,7 +38,9 @@ Files: TypeAlias = Mapping[str, File]
 
 
 def parse_files(data: bytes, where: str) -> Files:
-    """The files of a serialized set by name. Raises ConfigInvalid for what is no set, an empty one, and two files of one name."""
+    """The files of a serialized set by name. Raises ConfigInvalid for what is no set, an empty one, and two
+    files of one name.
+    """
     files = descriptor_pb2.FileDescriptorSet()
     try:
         files.ParseFromString(data)
@@ -46,12 +51,16 @@ def parse_files(data: bytes, where: str) -> Files:
     result: dict[str, File] = {}
     for one in files.file:
         if result.setdefault(one.name, one) != one:
-            raise ConfigInvalid(f"{where} holds two different files {one.name}; build it again from one source tree")
+            raise ConfigInvalid(
+                f"{where} holds two different files {one.name}; build it again from one source tree"
+            )
     return result
 
 
 def needed_files(files: Files, message: str, where: str) -> bytes:
-    """The set cut down to the files that `message` needs, each after its imports, without source text. Raises ConfigInvalid."""
+    """The set cut down to the files that `message` needs, each after its imports, without source text. Raises
+    ConfigInvalid.
+    """
     order = _ordered(files, message, where)
     _check_names(files, order, where)
     result = descriptor_pb2.FileDescriptorSet()
@@ -63,7 +72,9 @@ def needed_files(files: Files, message: str, where: str) -> bytes:
 
 
 def linked(files: Files, message: str, where: str) -> Descriptor:
-    """The linked descriptor of `message`, in a pool of its own. Raises ConfigInvalid, naming file, message and field."""
+    """The linked descriptor of `message`, in a pool of its own. Raises ConfigInvalid, naming file, message
+    and field.
+    """
     order = _ordered(files, message, where)
     _check_names(files, order, where)
     pool = descriptor_pool.DescriptorPool()
@@ -72,10 +83,16 @@ def linked(files: Files, message: str, where: str) -> Descriptor:
             pool.AddSerializedFile(files[name].SerializeToString())
         except (TypeError, KeyError, ValueError) as error:
             for full, one in _messages(files[name]):
-                if len(one.field) > COLUMNS_MAX:  # the library has a limit near this, and does not say whose it is
+                if (
+                    len(one.field) > COLUMNS_MAX
+                ):  # the library has a limit near this, and does not say whose it is
                     here = f"{name}, message {full}, field {one.field[COLUMNS_MAX].name}"
-                    raise ConfigInvalid(f"{where}: {here}: has more than {COLUMNS_MAX} fields; choose a smaller message") from error
-            raise ConfigInvalid(f"{where}: {name} does not link: {error}; build it again with protoc") from error
+                    raise ConfigInvalid(
+                        f"{where}: {here}: has more than {COLUMNS_MAX} fields; choose a smaller message"
+                    ) from error
+            raise ConfigInvalid(
+                f"{where}: {name} does not link: {error}; build it again with protoc"
+            ) from error
     return pool.FindMessageTypeByName(message)
 
 
@@ -89,7 +106,11 @@ def _ordered(files: Files, message: str, where: str) -> list[str]:
     extending = [one for one in files.values() if any(_extensions(one))]
     while True:
         inside = _contained([files[name] for name in order], message)
-        more = [one.name for one in extending if one.name not in order and any(ext.extendee in inside for ext in _extensions(one))]
+        more = [
+            one.name
+            for one in extending
+            if one.name not in order and any(ext.extendee in inside for ext in _extensions(one))
+        ]
         if not more:
             return list(order)
         for name in sorted(more):
@@ -100,11 +121,18 @@ def _visit(files: Files, name: str, order: dict[str, None], above: tuple[str, ..
     if name in order:
         return
     if name in above:
-        raise ConfigInvalid(f"{where}: {name} imports itself through {' -> '.join((*above[above.index(name) :], name))}")
+        raise ConfigInvalid(
+            f"{where}: {name} imports itself through {' -> '.join((*above[above.index(name) :], name))}"
+        )
     if name not in files:
-        raise ConfigInvalid(f"{where}: {above[-1]} imports {name}, which is not in the set; build it with protoc --include_imports")
+        raise ConfigInvalid(
+            f"{where}: {above[-1]} imports {name}, which is not in the set; build it with protoc "
+            "--include_imports"
+        )
     if len(above) >= IMPORTS_DEEP_MAX:
-        raise ConfigInvalid(f"{where}: {above[0]} reaches {name} through more than {IMPORTS_DEEP_MAX} imports; flatten them")
+        raise ConfigInvalid(
+            f"{where}: {above[0]} reaches {name} through more than {IMPORTS_DEEP_MAX} imports; flatten them"
+        )
     for dependency in files[name].dependency:
         _visit(files, dependency, order, (*above, name), where)
     order[name] = None
@@ -119,9 +147,14 @@ def _home(files: Files, message: str, where: str) -> str:
                 homes.setdefault(name, []).append(one.name)
     if message in homes:
         if len(homes[message]) > 1:
-            raise ConfigInvalid(f"{where}: message {message} is defined in {' and in '.join(homes[message])}; keep one of them")
+            raise ConfigInvalid(
+                f"{where}: message {message} is defined in {' and in '.join(homes[message])}; keep one "
+                "of them"
+            )
         return homes[message][0]
-    near = difflib.get_close_matches(message, homes, n=_NAMES_SHOWN, cutoff=0.5) or sorted(homes)[:_NAMES_SHOWN]
+    near = (
+        difflib.get_close_matches(message, homes, n=_NAMES_SHOWN, cutoff=0.5) or sorted(homes)[:_NAMES_SHOWN]
+    )
     hint = f"did you mean {', '.join(near)}?" if near else "it declares no message"
     raise ConfigInvalid(f"{where} has no message {message!r}; {hint}")
 
@@ -146,7 +179,9 @@ def _extensions(file: File) -> Iterator[Field]:
 
 
 def _contained(files: Sequence[File], message: str) -> set[str]:
-    """The message types that `message` can contain, itself among them; with a leading dot, as fields name them."""
+    """The message types that `message` can contain, itself among them; with a leading dot, as fields name
+    them.
+    """
     fields: dict[str, list[Field]] = {}
     for file in files:
         for name, declared in _messages(file):
@@ -169,7 +204,9 @@ def _check_names(files: Files, order: Sequence[str], where: str) -> None:
     for file in (files[name] for name in order):
         for full in _declared(file):
             if full in homes:
-                raise ConfigInvalid(f"{where}: {full} is defined in {homes[full]} and in {file.name}; keep one of them")
+                raise ConfigInvalid(
+                    f"{where}: {full} is defined in {homes[full]} and in {file.name}; keep one of them"
+                )
             homes[full] = file.name
     taken: dict[tuple[str, int], str] = {}
     for file in (files[name] for name in order):
@@ -180,14 +217,23 @@ def _check_names(files: Files, order: Sequence[str], where: str) -> None:
     for file in (files[name] for name in order):
         for extension in _extensions(file):
             _take(taken, extension.extendee, extension, f"extension {extension.name} ({file.name})", where)
-            _check_type(files, homes, file, extension, f"extension {extension.name} of {extension.extendee[1:]}", where)
+            _check_type(
+                files,
+                homes,
+                file,
+                extension,
+                f"extension {extension.name} of {extension.extendee[1:]}",
+                where,
+            )
 
 
 def _take(taken: dict[tuple[str, int], str], owner: str, field: Field, ours: str, where: str) -> None:
     """Remember who has a number of a message; nobody else may."""
     other = taken.setdefault((owner, field.number), ours)
     if other != ours:
-        raise ConfigInvalid(f"{where}: message {owner[1:]} has two fields of number {field.number}: {other} and {ours}")
+        raise ConfigInvalid(
+            f"{where}: message {owner[1:]} has two fields of number {field.number}: {other} and {ours}"
+        )
 
 
 def _declared(file: File) -> Iterator[str]:
@@ -201,16 +247,22 @@ def _declared(file: File) -> Iterator[str]:
             yield f"{scope}.{name}" if scope else name
 
 
-def _check_type(files: Files, homes: Mapping[str, str], file: File, field: Field, what: str, where: str) -> None:
+def _check_type(
+    files: Files, homes: Mapping[str, str], file: File, field: Field, what: str, where: str
+) -> None:
     """The type of a field is defined in a needed file."""
     name = field.type_name
-    if not name.startswith(".") or name[1:] in homes:  # without the dot it is relative, and the library looks for it
+    if (
+        not name.startswith(".") or name[1:] in homes
+    ):  # without the dot it is relative, and the library looks for it
         return
     for other in files.values():
         if name[1:] in _declared(other):
             raise ConfigInvalid(
-                f"{where}: {file.name}, {what}: its type {name[1:]} stands in {other.name}, which {file.name} does not import"
+                f"{where}: {file.name}, {what}: its type {name[1:]} stands in {other.name}, which "
+                f"{file.name} does not import"
             )
     raise ConfigInvalid(
-        f"{where}: {file.name}, {what}: its type {name[1:]} is not in the set; build it again with protoc --include_imports"
+        f"{where}: {file.name}, {what}: its type {name[1:]} is not in the set; build it again with "
+        "protoc --include_imports"
     )

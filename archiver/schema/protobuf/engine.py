@@ -1,13 +1,14 @@
 """The border between record codec and Protobuf library: payloads to columns and back.
 
-Owns: the Protocol `Engine`. Two engines stand behind it: `engine_ptars` (fast) and `engine_protobuf` (slow, complete, the judge of doubtful
-records). `tests/contract/test_engines.py` runs on both.
+Owns: the Protocol `Engine`. Two engines stand behind it: `engine_ptars` (fast) and `engine_protobuf` (slow,
+complete, the judge of doubtful records). `tests/contract/test_engines.py` runs on both.
 
-The column form of a message is exactly what a Parquet file gives back: enums as names (unknown numbers as decimal text), 64-bit unsigned as
-decimals, timestamps in microseconds, maps without double keys. `__unrecognized__` of a message holds the fields that the schema does not
-know, as they are on the wire, and is null without any; `decode` of a fast engine may leave it null, `revise` finds it. A field that does
-not fit its column (text that is not UTF-8, a timestamp outside the years 1 to 9999) makes the payload undecodable: a column never holds
-something else than was sent.
+The column form of a message is exactly what a Parquet file gives back: enums as names (unknown numbers as
+decimal text), 64-bit unsigned as decimals, timestamps in microseconds, maps without double keys.
+`__unrecognized__` of a message holds the fields that the schema does not know, as they are on the wire, and
+is null without any; `decode` of a fast engine may leave it null, `revise` finds it. A field that does not fit
+its column (text that is not UTF-8, a timestamp outside the years 1 to 9999) makes the payload undecodable: a
+column never holds something else than was sent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Engine(Protocol):
 
     @property
     def message_type(self) -> pa.StructType:
-        """The struct of the message's fields in column form, with field ids: fields by number, then `__unrecognized__`."""
+        """The struct of the message's fields in column form, with field ids: fields by number, then
+        `__unrecognized__`.
+        """
         ...
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
@@ -46,15 +49,19 @@ class Engine(Protocol):
         ...
 
     def revise(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode payloads (no nulls) whose columns from `decode` did not give them back: looks for fields the schema does not know.
+        """Decode payloads (no nulls) whose columns from `decode` did not give them back: looks for fields the
+        schema does not know.
 
-        Slower than `decode`, and complete: `__unrecognized__` of every message level is filled. Never raises for what a payload holds.
+        Slower than `decode`, and complete: `__unrecognized__` of every message level is filled. Never raises
+        for what a payload holds.
         """
         ...
 
     def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
-        """Encode rows of `message_type` (no null rows) in canonical order: by field number, packed as declared, maps in column order.
+        """Encode rows of `message_type` (no null rows) in canonical order: by field number, packed as
+        declared, maps in column order.
 
-        `__unrecognized__` of each message is appended to its fields. Raises pyarrow.ArrowInvalid for columns that no decode has made.
+        `__unrecognized__` of each message is appended to its fields. Raises pyarrow.ArrowInvalid for columns
+        that no decode has made.
         """
         ...

@@ -1,6 +1,8 @@
-"""Why a key or a value could not be decoded, as one of a few causes: what can be counted, where `__err__` is what can be read.
+"""Why a key or a value could not be decoded, as one of a few causes: what can be counted, where `__err__` is
+what can be read.
 
-Owns the names of the causes. Promises that every text of `__err__` has exactly one. Must never let a record's own text become a cause.
+Owns the names of the causes. Promises that every text of `__err__` has exactly one. Must never let a record's
+own text become a cause.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import pyarrow as pa
 from archiver.schema.protobuf.tree import ERR
 
 Cause = Literal["malformed", "not_utf8", "time_range", "unknown_schema", "other_message", "too_many_values"]
-"""malformed: no message of that type (cut off, of another type, nested too deeply), or a registry envelope that is cut off · not_utf8: a
-text field that is not UTF-8 · time_range: a timestamp outside the years 1 to 9999 · unknown_schema: the envelope's schema id is none of the
-topic's subject · other_message: the envelope names another message of that schema · too_many_values: its
-decoded form would have more values than one record may have (`archiver.schema.protobuf.decoded_size`)."""
+"""malformed: no message of that type (cut off, of another type, nested too deeply), or a registry envelope
+that is cut off · not_utf8: a text field that is not UTF-8 · time_range: a timestamp outside the years 1 to
+9999 · unknown_schema: the envelope's schema id is none of the topic's subject · other_message: the envelope
+names another message of that schema · too_many_values: its decoded form would have more values than one
+record may have (`archiver.schema.protobuf.decoded_size`)."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 OUT_OF_YEARS: Final = "is outside the years 1 to 9999"
 """How the engines' reason for a timestamp that no column holds ends."""
@@ -50,7 +53,9 @@ def cause_of(why: str) -> Cause:
 
 
 def count_errors(batch: pa.RecordBatch, into: Counter[tuple[str, str]]) -> None:
-    """Add how many keys and values of an archive's rows could not be decoded, by (`key` or `value`, cause)."""
+    """Add how many keys and values of an archive's rows could not be decoded, by (`key` or `value`,
+    cause).
+    """
     for side in ("key", "value"):
         column: Any = batch.column(side)
         if column.type.get_field_index(ERR) < 0:
@@ -62,7 +67,9 @@ def count_errors(batch: pa.RecordBatch, into: Counter[tuple[str, str]]) -> None:
 
 
 def unknown_from(batch: pa.RecordBatch, offset: int) -> tuple[int, str] | None:
-    """Offset and reason of the first row from `offset` on whose key or value has a schema id that is none of the subject's."""
+    """Offset and reason of the first row from `offset` on whose key or value has a schema id that is none of
+    the subject's.
+    """
     found: list[tuple[int, str]] = []
     kafka: Any = batch.column("kafka")
     offsets = kafka.field("offset")

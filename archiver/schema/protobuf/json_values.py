@@ -1,11 +1,11 @@
 """google.protobuf.Struct, Value and ListValue as JSON text and back.
 
-Owns: the spelling. Keys stand in the order of the wire (of a double key the last value, at the place of the first); a number is the
-shortest text that gives the same double, without a fraction where it has none; NaN and the infinities are the texts "NaN", "Infinity",
-"-Infinity"; a Value that holds nothing is null, as a null is.
-Promises: text of the one spelling; what `encode` makes of it is canonical. A value that reads the same but was written otherwise (a NaN, an
-empty Value, a double key) is not given back byte for byte: such records keep their bytes.
-Must never: run where no column is JSON. This is Python per value.
+Owns: the spelling. Keys stand in the order of the wire (of a double key the last value, at the place of the
+first); a number is the shortest text that gives the same double, without a fraction where it has none; NaN
+and the infinities are the texts "NaN", "Infinity", "-Infinity"; a Value that holds nothing is null, as a null
+is. Promises: text of the one spelling; what `encode` makes of it is canonical. A value that reads the same
+but was written otherwise (a NaN, an empty Value, a double key) is not given back byte for byte: such records
+keep their bytes. Must never: run where no column is JSON. This is Python per value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def text_of(form: JsonForm, message: Any) -> str:
 
 
 def fill(form: JsonForm, text: str, message: Any) -> None:
-    """Set the fields of an empty message from a text. Raises ValueError for text that is no JSON of that form."""
+    """Set the fields of an empty message from a text. Raises ValueError for text that is no JSON of that
+    form.
+    """
     try:
         value = json.loads(text, parse_int=float, parse_constant=_refuse)
     except RecursionError as error:

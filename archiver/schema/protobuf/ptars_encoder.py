@@ -1,7 +1,8 @@
 """Encoding with ptars: from columns, or from ptars's own wire form.
 
-Owns: what ptars alone does not write: repeated numbers that are not packed, groups, and unknown fields behind the known ones.
-Promises: the bytes of `engine_protobuf`. A message that ptars writes alone is encoded in one call.
+Owns: what ptars alone does not write: repeated numbers that are not packed, groups, and unknown fields behind
+the known ones. Promises: the bytes of `engine_protobuf`. A message that ptars writes alone is encoded in one
+call.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class _How(Enum):
 
 @dataclass(frozen=True)
 class _Part:
-    """Neighbouring fields that are encoded in one go: a run of fields, or one that ptars does not write as declared."""
+    """Neighbouring fields that are encoded in one go: a run of fields, or one that ptars does not write as
+    declared.
+    """
 
     how: _How
     tree: MessageTree
@@ -45,10 +48,11 @@ class _Part:
 class Encoder:
     """Encodes one message type.
 
-    ptars packs every repeated number and writes no groups. Where the schema says otherwise, the elements are encoded as messages and
-    joined; a message that contains such a field, or whose level is in `levels` because it has unknown fields, is encoded on its own and
-    enters its parent as bytes, which are the same on the wire. With `wire` the arrays are in ptars's wire form: no level has
-    `__unrecognized__`, and a delimited field is a placeholder.
+    ptars packs every repeated number and writes no groups. Where the schema says otherwise, the elements are
+    encoded as messages and joined; a message that contains such a field, or whose level is in `levels`
+    because it has unknown fields, is encoded on its own and enters its parent as bytes, which are the same on
+    the wire. With `wire` the arrays are in ptars's wire form: no level has `__unrecognized__`, and a
+    delimited field is a placeholder.
     """
 
     def __init__(self, tree: MessageTree, levels: frozenset[Level] = frozenset(), wire: bool = False) -> None:
@@ -74,7 +78,8 @@ class Encoder:
         self._close(run)
 
     def encode(self, children: Sequence[Array], length: int) -> Array:
-        """Payloads of `length` messages from their fields' columns, in the order of the tree, and `__unrecognized__` after them.
+        """Payloads of `length` messages from their fields' columns, in the order of the tree, and
+        `__unrecognized__` after them.
 
         Raises Failed, and pyarrow.ArrowInvalid for columns that no decode has made.
         """
@@ -88,9 +93,17 @@ class Encoder:
     def payloads(self, structs: Array) -> Array:
         """Payloads of messages; null where the struct is null."""
         # In the wire form what stands under a null struct is a default, where a null would not be allowed.
-        children = [structs.field(i) for i in range(structs.type.num_fields)] if self._wire else written_children(structs)
+        children = (
+            [structs.field(i) for i in range(structs.type.num_fields)]
+            if self._wire
+            else written_children(structs)
+        )
         payloads = self.encode(children, len(structs))
-        return payloads if structs.null_count == 0 else pc.if_else(structs.is_valid(), payloads, arrow.scalar(None, pa.binary()))
+        return (
+            payloads
+            if structs.null_count == 0
+            else pc.if_else(structs.is_valid(), payloads, arrow.scalar(None, pa.binary()))
+        )
 
     def _is_plain(self, tree: MessageTree) -> bool:
         """Whether ptars alone encodes the message as declared."""
@@ -104,7 +117,10 @@ class Encoder:
     def _close(self, run: list[int]) -> None:
         """End a run of fields: one part."""
         if run:
-            fields = tuple(_opaque(self._tree.fields[place]) if place in self._inner else self._tree.fields[place] for place in run)
+            fields = tuple(
+                _opaque(self._tree.fields[place]) if place in self._inner else self._tree.fields[place]
+                for place in run
+            )
             tree = MessageTree(fields, self._tree.full_name)
             self._parts.append(_Part(_How.RUN, tree, tuple(run), Handler(tree)))
             run.clear()
@@ -115,15 +131,24 @@ class Encoder:
             return self._groups(first, children[first])
         if part.how is _How.UNPACKED:
             offsets, values = list_parts(children[first])
-            return pc.binary_join(arrow.ListArray.from_arrays(arrow.array(offsets), self._encode_batch(part, part.handler, [values])), b"")
+            return pc.binary_join(
+                arrow.ListArray.from_arrays(
+                    arrow.array(offsets), self._encode_batch(part, part.handler, [values])
+                ),
+                b"",
+            )
         columns = [
-            self._opaque_column(place, children[place], field.type) if place in self._inner else children[place]
+            self._opaque_column(place, children[place], field.type)
+            if place in self._inner
+            else children[place]
             for place, field in zip(part.places, part.handler.schema, strict=True)
         ]
         return self._encode_batch(part, part.handler, columns)
 
     def _encode_batch(self, part: _Part, handler: Handler, columns: list[Array]) -> Array:
-        return handler.encode(columns if self._wire else message_to_wire(part.tree, columns, list(handler.schema)))
+        return handler.encode(
+            columns if self._wire else message_to_wire(part.tree, columns, list(handler.schema))
+        )
 
     def _groups(self, place: int, array: Array) -> Array:
         """The bytes of a delimited field: each message between its tags."""
@@ -136,11 +161,15 @@ class Encoder:
             return pc.fill_null(joined, b"")
         offsets, values = list_parts(array)
         # A null element stands for an empty message, as everywhere in lists.
-        items = pc.binary_join_element_wise(start, pc.fill_null(self._inner[place].payloads(values), b""), end, b"")
+        items = pc.binary_join_element_wise(
+            start, pc.fill_null(self._inner[place].payloads(values), b""), end, b""
+        )
         return pc.binary_join(arrow.ListArray.from_arrays(arrow.array(offsets), items), b"")
 
     def _opaque_column(self, place: int, array: Array, target: pa.DataType) -> Array:
-        """A column of messages as a column of their payloads, of the same shape; of type `target` in the wire form."""
+        """A column of messages as a column of their payloads, of the same shape; of type `target` in the wire
+        form.
+        """
         inner, shape = self._inner[place], self._tree.fields[place].shape
         if shape is Shape.SINGLE:
             return inner.payloads(array)
@@ -149,14 +178,22 @@ class Encoder:
             items = inner.payloads(values)
         elif self._wire:
             entry = target.value_type  # type: ignore[attr-defined]
-            items = arrow.StructArray.from_arrays([values.field(0), inner.payloads(values.field(1))], fields=list(entry))
+            items = arrow.StructArray.from_arrays(
+                [values.field(0), inner.payloads(values.field(1))], fields=list(entry)
+            )
         else:
-            return arrow.MapArray.from_arrays(arrow.array(offsets), values.field(0), inner.payloads(values.field(1)))
-        return arrow.ListArray.from_arrays(arrow.array(offsets), items, **({"type": target} if self._wire else {}))
+            return arrow.MapArray.from_arrays(
+                arrow.array(offsets), values.field(0), inner.payloads(values.field(1))
+            )
+        return arrow.ListArray.from_arrays(
+            arrow.array(offsets), items, **({"type": target} if self._wire else {})
+        )
 
 
 def levels_with_unknown(tree: MessageTree, children: Sequence[Array], level: Level = ()) -> Iterator[Level]:
-    """The message levels of columns that have unknown fields in some row. `children`: the fields' columns, then `__unrecognized__`."""
+    """The message levels of columns that have unknown fields in some row. `children`: the fields' columns,
+    then `__unrecognized__`.
+    """
     rest = children[len(tree.fields)]
     if rest.null_count < len(rest):
         yield level
@@ -167,11 +204,15 @@ def levels_with_unknown(tree: MessageTree, children: Sequence[Array], level: Lev
         if one.shape is not Shape.SINGLE:
             array = list_parts(array)[1]
             array = array if one.shape is Shape.REPEATED else array.field(1)
-        yield from levels_with_unknown(one.message, [array.field(i) for i in range(array.type.num_fields)], (*level, place))
+        yield from levels_with_unknown(
+            one.message, [array.field(i) for i in range(array.type.num_fields)], (*level, place)
+        )
 
 
 def _no_groups(tree: FieldTree, array: Array) -> Array:
-    """Well-known types as groups, which only editions have: rare enough to leave their rows to the complete engine. Raises Failed."""
+    """Well-known types as groups, which only editions have: rare enough to leave their rows to the complete
+    engine. Raises Failed.
+    """
     values = array if tree.shape is Shape.SINGLE else list_parts(array)[1]
     if values.null_count < len(values):
         raise Failed(f"field {tree.name} is a well-known type between tags")
@@ -183,7 +224,12 @@ def _opaque(tree: FieldTree) -> FieldTree:
 
 
 def _is_unpacked(tree: FieldTree) -> bool:
-    return tree.shape is Shape.REPEATED and not tree.packed and tree.kind not in LENGTH_DELIMITED and not tree.wrapped
+    return (
+        tree.shape is Shape.REPEATED
+        and not tree.packed
+        and tree.kind not in LENGTH_DELIMITED
+        and not tree.wrapped
+    )
 
 
 def _varint(value: int) -> bytes:

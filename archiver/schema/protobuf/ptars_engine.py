@@ -1,11 +1,13 @@
-"""The fast engine, on ptars (Rust): whole batches, with the complete engine for the few records that need judgement.
+"""The fast engine, on ptars (Rust): whole batches, with the complete engine for the few records that need
+judgement.
 
-Owns: every guard against ptars: one bad record fails its batch, some bad records panic, and a record of many thousand nested groups would
-overflow the stack and kill the process. Owns the search for unknown fields as well, which ptars drops.
-Promises: the same columns, errors and bytes as `engine_protobuf`, about 25 times faster while nothing is odd. Odd records cost the slow
-way, but for what many records share: unknown fields of plain wire types (the engine learns their numbers and decodes with a tree extended
-by them) and values that columns do not hold whole, like nanoseconds.
-Must never: hand a record over `GUARDED_BYTES` to ptars that Protobuf's own parser has not accepted.
+Owns: every guard against ptars: one bad record fails its batch, some bad records panic, and a record of many
+thousand nested groups would overflow the stack and kill the process. Owns the search for unknown fields as
+well, which ptars drops. Promises: the same columns, errors and bytes as `engine_protobuf`, about 25 times
+faster while nothing is odd. Odd records cost the slow way, but for what many records share: unknown fields of
+plain wire types (the engine learns their numbers and decodes with a tree extended by them) and values that
+columns do not hold whole, like nanoseconds. Must never: hand a record over `GUARDED_BYTES` to ptars that
+Protobuf's own parser has not accepted.
 """
 
 from __future__ import annotations
@@ -27,22 +29,26 @@ from archiver.schema.protobuf.values import Bools
 from archiver.schema.splice import Rows, picked, spliced
 
 GUARDED_BYTES = 8192
-"""Longer payloads pass Protobuf's parser first. A nested group takes at least a byte of payload and about 100 bytes of ptars's stack, so
-shorter ones cannot overflow even a small one; ptars died between 80,000 and 160,000 levels on 8 MiB."""
+"""Longer payloads pass Protobuf's parser first. A nested group takes at least a byte of payload and about 100
+bytes of ptars's stack, so shorter ones cannot overflow even a small one; ptars died between 80,000 and
+160,000 levels on 8 MiB."""
 
 _WHOLE_ROWS, _PIECE_ROWS, _PARSED_ROWS, _BISECT_ROWS = 65_536, 8192, 256, 16
-"""A batch is decoded in one, up to the first size; one that fails, and those behind it, in pieces of the second, so that a bad record costs
-no more than its piece. In a failing piece it is looked for with ptars down to the third size, which is quicker than the parser. Below the
-fourth a failing piece goes to the complete engine whole."""
+"""A batch is decoded in one, up to the first size; one that fails, and those behind it, in pieces of the
+second, so that a bad record costs no more than its piece. In a failing piece it is looked for with ptars down
+to the third size, which is quicker than the parser. Below the fourth a failing piece goes to the complete
+engine whole."""
 
 _SINGLE_FINDS = 2
-"""So many bad records of a piece are looked for one by one; if there are more, the whole piece passes the parser."""
+"""So many bad records of a piece are looked for one by one; if there are more, the whole piece passes the
+parser."""
 
 _FEW_ROWS, _FEW_BYTES = 64, 256 * 1024
 """Fewer rows, and bytes, are not searched for what they share: judging them costs a few milliseconds."""
 
 _ROUNDS = 4
-"""Extensions tried on one batch: a field that few rows have is seen when those with the frequent ones are done."""
+"""Extensions tried on one batch: a field that few rows have is seen when those with the frequent ones are
+done."""
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 64, 128 * 1024
 """What the scanner looks at in one round: rows, and bytes of all of them."""
@@ -107,14 +113,20 @@ class PtarsEngine:
         rest: list[Piece] = []
         for _ in range(_ROUNDS):
             batch = picked(payloads, rows)
-            exact, rest = _divided([_placed(piece, rows) for piece in self._pieces(self._learned, batch, check=True)])
+            exact, rest = _divided(
+                [_placed(piece, rows) for piece in self._pieces(self._learned, batch, check=True)]
+            )
             done += exact
             rows = _others(rows, *(piece.rows for piece in exact))
             if _few(picked(payloads, rows)) or not self._learn(payloads, rows):
                 break
         self._habit.needed(sum(len(piece.rows) for piece in done), bool(self._learned.extension))
         if self._mergeable:
-            done += [known for known in (self._without_unknown(payloads, piece) for piece in rest) if len(known.rows)]
+            done += [
+                known
+                for known in (self._without_unknown(payloads, piece) for piece in rest)
+                if len(known.rows)
+            ]
         return self._completed(payloads, done)
 
     def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
@@ -157,20 +169,28 @@ class PtarsEngine:
         rows = np.arange(len(payloads), dtype=np.int64)
         lengths = pc.binary_length(payloads)
         if (pc.max(lengths).as_py() or 0) > GUARDED_BYTES:
-            refused = self._refused(payloads, np.flatnonzero(lengths.to_numpy(zero_copy_only=False) > GUARDED_BYTES))
+            refused = self._refused(
+                payloads, np.flatnonzero(lengths.to_numpy(zero_copy_only=False) > GUARDED_BYTES)
+            )
             rows = _others(rows, refused)
-        yield from self._in_pieces(reader, payloads, rows, check, _PIECE_ROWS if self._habit.cut else _WHOLE_ROWS)
+        yield from self._in_pieces(
+            reader, payloads, rows, check, _PIECE_ROWS if self._habit.cut else _WHOLE_ROWS
+        )
 
-    def _in_pieces(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, size: int) -> Iterator[Piece]:
+    def _in_pieces(
+        self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, size: int
+    ) -> Iterator[Piece]:
         for start in range(0, len(rows), size):
             yield from self._decoded(reader, payloads, rows[start : start + size], check, _SINGLE_FINDS)
 
-    def _decoded(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, finds: int) -> Iterator[Piece]:
+    def _decoded(
+        self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, finds: int
+    ) -> Iterator[Piece]:
         """Pieces of these rows.
 
-        What fails is cut into pieces. A failing piece is freed of what the parser refuses: first where ptars stumbles, `finds` times,
-        then all of it. If that was not the reason (`finds` below 0) it is halved: rows that ptars refuses although Protobuf takes them
-        (they are rare) end in batches of a few.
+        What fails is cut into pieces. A failing piece is freed of what the parser refuses: first where ptars
+        stumbles, `finds` times, then all of it. If that was not the reason (`finds` below 0) it is halved:
+        rows that ptars refuses although Protobuf takes them (they are rare) end in batches of a few.
         """
         if len(rows) == 0:
             return
@@ -201,12 +221,19 @@ class PtarsEngine:
     def _refused(self, payloads: pa.BinaryArray, rows: Rows) -> Rows:
         """Those of the rows that Protobuf's parser refuses."""
         items = picked(payloads, rows).to_pylist()
-        return np.array([row for row, item in zip(rows, items, strict=True) if self._judge.refusal(item) is not None], dtype=np.int64)
+        return np.array(
+            [row for row, item in zip(rows, items, strict=True) if self._judge.refusal(item) is not None],
+            dtype=np.int64,
+        )
 
     def _without_unknown(self, payloads: pa.BinaryArray, piece: Piece) -> Piece:
-        """The rows of the piece that Protobuf's parser takes and finds no unknown fields in: only their spelling is odd."""
+        """The rows of the piece that Protobuf's parser takes and finds no unknown fields in: only their
+        spelling is odd.
+        """
         items = picked(payloads, piece.rows).to_pylist()
-        return _kept(piece, np.fromiter((self._judge.knows_all(item) for item in items), np.bool_, len(items)))
+        return _kept(
+            piece, np.fromiter((self._judge.knows_all(item) for item in items), np.bool_, len(items))
+        )
 
     def _learn(self, payloads: pa.BinaryArray, rows: Rows) -> bool:
         """Extend the learned reader by what a sample of the rows has; whether there was anything new."""
@@ -223,7 +250,8 @@ class PtarsEngine:
         try:
             self._learned = Reader(self._tree, self._message_type, extension, self._judge.refusal)
         except pa.ArrowInvalid:
-            return False  # a list in the deepest message is a level more than Arrow takes: these rows are for the judge
+            # a list in the deepest message is a level more than Arrow takes: these rows are for the judge
+            return False
         return True
 
 
@@ -234,7 +262,8 @@ class _Habit:
         self.extended = False
         """Batches are decoded with the learned extension."""
         self.checked = False
-        """Batches are looked at for exact rows at once: most of their rows are read whole, but columns do not hold them whole."""
+        """Batches are looked at for exact rows at once: most of their rows are read whole, but columns do not
+        hold them whole."""
         self.cut = False
         """Batches are decoded in pieces: one had a record that fails."""
         self._rows = self._batches = 0
@@ -289,7 +318,11 @@ def _divided(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 
 def _kept(piece: Piece, keep: Bools) -> Piece:
-    return Piece(piece.rows[keep], piece.columns.filter(arrow.array(keep)), None if piece.exact is None else piece.exact[keep])
+    return Piece(
+        piece.rows[keep],
+        piece.columns.filter(arrow.array(keep)),
+        None if piece.exact is None else piece.exact[keep],
+    )
 
 
 def _placed(piece: Piece, rows: Rows) -> Piece:
@@ -298,8 +331,13 @@ def _placed(piece: Piece, rows: Rows) -> Piece:
 
 
 def _has_opaque(tree: MessageTree) -> bool:
-    """Whether anything in the tree is not taken apart by both libraries alike: messages as bytes (which Protobuf merges), groups."""
+    """Whether anything in the tree is not taken apart by both libraries alike: messages as bytes (which
+    Protobuf merges), groups.
+    """
     return any(
-        one.delimited or one.json is not None or one.kind is Kind.ENCODED or (one.message is not None and _has_opaque(one.message))
+        one.delimited
+        or one.json is not None
+        or one.kind is Kind.ENCODED
+        or (one.message is not None and _has_opaque(one.message))
         for one in tree.fields
     )

@@ -1,7 +1,8 @@
 """The border to ptars: handlers for trees, and calls that cannot harm.
 
-Owns: the only import of ptars. Promises: whatever ptars does with a batch (its errors, its panics) is `Failed`, nothing else is.
-Must never: be handed payloads over `engine_ptars.GUARDED_BYTES` that Protobuf's own parser has not accepted.
+Owns: the only import of ptars. Promises: whatever ptars does with a batch (its errors, its panics) is
+`Failed`, nothing else is. Must never: be handed payloads over `engine_ptars.GUARDED_BYTES` that Protobuf's
+own parser has not accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Failed(Exception):
 
 
 class Handler:
-    """Decodes and encodes the wire form of one tree. Groups are not among what ptars reads: the tree must have no delimited fields."""
+    """Decodes and encodes the wire form of one tree. Groups are not among what ptars reads: the tree must
+    have no delimited fields.
+    """
 
     def __init__(self, tree: MessageTree) -> None:
         descriptor = wire_descriptor(tree)
@@ -36,11 +39,15 @@ class Handler:
 
     def encode(self, columns: list[Array]) -> Array:
         """Payloads from the message's fields, of the types of `schema` and at least one. Raises Failed."""
-        return _guarded(self._handler.record_batch_to_array, pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        return _guarded(
+            self._handler.record_batch_to_array, pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        )
 
 
 def _guarded(call: Any, argument: Any) -> Any:
-    """Call into ptars; raises Failed for its errors and its panics (which are BaseExceptions of their own module)."""
+    """Call into ptars; raises Failed for its errors and its panics (which are BaseExceptions of their own
+    module).
+    """
     try:
         return call(argument)
     except Exception as error:

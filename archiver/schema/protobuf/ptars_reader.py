@@ -1,8 +1,10 @@
-"""Decoding with ptars under one extension: payloads to columns, with the unknown fields that the extension names.
+"""Decoding with ptars under one extension: payloads to columns, with the unknown fields that the extension
+names.
 
-Owns: the way from ptars's wire form to columns, what stands in `__unrecognized__` there, and the proof that nothing was lost on the way.
-Promises: a row that is `exact` was read as Protobuf reads it, and whole: its wire form, encoded again in canonical order, is the payload.
-Must never: leave a row in whose columns may hold something else (`Doubts`): these are for the judge.
+Owns: the way from ptars's wire form to columns, what stands in `__unrecognized__` there, and the proof that
+nothing was lost on the way. Promises: a row that is `exact` was read as Protobuf reads it, and whole: its
+wire form, encoded again in canonical order, is the payload. Must never: leave a row in whose columns may hold
+something else (`Doubts`): these are for the judge.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ class Reader:
     """Decodes messages of one tree under one extension."""
 
     def __init__(
-        self, tree: MessageTree, message_type: pa.StructType, extension: Extension, refusal: Callable[[bytes], str | None]
+        self,
+        tree: MessageTree,
+        message_type: pa.StructType,
+        extension: Extension,
+        refusal: Callable[[bytes], str | None],
     ) -> None:
         """`refusal`: why Protobuf's parser refuses a payload, None if it does not."""
         self.extension = extension
@@ -50,20 +56,29 @@ class Reader:
         _unknown_encoders(self._tree, self._unknown)
 
     def decode(self, payloads: Array, rows: Rows, check: bool) -> Piece:
-        """Columns of the payloads, which are those of `rows`; rows that the columns may not hold are left out.
+        """Columns of the payloads, which are those of `rows`; rows that the columns may not hold are left
+        out.
 
         `check`: find out which rows are exact. Raises Failed if ptars refuses any.
         """
         wire = self._handler.decode(payloads)
         length = len(payloads)
         doubts = Doubts()
-        columns = message_to_columns(self._tree, wire, self._message_type, doubts, None, length, self._unrecognized)
-        doubts.rows.update(row for row in doubts.unparsed - doubts.rows if self._refusal(payloads[row].as_py()) is not None)
+        columns = message_to_columns(
+            self._tree, wire, self._message_type, doubts, None, length, self._unrecognized
+        )
+        doubts.rows.update(
+            row for row in doubts.unparsed - doubts.rows if self._refusal(payloads[row].as_py()) is not None
+        )
         exact = self._exact(wire, payloads) if check else None
         if doubts.rows:
             keep = np.ones(length, np.bool_)
             keep[sorted(doubts.rows)] = False
-            columns, rows, exact = columns.filter(arrow.array(keep)), rows[keep], None if exact is None else exact[keep]
+            columns, rows, exact = (
+                columns.filter(arrow.array(keep)),
+                rows[keep],
+                None if exact is None else exact[keep],
+            )
         return Piece(rows, columns, exact)
 
     def takes(self, payloads: Array) -> bool:
@@ -93,10 +108,15 @@ class Reader:
 
 
 def _unknown_encoders(tree: MessageTree, into: dict[int, tuple[tuple[int, ...], Encoder]]) -> None:
-    """Encoders of the unknown fields of every level, by the level's tree (which lives as long as its reader), and these fields' places."""
+    """Encoders of the unknown fields of every level, by the level's tree (which lives as long as its reader),
+    and these fields' places.
+    """
     places = tuple(place for place, one in enumerate(tree.fields) if one.unknown)
     if places:
-        into[id(tree)] = (places, Encoder(MessageTree(tuple(tree.fields[place] for place in places), tree.full_name), wire=True))
+        into[id(tree)] = (
+            places,
+            Encoder(MessageTree(tuple(tree.fields[place] for place in places), tree.full_name), wire=True),
+        )
     for one in tree.fields:
         if one.message is not None:
             _unknown_encoders(one.message, into)

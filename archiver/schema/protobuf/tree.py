@@ -1,9 +1,10 @@
 """Our own tree of a Protobuf message: what is mapped to columns, and nothing else of the descriptor.
 
-Owns: the dataclasses `MessageTree`, `FieldTree`, `EnumTree`, and the names of our own columns. `tree_build` reads them from a descriptor.
-Promises: two trees are equal exactly if they give the same columns and the same bytes. Comments, options, file names, the names of nested
-message types and default values are not in the tree. Fields stand in the order of their numbers, which is the order of the columns.
-Must never: depend on Protobuf's library. The wire form follows from a tree alone (`wire`).
+Owns: the dataclasses `MessageTree`, `FieldTree`, `EnumTree`, and the names of our own columns. `tree_build`
+reads them from a descriptor. Promises: two trees are equal exactly if they give the same columns and the same
+bytes. Comments, options, file names, the names of nested message types and default values are not in the
+tree. Fields stand in the order of their numbers, which is the order of the columns. Must never: depend on
+Protobuf's library. The wire form follows from a tree alone (`wire`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from enum import Enum
 from typing import Literal
 
 RAW, PREFIX, ERR, UNRECOGNIZED = "__raw__", "__prefix__", "__err__", "__unrecognized__"
-"""The columns that stand beside the fields of a message: the original bytes, registry envelope, decode error, unknown fields."""
+"""The columns that stand beside the fields of a message: the original bytes, registry envelope, decode error,
+unknown fields."""
 
 RESERVED_NAMES = (RAW, PREFIX, ERR, UNRECOGNIZED)
 """Taken at every level: a field of such a name gets another column name."""
 
 COLUMNS_MAX = 4000
-"""Most fields of one message, all levels together: messages that contain one another widely grow exponentially. So many fields with names
-of 20 letters make a SCHEMA entry of 494 KB, and the log takes entries of 512 KiB."""
+"""Most fields of one message, all levels together: messages that contain one another widely grow
+exponentially. So many fields with names of 20 letters make a SCHEMA entry of 494 KB, and the log takes
+entries of 512 KiB."""
 
 RECORDED_COLUMNS_MAX = 5000
 """The same for a schema that is recorded already: what earlier versions let through must stay readable."""
@@ -30,14 +33,16 @@ DEPTH_MAX = 50
 """Most levels of messages. Protobuf itself stops reading at 100."""
 
 LIBRARY_LEVELS_MAX = 63
-"""Most levels as Arrow counts them between libraries, which stops at 64: a message is one level, a list of them two, a map three, and the
-field inside is one more. Parquet stops at 100, and three of its levels are two or three of these."""
+"""Most levels as Arrow counts them between libraries, which stops at 64: a message is one level, a list of
+them two, a map three, and the field inside is one more. Parquet stops at 100, and three of its levels are two
+or three of these."""
 
 RECURSION_DEPTH = 2
 """How often a message type may stand inside itself as columns, where no setting says otherwise."""
 
 RECURSION_DEPTH_MAX = 10
-"""The most that a setting may ask for: the columns of a message that holds itself twice double with each level."""
+"""The most that a setting may ask for: the columns of a message that holds itself twice double with each
+level."""
 
 JsonForm = Literal["struct", "value", "list"]
 """Which of google.protobuf.Struct, Value and ListValue stands in a column as JSON text."""
@@ -94,8 +99,8 @@ class FieldTree:
 
     number: int
     name: str
-    """In a source tree the Protobuf name (of an extension the full name, dots as underscores), in a column tree the column's. Names are
-    not on the wire."""
+    """In a source tree the Protobuf name (of an extension the full name, dots as underscores), in a column
+    tree the column's. Names are not on the wire."""
     kind: Kind
     shape: Shape = Shape.SINGLE
     presence: bool = False
@@ -107,17 +112,22 @@ class FieldTree:
     enum: EnumTree | None = None
     message: MessageTree | None = None
     key: FieldTree | None = None
-    """Of a map: the entry's key (number 1). `kind`, `enum` and `message` describe the entry's value (number 2)."""
+    """Of a map: the entry's key (number 1). `kind`, `enum` and `message` describe the entry's value (number
+    2)."""
     delimited: bool = False
-    """Of a message: on the wire it stands between a start and an end tag (a proto2 group, an edition's DELIMITED), not behind a length."""
+    """Of a message: on the wire it stands between a start and an end tag (a proto2 group, an edition's
+    DELIMITED), not behind a length."""
     wrapped: bool = False
-    """A wrapper (google.protobuf.Int32Value …): on the wire a message with this scalar in field 1, without presence there."""
+    """A wrapper (google.protobuf.Int32Value …): on the wire a message with this scalar in field 1, without
+    presence there."""
     json: JsonForm | None = None
     """A column of JSON text (kind STRING): on the wire an encoded message of that form."""
     above: int | None = None
-    """Of ENCODED: how many levels up the message stands whose type this is; 1 is the message that holds the field."""
+    """Of ENCODED: how many levels up the message stands whose type this is; 1 is the message that holds the
+    field."""
     unknown: bool = False
-    """Not in the schema: a number met in records, added to find what belongs into `__unrecognized__`. It has no column."""
+    """Not in the schema: a number met in records, added to find what belongs into `__unrecognized__`. It has
+    no column."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +138,9 @@ class MessageTree:
     full_name: str = field(compare=False)
     """For messages to people only; renaming a nested type changes no column."""
     left_out: tuple[FieldTree, ...] = ()
-    """Groups beyond the recursion depth (ENCODED and delimited). They have no column, since their bytes have no end of their own: they
-    stand in `__unrecognized__` with their tags. Only the judge's verdict knows them."""
+    """Groups beyond the recursion depth (ENCODED and delimited). They have no column, since their bytes have
+    no end of their own: they stand in `__unrecognized__` with their tags. Only the judge's verdict knows
+    them."""
 
     def by_number(self) -> Mapping[int, FieldTree]:
         """The fields by number."""

@@ -1,9 +1,9 @@
 """Reads the tree of a message type from its linked descriptor.
 
-Owns: `build_tree`: which Protobuf type is which kind, and what is refused.
-Promises: every field of the message and every extension of it is in the tree, by number, or the message is refused by name. Only what the
-wire says decides (presence, packing, groups), whatever syntax or edition the file is written in.
-Must never: leave out a field without a word. A group beyond the recursion depth stands in `MessageTree.left_out`.
+Owns: `build_tree`: which Protobuf type is which kind, and what is refused. Promises: every field of the
+message and every extension of it is in the tree, by number, or the message is refused by name. Only what the
+wire says decides (presence, packing, groups), whatever syntax or edition the file is written in. Must never:
+leave out a field without a word. A group beyond the recursion depth stands in `MessageTree.left_out`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def build_tree(
 ) -> MessageTree:
     """The tree of a message type, with Protobuf's names (of an extension the full name, dots as underscores).
 
-    A message type stands inside itself at most `recursion_depth` times (0 to 10); where it would stand once more, the field is ENCODED.
-    Raises ConfigInvalid, naming file, message and field, for a message set and for messages that are deeper than DEPTH_MAX or have more
-    than `columns_max` fields at all levels together, or more than `levels_max` levels as the libraries count them (None: not counted).
+    A message type stands inside itself at most `recursion_depth` times (0 to 10); where it would stand once
+    more, the field is ENCODED. Raises ConfigInvalid, naming file, message and field, for a message set and
+    for messages that are deeper than DEPTH_MAX or have more than `columns_max` fields at all levels together,
+    or more than `levels_max` levels as the libraries count them (None: not counted).
     """
     return _Builder(descriptor, recursion_depth, columns_max, levels_max).message(descriptor, "", ())
 
@@ -69,7 +70,9 @@ _LIST_LEVELS, _MAP_LEVELS = 2, 3
 class _Builder:
     """Walks one message type; counts fields so that a wide one is refused before it fills memory."""
 
-    def __init__(self, root: Descriptor, recursion_depth: int, columns_max: int, levels_max: int | None) -> None:
+    def __init__(
+        self, root: Descriptor, recursion_depth: int, columns_max: int, levels_max: int | None
+    ) -> None:
         self._root = root
         self._columns_max = columns_max
         self._levels_max = levels_max
@@ -84,38 +87,50 @@ class _Builder:
         """The tree of `descriptor`, met at `path` (dotted names) inside the messages `above`."""
         if len(above) >= DEPTH_MAX:
             raise self._refused(
-                path, f"has more than {DEPTH_MAX} levels of messages; choose a flatter message or a smaller recursion_depth"
+                path,
+                f"has more than {DEPTH_MAX} levels of messages; choose a flatter message or a smaller "
+                "recursion_depth",
             )
         if descriptor.GetOptions().message_set_wire_format:
             raise self._refused(
                 path,
-                f"the message set {descriptor.full_name} is not mapped; archive the topic without a schema, or use a message without it",
+                f"the message set {descriptor.full_name} is not mapped; archive the topic without a "
+                "schema, or use a message without it",
             )
         fields = self._fields(descriptor, path, (*above, descriptor.full_name))
         left_out = tuple(one for one in fields if one.kind is Kind.ENCODED and one.delimited)
-        return MessageTree(tuple(one for one in fields if one not in left_out), descriptor.full_name, left_out)
+        return MessageTree(
+            tuple(one for one in fields if one not in left_out), descriptor.full_name, left_out
+        )
 
     def _fields(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> list[FieldTree]:
         """The fields and extensions of a message by number; `above` ends with the message itself."""
         named = [(one, one.name) for one in descriptor.fields]
         if descriptor.is_extendable:
-            named += [(one, one.full_name.replace(".", "_")) for one in descriptor.file.pool.FindAllExtensions(descriptor)]
+            named += [
+                (one, one.full_name.replace(".", "_"))
+                for one in descriptor.file.pool.FindAllExtensions(descriptor)
+            ]
         named.sort(key=lambda pair: pair[0].number)
         return [self._leveled(one, name, f"{path}.{name}".lstrip("."), above) for one, name in named]
 
-    def _leveled(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
+    def _leveled(
+        self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]
+    ) -> FieldTree:
         """The field, with what is inside it so many levels deeper."""
         entry = descriptor.message_type
         is_map = entry is not None and entry.GetOptions().map_entry
         levels = _MAP_LEVELS if is_map else _LIST_LEVELS if descriptor.is_repeated else 1
         self._level += levels
         found = self._field(descriptor, name, path, above)
-        # A Timestamp and a wrapper are messages on the wire, which is the form that passes between the libraries.
+        # A Timestamp and a wrapper are messages on the wire, which is the form that passes between the
+        # libraries.
         deepest = self._level + (1 if found.kind is Kind.TIMESTAMP or found.wrapped else 0)
         if self._levels_max is not None and deepest > self._levels_max:
             raise self._refused(
                 path,
-                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), at most {self._levels_max} work; "
+                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), "
+                f"at most {self._levels_max} work; "
                 "choose a flatter message, or a smaller recursion_depth if it holds itself",
             )
         self._level -= levels
@@ -125,13 +140,17 @@ class _Builder:
         self._count += 1
         if self._count > self._columns_max:
             raise self._refused(
-                path, f"has more than {self._columns_max} fields at all levels together; choose a smaller message or recursion_depth"
+                path,
+                f"has more than {self._columns_max} fields at all levels together; choose a smaller "
+                "message or recursion_depth",
             )
         entry = descriptor.message_type
         if entry is not None and entry.GetOptions().map_entry:
             key = self._field(entry.fields_by_number[1], "key", f"{path}.key", above)
             value = self._item(entry.fields_by_number[2], path, above)
-            return replace(value, number=descriptor.number, name=name, shape=Shape.MAP, key=FieldTree(1, "key", key.kind))
+            return replace(
+                value, number=descriptor.number, name=name, shape=Shape.MAP, key=FieldTree(1, "key", key.kind)
+            )
         item = replace(self._item(descriptor, path, above), number=descriptor.number, name=name)
         if descriptor.is_repeated:
             return replace(item, shape=Shape.REPEATED, packed=descriptor.is_packed)

@@ -1,11 +1,11 @@
 """Fields that the schema does not know: finding them in payloads, and trees that are extended by them.
 
-Owns: the scanner of the wire form, and `Extension`, what was found by message level. The fast engine decodes with an extended tree instead
-of looking at rows one by one.
-Promises: bounded in every direction: the scanner has no recursion over input and stops at what is malformed; an extension has at most
-`EXTRAS_MAX` fields. Only plain wire types are extended by; groups, numbers that descriptors may not use, and known numbers of another
-wire type are left to the judge.
-Must never: decide what a record means. What is learned here is a guess that the engine proves for every single row.
+Owns: the scanner of the wire form, and `Extension`, what was found by message level. The fast engine decodes
+with an extended tree instead of looking at rows one by one. Promises: bounded in every direction: the scanner
+has no recursion over input and stops at what is malformed; an extension has at most `EXTRAS_MAX` fields. Only
+plain wire types are extended by; groups, numbers that descriptors may not use, and known numbers of another
+wire type are left to the judge. Must never: decide what a record means. What is learned here is a guess that
+the engine proves for every single row.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from typing import Final
 from archiver.schema.protobuf.tree import FieldTree, Kind, MessageTree, Shape
 
 Path = tuple[int, ...]
-"""Field numbers from the top to a message level: (6,) is the message in field 6, or in the values of the map in field 6."""
+"""Field numbers from the top to a message level: (6,) is the message in field 6, or in the values of the map
+in field 6."""
 
 EXTRAS_MAX: Final = 64
 """Most unknown fields of an extension, all levels together. Each costs a column of every batch."""
 
 _VARINT, _FIXED64, _LENGTH, _START, _END, _FIXED32 = 0, 1, 2, 3, 4, 5
-_KINDS: Final[Mapping[int, Kind]] = {_VARINT: Kind.UINT64, _FIXED64: Kind.FIXED64, _LENGTH: Kind.BYTES, _FIXED32: Kind.FIXED32}
+_KINDS: Final[Mapping[int, Kind]] = {
+    _VARINT: Kind.UINT64,
+    _FIXED64: Kind.FIXED64,
+    _LENGTH: Kind.BYTES,
+    _FIXED32: Kind.FIXED32,
+}
 _NUMBER_MAX = 2**29 - 1
 _RESERVED = range(19_000, 20_000)
 """Numbers that no descriptor may use."""
@@ -51,7 +57,9 @@ class _Malformed(Exception):
 
 @dataclass
 class _Level:
-    """What the scanner needs of a message: its path, None inside a map's entry, and by number the messages inside."""
+    """What the scanner needs of a message: its path, None inside a map's entry, and by number the messages
+    inside.
+    """
 
     path: Path | None
     known: frozenset[int]
@@ -65,9 +73,11 @@ class Scanner:
         self._top = _level(tree, ())
 
     def unknown_fields(self, payload: bytes) -> dict[tuple[Path, int], Extra] | None:
-        """The unknown fields of plain wire types in a payload, by level and number; None for a malformed payload.
+        """The unknown fields of plain wire types in a payload, by level and number; None for a malformed
+        payload.
 
-        Of a number that occurs with two wire types in one message the later stands: such a record is for the judge.
+        Of a number that occurs with two wire types in one message the later stands: such a record is for the
+        judge.
         """
         found: dict[tuple[Path, int], Extra] = {}
         todo = [(self._top, 0, len(payload))]
@@ -81,7 +91,9 @@ class Scanner:
 
 
 def learned(known: Extension, samples: Iterable[Mapping[tuple[Path, int], Extra]]) -> Extension:
-    """The extension with what occurs in enough of the samples; `known` itself if that is nothing new, or if it is full."""
+    """The extension with what occurs in enough of the samples; `known` itself if that is nothing new, or if
+    it is full.
+    """
     seen: dict[tuple[Path, int], list[Extra]] = {}
     for sample in samples:
         for where, extra in sample.items():
@@ -93,18 +105,27 @@ def learned(known: Extension, samples: Iterable[Mapping[tuple[Path, int], Extra]
             break
         if where not in result and len(result) >= EXTRAS_MAX:
             continue
-        wire = result[where].wire if where in result else Counter(extra.wire for extra in extras).most_common(1)[0][0]
+        wire = (
+            result[where].wire
+            if where in result
+            else Counter(extra.wire for extra in extras).most_common(1)[0][0]
+        )
         repeated = any(extra.repeated for extra in extras if extra.wire == wire)
         result[where] = Extra(wire, repeated or (where in result and result[where].repeated))
     return known if result == known else result
 
 
 def extended(tree: MessageTree, extension: Extension, path: Path = ()) -> MessageTree:
-    """The tree with the fields of the extension among its own, marked `unknown`; in the order of their numbers at every level."""
+    """The tree with the fields of the extension among its own, marked `unknown`; in the order of their
+    numbers at every level.
+    """
     if not any(at[: len(path)] == path for at, _ in extension):
         return tree
     own = [
-        one if one.message is None else replace(one, message=extended(one.message, extension, (*path, one.number))) for one in tree.fields
+        one
+        if one.message is None
+        else replace(one, message=extended(one.message, extension, (*path, one.number)))
+        for one in tree.fields
     ]
     more = [_field(number, extra) for (at, number), extra in extension.items() if at == path]
     return MessageTree(tuple(sorted([*own, *more], key=lambda one: one.number)), tree.full_name)
@@ -112,7 +133,9 @@ def extended(tree: MessageTree, extension: Extension, path: Path = ()) -> Messag
 
 def _field(number: int, extra: Extra) -> FieldTree:
     shape = Shape.REPEATED if extra.repeated else Shape.SINGLE
-    return FieldTree(number, f"unknown_{number}", _KINDS[extra.wire], shape, presence=not extra.repeated, unknown=True)
+    return FieldTree(
+        number, f"unknown_{number}", _KINDS[extra.wire], shape, presence=not extra.repeated, unknown=True
+    )
 
 
 def _level(tree: MessageTree, path: Path) -> _Level:
@@ -121,12 +144,18 @@ def _level(tree: MessageTree, path: Path) -> _Level:
         if one.message is None or one.delimited:
             continue
         inside = _level(one.message, (*path, one.number))
-        result.inside[one.number] = _Level(None, frozenset((1, 2)), {2: inside}) if one.shape is Shape.MAP else inside
+        result.inside[one.number] = (
+            _Level(None, frozenset((1, 2)), {2: inside}) if one.shape is Shape.MAP else inside
+        )
     return result
 
 
-def _scan(level: _Level, data: bytes, at: int, end: int, found: dict[tuple[Path, int], Extra]) -> list[tuple[_Level, int, int]]:
-    """Go through one message; returns the messages inside. Groups are passed over: records with them are for the judge."""
+def _scan(
+    level: _Level, data: bytes, at: int, end: int, found: dict[tuple[Path, int], Extra]
+) -> list[tuple[_Level, int, int]]:
+    """Go through one message; returns the messages inside. Groups are passed over: records with them are for
+    the judge.
+    """
     inside: list[tuple[_Level, int, int]] = []
     counts: Counter[int] = Counter()
     while at < end:
@@ -134,7 +163,12 @@ def _scan(level: _Level, data: bytes, at: int, end: int, found: dict[tuple[Path,
         start, at = _content(data, number, wire, at, end)
         if number in level.inside and wire == _LENGTH:
             inside.append((level.inside[number], start, at))
-        elif number not in level.known and level.path is not None and wire in _KINDS and number not in _RESERVED:
+        elif (
+            number not in level.known
+            and level.path is not None
+            and wire in _KINDS
+            and number not in _RESERVED
+        ):
             counts[number] += 1
             where = (level.path, number)
             found[where] = Extra(wire, counts[number] > 1 or (where in found and found[where].repeated))

@@ -1,8 +1,9 @@
-"""Single values between wire form and column form, whole arrays at a time: enums, unsigned numbers, timestamps, defaults.
+"""Single values between wire form and column form, whole arrays at a time: enums, unsigned numbers,
+timestamps, defaults.
 
-Owns: the rules for values. `wire_columns` owns the rules for shapes (lists, maps, messages).
-Promises: nothing is rounded or wrapped; `to_wire` of a column gives the value the column was made from, or the caller sees a difference
-in the bytes. No Python code runs per value, but for JSON (`json_values`).
+Owns: the rules for values. `wire_columns` owns the rules for shapes (lists, maps, messages). Promises:
+nothing is rounded or wrapped; `to_wire` of a column gives the value the column was made from, or the caller
+sees a difference in the bytes. No Python code runs per value, but for JSON (`json_values`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def to_column(tree: FieldTree, array: Array, target: Any) -> Array:
 
 
 def to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
-    """The opposite of `to_column`. Raises pyarrow.ArrowInvalid for text that is no value of the enum and for numbers out of range."""
+    """The opposite of `to_column`. Raises pyarrow.ArrowInvalid for text that is no value of the enum and for
+    numbers out of range.
+    """
     if tree.kind is Kind.ENUM:
         assert tree.enum is not None
         return _enum_numbers(tree.enum, array)
@@ -65,7 +68,9 @@ def without_zero(array: Array) -> Array:
 
 
 def signaling(array: Array) -> Bools | None:
-    """Which 4-byte floats are signaling NaNs, None for none: a Python float, so the complete engine, cannot hold their bits."""
+    """Which 4-byte floats are signaling NaNs, None for none: a Python float, so the complete engine, cannot
+    hold their bits.
+    """
     bits = numbers(array.view(pa.int32()))
     found: Bools = ((bits & 0x7FC00000) == 0x7F800000) & ((bits & 0x003FFFFF) != 0)
     return found if found.any() else None
@@ -100,10 +105,14 @@ def stamps_to_wire(array: Array, target: Any) -> Array:
 
 
 def struct_of(children: list[Array], target: Any, like: Array | None, length: int) -> Array:
-    """A struct of type `target`, null where `like` is null. `length`: rows, also of a struct without children."""
+    """A struct of type `target`, null where `like` is null. `length`: rows, also of a struct without
+    children.
+    """
     nulls = like is not None and like.null_count > 0
     if children:
-        return arrow.StructArray.from_arrays(children, fields=list(target), mask=like.is_null() if like is not None and nulls else None)
+        return arrow.StructArray.from_arrays(
+            children, fields=list(target), mask=like.is_null() if like is not None and nulls else None
+        )
     if like is None or not nulls:
         return arrow.Array.from_buffers(target, length, [None], 0)
     valid = like.is_valid()
@@ -112,22 +121,32 @@ def struct_of(children: list[Array], target: Any, like: Array | None, length: in
 
 def under(array: Array, struct: Array) -> Array:
     """The array with nulls where the struct is null."""
-    return array if struct.null_count == 0 else pc.if_else(struct.is_valid(), array, arrow.scalar(None, array.type))
+    return (
+        array
+        if struct.null_count == 0
+        else pc.if_else(struct.is_valid(), array, arrow.scalar(None, array.type))
+    )
 
 
 def texts_of(form: JsonForm, array: Array) -> tuple[Array, Bools | None]:
-    """Encoded Structs, Values or ListValues as JSON text; nulls stay. Second: which are malformed, None for none."""
+    """Encoded Structs, Values or ListValues as JSON text; nulls stay. Second: which are malformed, None for
+    none.
+    """
     texts = [None if one is None else json_values.decode(form, one) for one in array.to_pylist()]
     column = arrow.array(texts, pa.string())
     if column.null_count == array.null_count:
         return column, None
-    return column, (column.is_null().to_numpy(zero_copy_only=False) & array.is_valid().to_numpy(zero_copy_only=False))
+    return column, (
+        column.is_null().to_numpy(zero_copy_only=False) & array.is_valid().to_numpy(zero_copy_only=False)
+    )
 
 
 def messages_of(form: JsonForm, array: Array) -> Array:
     """The opposite of `texts_of`. Raises pyarrow.ArrowInvalid for text that is no JSON of that form."""
     try:
-        return arrow.array([None if one is None else json_values.encode(form, one) for one in array.to_pylist()], pa.binary())
+        return arrow.array(
+            [None if one is None else json_values.encode(form, one) for one in array.to_pylist()], pa.binary()
+        )
     except ValueError as error:
         raise pa.ArrowInvalid(str(error)) from error
 
@@ -157,14 +176,20 @@ def _places(enum: EnumTree, array: Array) -> Array:
 
 
 def _counts_up(enum: EnumTree) -> bool:
-    """Whether the numbers are 0, 1, 2 … without a hole, as most enums have them: then each is its own place, and is not looked for."""
+    """Whether the numbers are 0, 1, 2 … without a hole, as most enums have them: then each is its own place,
+    and is not looked for.
+    """
     return all(number == place for place, (number, _) in enumerate(enum.names))
 
 
 def _enum_numbers(enum: EnumTree, array: Array) -> Array:
     texts = arrow.array([name for _, name in enum.names], pa.string())
     index = pc.index_in(array, value_set=texts)
-    result = index if _counts_up(enum) else arrow.array([number for number, _ in enum.names], pa.int32()).take(index)
+    result = (
+        index
+        if _counts_up(enum)
+        else arrow.array([number for number, _ in enum.names], pa.int32()).take(index)
+    )
     if result.null_count == array.null_count:
         return result
     unknown = pc.and_(pc.is_null(index), pc.is_valid(array))

@@ -1,7 +1,9 @@
-"""Which of Google's well-known types are not mapped as ordinary messages, and whether a message of such a name really is one.
+"""Which of Google's well-known types are not mapped as ordinary messages, and whether a message of such a
+name really is one.
 
 Owns: the shapes of Timestamp, the wrappers, Struct, Value and ListValue, as field numbers and types.
-Promises: a message that only has the name of a well-known type is an ordinary message: its fields become columns.
+Promises: a message that only has the name of a well-known type is an ordinary message: its fields become
+columns.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ _VALUE: Mapping[int, int] = {
 
 def is_timestamp(descriptor: Descriptor) -> bool:
     """Whether it is google.protobuf.Timestamp."""
-    return _short(descriptor) == "Timestamp" and _types(descriptor) == {1: FieldDescriptor.TYPE_INT64, 2: FieldDescriptor.TYPE_INT32}
+    return _short(descriptor) == "Timestamp" and _types(descriptor) == {
+        1: FieldDescriptor.TYPE_INT64,
+        2: FieldDescriptor.TYPE_INT32,
+    }
 
 
 def wrapped_scalar(descriptor: Descriptor) -> int | None:
@@ -52,7 +57,9 @@ def wrapped_scalar(descriptor: Descriptor) -> int | None:
 
 
 def json_form(descriptor: Descriptor) -> JsonForm | None:
-    """Which of Struct, Value and ListValue it is; None for another message. All three are looked at: they hold one another."""
+    """Which of Struct, Value and ListValue it is; None for another message. All three are looked at: they
+    hold one another.
+    """
     form = _FORMS.get(_short(descriptor))
     if form is None:
         return None

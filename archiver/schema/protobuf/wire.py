@@ -1,17 +1,19 @@
-"""Our own descriptor of a message's wire form, made from its tree: what ptars is given, not the user's descriptor.
+"""Our own descriptor of a message's wire form, made from its tree: what ptars is given, not the user's
+descriptor.
 
-Owns: the translation of a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by number. `wire_judge` makes the one
-of the complete engine.
-Promises: reads and writes the same bytes as the user's message, with nothing lost on the way to the library: enums are int32 (so unknown
-numbers stay, closed or open), a Timestamp is its seconds and nanoseconds, a wrapper a message of one scalar, a map is a list of entries
-(so order and double keys are seen), what becomes JSON or stays encoded is bytes, and floats without presence have it (so -0.0 is not taken
-for absent).
-Must never: depend on names in the user's schema; two topics may use the same ones.
+Owns: the translation of a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by
+number. `wire_judge` makes the one of the complete engine. Promises: reads and writes the same bytes as the
+user's message, with nothing lost on the way to the library: enums are int32 (so unknown numbers stay, closed
+or open), a Timestamp is its seconds and nanoseconds, a wrapper a message of one scalar, a map is a list of
+entries (so order and double keys are seen), what becomes JSON or stays encoded is bytes, and floats without
+presence have it (so -0.0 is not taken for absent). Must never: depend on names in the user's schema; two
+topics may use the same ones.
 
-Groups. ptars takes a descriptor with groups but neither reads nor writes them: it skips them, and takes a message behind a length for one.
-So a delimited field is a placeholder here, of bytes. A record that has the group loses it on the way through ptars, does not give back its
-bytes and is revised by the complete engine; a record that has the placeholder (to Protobuf an unknown field) is marked doubtful by
-`wire_columns`. The placeholder is never written.
+Groups. ptars takes a descriptor with groups but neither reads nor writes them: it skips them, and takes a
+message behind a length for one. So a delimited field is a placeholder here, of bytes. A record that has the
+group loses it on the way through ptars, does not give back its bytes and is revised by the complete engine; a
+record that has the placeholder (to Protobuf an unknown field) is marked doubtful by `wire_columns`. The
+placeholder is never written.
 """
 
 from __future__ import annotations
@@ -88,8 +90,12 @@ def _message(file: descriptor_pb2.FileDescriptorProto, tree: MessageTree) -> str
             field.type_name = f".{_PACKAGE}.{entry.name}"
             continue
         repeated = one.shape is Shape.REPEATED
-        field = _add(message, one.number, _type(one), repeated, optional=not repeated and has_wire_presence(one))
-        if repeated and one.kind not in LENGTH_DELIMITED and not one.wrapped:  # a wrapper's kind is that of its scalar
+        field = _add(
+            message, one.number, _type(one), repeated, optional=not repeated and has_wire_presence(one)
+        )
+        if (
+            repeated and one.kind not in LENGTH_DELIMITED and not one.wrapped
+        ):  # a wrapper's kind is that of its scalar
             field.options.packed = one.packed
         _typed(file, field, one)
     return message.name
@@ -101,7 +107,9 @@ def _type(tree: FieldTree) -> int:
     return FieldDescriptor.TYPE_MESSAGE if tree.wrapped else TYPES[tree.kind]
 
 
-def _typed(file: descriptor_pb2.FileDescriptorProto, field: descriptor_pb2.FieldDescriptorProto, tree: FieldTree) -> None:
+def _typed(
+    file: descriptor_pb2.FileDescriptorProto, field: descriptor_pb2.FieldDescriptorProto, tree: FieldTree
+) -> None:
     if is_opaque(tree):
         return
     if tree.wrapped:
@@ -121,11 +129,19 @@ def _wrapper(file: descriptor_pb2.FileDescriptorProto, kind: Kind) -> str:
 
 
 def _add(
-    message: descriptor_pb2.DescriptorProto, number: int, kind: int, repeated: bool = False, optional: bool = False
+    message: descriptor_pb2.DescriptorProto,
+    number: int,
+    kind: int,
+    repeated: bool = False,
+    optional: bool = False,
 ) -> descriptor_pb2.FieldDescriptorProto:
     field = message.field.add(name=f"f{number}", number=number)
     field.type = kind  # type: ignore[assignment]
-    field.label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED if repeated else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    field.label = (
+        descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+        if repeated
+        else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    )
     if optional and kind != FieldDescriptor.TYPE_MESSAGE:
         field.proto3_optional = True
         field.oneof_index = len(message.oneof_decl)

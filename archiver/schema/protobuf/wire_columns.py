@@ -1,10 +1,10 @@
 """Whole messages between wire form and column form: structs, lists and maps, arrays at a time.
 
-Owns: the shapes. `values` owns single values, `wire` the wire form.
-Promises: lengths and order are kept; sliced arrays and arrays read from Parquet are fine. Rows for which the wire form allows more than
-the column form (double map keys, two members of a oneof, a timestamp out of range, a malformed Struct), or a signaling NaN, are reported
-as doubtful, never mapped silently.
-Must never: run Python code per row while no row is doubtful and no column is JSON.
+Owns: the shapes. `values` owns single values, `wire` the wire form. Promises: lengths and order are kept;
+sliced arrays and arrays read from Parquet are fine. Rows for which the wire form allows more than the column
+form (double map keys, two members of a oneof, a timestamp out of range, a malformed Struct), or a signaling
+NaN, are reported as doubtful, never mapped silently. Must never: run Python code per row while no row is
+doubtful and no column is JSON.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Doubts:
         self.rows: set[int] = set()
         """Rows whose columns are not to be trusted."""
         self.unparsed: set[int] = set()
-        """Rows that hold encoded messages or JSON, which ptars did not look into. `ProtobufEngine.refusal` of the payload
-        finds bad ones."""
+        """Rows that hold encoded messages or JSON, which ptars did not look into. `ProtobufEngine.refusal` of
+        the payload finds bad ones."""
 
     def inside(self, offsets: Offsets) -> Doubts:
         """The same for the elements of a list column with these offsets."""
@@ -61,7 +61,9 @@ class Doubts:
     def mark_unparsed(self, encoded: Array) -> None:
         """Remember the rows of the elements that are not null, of this level."""
         if encoded.null_count < len(encoded):
-            self.root().unparsed.update(self.rows_of(np.flatnonzero(encoded.is_valid().to_numpy(zero_copy_only=False))))
+            self.root().unparsed.update(
+                self.rows_of(np.flatnonzero(encoded.is_valid().to_numpy(zero_copy_only=False)))
+            )
 
     def root(self) -> Doubts:
         """The doubts about the rows themselves."""
@@ -79,7 +81,8 @@ _FEW_ENTRIES = 8
 """Maps that have no more are compared entry by entry, which is quicker than to sort all."""
 
 Unrecognized: TypeAlias = "Callable[[MessageTree, Sequence[Array]], Array]"
-"""Makes the `__unrecognized__` column of one message level from the level's tree and all its children (wire form)."""
+"""Makes the `__unrecognized__` column of one message level from the level's tree and all its children (wire
+form)."""
 
 
 def message_to_columns(
@@ -91,35 +94,59 @@ def message_to_columns(
     length: int,
     unrecognized: Unrecognized | None = None,
 ) -> Array:
-    """A message's fields (wire form, in the order of the tree) as a struct of type `target`, null where `like` is null.
+    """A message's fields (wire form, in the order of the tree) as a struct of type `target`, null where
+    `like` is null.
 
-    `length`: rows, also of a message without fields. Fields that are `unknown` are no columns: `unrecognized` is asked for the
-    `__unrecognized__` column of every level that has some.
+    `length`: rows, also of a message without fields. Fields that are `unknown` are no columns: `unrecognized`
+    is asked for the `__unrecognized__` column of every level that has some.
     """
     known = [(one, child) for one, child in zip(tree.fields, children, strict=True) if not one.unknown]
-    columns = [_to_columns(one, child, target.field(i).type, doubts, unrecognized) for i, (one, child) in enumerate(known)]
+    columns = [
+        _to_columns(one, child, target.field(i).type, doubts, unrecognized)
+        for i, (one, child) in enumerate(known)
+    ]
     _mark_oneofs(tree, children, doubts, length)
     has_unknown = unrecognized is not None and len(known) < len(tree.fields)
-    rest = unrecognized(tree, children) if unrecognized is not None and has_unknown else arrow.nulls(length, pa.binary())
+    rest = (
+        unrecognized(tree, children)
+        if unrecognized is not None and has_unknown
+        else arrow.nulls(length, pa.binary())
+    )
     return struct_of([*columns, rest], target, like, length)
 
 
-def message_to_wire(tree: MessageTree, children: Sequence[Array], fields: Sequence[pa.Field[Any]]) -> list[Array]:
+def message_to_wire(
+    tree: MessageTree, children: Sequence[Array], fields: Sequence[pa.Field[Any]]
+) -> list[Array]:
     """A message's columns (in the order of the tree) in wire form, of the types of `fields`."""
-    return [_to_wire(one, child, field.type) for one, child, field in zip(tree.fields, children, fields, strict=True)]
+    return [
+        _to_wire(one, child, field.type)
+        for one, child, field in zip(tree.fields, children, fields, strict=True)
+    ]
 
 
 def list_parts(array: Array) -> tuple[Offsets, Array]:
-    """A list or map array as offsets from 0 and exactly the values between them; a null list counts as empty."""
-    if array.null_count and np.diff(array.offsets.to_numpy())[array.is_null().to_numpy(zero_copy_only=False)].any():
-        lengths = filled(pc.list_value_length(array) if pa.types.is_list(array.type) else _map_lengths(array), Kind.INT32)
-        offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int32)])
+    """A list or map array as offsets from 0 and exactly the values between them; a null list counts as
+    empty.
+    """
+    if (
+        array.null_count
+        and np.diff(array.offsets.to_numpy())[array.is_null().to_numpy(zero_copy_only=False)].any()
+    ):
+        lengths = filled(
+            pc.list_value_length(array) if pa.types.is_list(array.type) else _map_lengths(array), Kind.INT32
+        )
+        offsets = np.concatenate(
+            [np.zeros(1, np.int32), np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int32)]
+        )
         kept = array.filter(array.is_valid())
         return offsets, list_parts(kept)[1]
     offsets = array.offsets.to_numpy()
     first, last = int(offsets[0]), int(offsets[-1])
     values = (
-        arrow.StructArray.from_arrays([array.keys, array.items], names=["key", "value"]) if pa.types.is_map(array.type) else array.values
+        arrow.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+        if pa.types.is_map(array.type)
+        else array.values
     )
     return (offsets - offsets[0] if first else offsets), values.slice(first, last - first)
 
@@ -130,7 +157,9 @@ def _map_lengths(array: Array) -> Array:
     return arrow.array(np.diff(offsets), mask=mask)
 
 
-def _to_columns(tree: FieldTree, array: Array, target: Any, doubts: Doubts, unrecognized: Unrecognized | None) -> Array:
+def _to_columns(
+    tree: FieldTree, array: Array, target: Any, doubts: Doubts, unrecognized: Unrecognized | None
+) -> Array:
     if tree.shape is Shape.SINGLE:
         column = _item_to_column(tree, array, target, doubts, unrecognized)
         return filled(column, tree.kind) if tree.kind in FLOATS and not tree.presence else column
@@ -164,12 +193,18 @@ def _to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
     return arrow.ListArray.from_arrays(arrow.array(offsets), items, type=target)
 
 
-def _item_to_column(tree: FieldTree, array: Array, target: Any, doubts: Doubts, unrecognized: Unrecognized | None) -> Array:
+def _item_to_column(
+    tree: FieldTree, array: Array, target: Any, doubts: Doubts, unrecognized: Unrecognized | None
+) -> Array:
     if tree.delimited:  # a placeholder: see `wire`
-        doubts.mark(array.is_valid().to_numpy(zero_copy_only=False) if array.null_count < len(array) else None)
+        doubts.mark(
+            array.is_valid().to_numpy(zero_copy_only=False) if array.null_count < len(array) else None
+        )
         return arrow.nulls(len(array), target)
     if tree.message is not None:
-        return message_to_columns(tree.message, _children(array), target, doubts, array, len(array), unrecognized)
+        return message_to_columns(
+            tree.message, _children(array), target, doubts, array, len(array), unrecognized
+        )
     if tree.kind is Kind.TIMESTAMP:
         column, bad = stamps_to_column(array, target)
         doubts.mark(bad)
@@ -192,7 +227,12 @@ def _item_to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
     if tree.delimited:
         return arrow.nulls(len(array), target)
     if tree.message is not None:
-        return struct_of(message_to_wire(tree.message, written_children(array)[:-1], list(target)), target, array, len(array))
+        return struct_of(
+            message_to_wire(tree.message, written_children(array)[:-1], list(target)),
+            target,
+            array,
+            len(array),
+        )
     if tree.kind is Kind.TIMESTAMP:
         return stamps_to_wire(array, target)
     if tree.wrapped:
@@ -209,13 +249,17 @@ def _children(struct: Array) -> list[Array]:
 
 
 def written_children(struct: Array) -> list[Array]:
-    """The children with the struct's own nulls: in a column anything may stand under a null struct, even text that is no enum value."""
+    """The children with the struct's own nulls: in a column anything may stand under a null struct, even text
+    that is no enum value.
+    """
     children: list[Array] = struct.flatten()
     return children
 
 
 def _present(array: Array, tree: FieldTree) -> Array:
-    """Elements of lists and maps are never absent (wire form): the default in place of null, the empty message of a message."""
+    """Elements of lists and maps are never absent (wire form): the default in place of null, the empty
+    message of a message.
+    """
     if array.null_count == 0:
         return array
     if pa.types.is_struct(array.type):
@@ -224,7 +268,9 @@ def _present(array: Array, tree: FieldTree) -> Array:
 
 
 def _mark_oneofs(tree: MessageTree, children: Sequence[Array], doubts: Doubts, length: int) -> None:
-    """At most one member of a oneof is set; more means that a later one replaces an earlier one on the wire."""
+    """At most one member of a oneof is set; more means that a later one replaces an earlier one on the
+    wire.
+    """
     groups: dict[int, list[Array]] = {}
     for one, child in zip(tree.fields, children, strict=True):
         if one.oneof is not None:

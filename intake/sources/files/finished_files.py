@@ -1,8 +1,9 @@
-"""Looks after the finished files of a source, some at a time: which have changed, and which are gone and can be forgotten.
+"""Looks after the finished files of a source, some at a time: which have changed, and which are gone and can
+be forgotten.
 
-Promises that a finished file is never taken in again while it is there, whatever becomes of it, and that a file is held for gone only if
-that is proven (`intake.sources.files.seen_folders`): a file system that is not mounted is an empty folder. Nothing is deleted here but a
-name from the log's state.
+Promises that a finished file is never taken in again while it is there, whatever becomes of it, and that a
+file is held for gone only if that is proven (`intake.sources.files.seen_folders`): a file system that is not
+mounted is an empty folder. Nothing is deleted here but a name from the log's state.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ LOOKS_MAX = 1000
 """Finished files that one run looks at; the next run goes on behind them."""
 FORGOTTEN_BYTES_MAX = 8 * 1024
 """Of names in one entry; the smallest entry that the settings allow is twice that."""
-CHANGED = "the file has changed since it was taken in, and is not taken in again; put what is new into a file of another name"
+CHANGED = (
+    "the file has changed since it was taken in, and is not taken in again; put what is new into a file of "
+    "another name"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +50,9 @@ class Sweep:
         return sorted(self._changed)
 
     def run(self) -> int:
-        """Look at the next `LOOKS_MAX` finished files; how many were forgotten. Raises what the log raises."""
+        """Look at the next `LOOKS_MAX` finished files; how many were forgotten. Raises what the log
+        raises.
+        """
         seen = self._sequencer.fold.next_index  # before anything is looked at
         finished = self._sequencer.fold.positions.source(self._source).finished
         gone: list[str] = []

@@ -1,8 +1,9 @@
 """Takes one file in: piece by piece, each with the position behind it in the same entry.
 
-Owns the order of steps. What the log knows of the file is read before the file is looked at; the identity of the file is compared before
-the first piece is sent, and that it did not change meanwhile before each piece; an entry of unknown outcome ends the work, and whoever
-comes next asks the log where to go on. So nothing is remembered here that could be wrong.
+Owns the order of steps. What the log knows of the file is read before the file is looked at; the identity of
+the file is compared before the first piece is sent, and that it did not change meanwhile before each piece;
+an entry of unknown outcome ends the work, and whoever comes next asks the log where to go on. So nothing is
+remembered here that could be wrong.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ from intake.write.queue import ROW_COST_BYTES, BatchItem
 from intake.write.validation import Admitted, Judge, admit_all
 
 CHANGED = (
-    "the file has changed since a part of it was taken in, so it is not read on: what stood before {where} is in; put the rest, and "
+    "the file has changed since a part of it was taken in, so it is not read on: what stood before "
+    "{where} is in; put the rest, and "
     "nothing but the rest, into a file of another name and remove this one"
 )
-CHANGING = "the file changed while it was read, and nothing of it is taken in: it is tried again when it is at rest"
+CHANGING = (
+    "the file changed while it was read, and nothing of it is taken in: it is tried again when it is at rest"
+)
 
 
 class Failed(Exception):
@@ -55,9 +59,11 @@ class Ways:
     """Decides about records that do not decode; without one, nothing is looked at."""
 
 
-def take_in(path: str, source: str, topic: TopicState, cutting: Cutting, ways: Ways, took: Callable[[int, int], None]) -> bool:
-    """Take in what is missing of the file; whether this call finished it. False: somebody else did, or has it in work, or
-    this process is to stop.
+def take_in(
+    path: str, source: str, topic: TopicState, cutting: Cutting, ways: Ways, took: Callable[[int, int], None]
+) -> bool:
+    """Take in what is missing of the file; whether this call finished it. False: somebody else did, or has it
+    in work, or this process is to stop.
 
     `took` is told of records and their raw bytes that are in.
 
@@ -113,8 +119,13 @@ def _next_piece(reader: PieceReader, file: OpenedFile, cutting: Cutting) -> Piec
 
 
 def _admitted(piece: Piece, topic: TopicState, cutting: Cutting, ways: Ways) -> list[Admitted]:
-    """The records of the piece as judged. It is cut before one that is refused: what stands behind that must not overtake it."""
-    given = [Admitted(topic.name, partition, record) for record, partition in zip(piece.records, piece.partitions, strict=True)]
+    """The records of the piece as judged. It is cut before one that is refused: what stands behind that must
+    not overtake it.
+    """
+    given = [
+        Admitted(topic.name, partition, record)
+        for record, partition in zip(piece.records, piece.partitions, strict=True)
+    ]
     if ways.judge is None:
         return given
 
@@ -132,7 +143,9 @@ def _admitted(piece: Piece, topic: TopicState, cutting: Cutting, ways: Ways) -> 
 def _topic(name: str, ways: Ways) -> TopicState:
     state = ways.sequencer.fold.topics_by_name.get(name)
     if state is None:
-        raise RetryLater(f"there is a record for topic {name}, which is not there; create it, and the file is tried again")
+        raise RetryLater(
+            f"there is a record for topic {name}, which is not there; create it, and the file is tried again"
+        )
     return state
 
 
@@ -141,7 +154,10 @@ def _send(admitted: Sequence[Admitted], move: Move, ways: Ways) -> Refusal | Non
     if admitted:
         accept_us = ways.accept_clock.accept_us(ways.sequencer.fold.newest_us)
         names = dict.fromkeys(one.topic for one in admitted)
-        items = [_item([one for one in admitted if one.topic == name], _topic(name, ways), accept_us) for name in names]
+        items = [
+            _item([one for one in admitted if one.topic == name], _topic(name, ways), accept_us)
+            for name in names
+        ]
         return ways.publisher.publish_moving(items, [move])
     failpoints.reach("source.finish.before")
     refusal = ways.sequencer.append_moves([move])
@@ -155,7 +171,9 @@ def _send(admitted: Sequence[Admitted], move: Move, ways: Ways) -> Refusal | Non
 def _item(admitted: Sequence[Admitted], topic: TopicState, accept_us: int) -> BatchItem:
     partitions = np.array([one.partition for one in admitted], np.int32)
     raw_bytes = [raw_bytes_of(one.record) for one in admitted]
-    cost = sum(weight_of(one.record, raw) + ROW_COST_BYTES for one, raw in zip(admitted, raw_bytes, strict=True))
+    cost = sum(
+        weight_of(one.record, raw) + ROW_COST_BYTES for one, raw in zip(admitted, raw_bytes, strict=True)
+    )
     return BatchItem(
         topic=topic,
         columns=record_columns([one.record for one in admitted]),
@@ -171,14 +189,19 @@ def _item(admitted: Sequence[Admitted], topic: TopicState, accept_us: int) -> Ba
 
 def _record(count: int, cutting: Cutting) -> str:
     """What the reader calls a record, given the lines, rows or records up to its end."""
-    return f"line {count}" if cutting.form == "jsonl" else f"{'row' if cutting.form == 'parquet' else 'record'} {count - 1}"
+    return (
+        f"line {count}"
+        if cutting.form == "jsonl"
+        else f"{'row' if cutting.form == 'parquet' else 'record'} {count - 1}"
+    )
 
 
 def _broken(piece: Piece, cutting: Cutting) -> str:
     if piece.end == 0:
         return f"{piece.broken}. Nothing of the file is taken in: mend it, and it is tried again"
     return (
-        f"{piece.broken}. What stands before {_where(piece.end, cutting)} is in; put the rest, mended, into a file of another name and "
+        f"{piece.broken}. What stands before {_where(piece.end, cutting)} is in; put the rest, mended, "
+        "into a file of another name and "
         "remove this one: a file that was begun must not change"
     )
 

@@ -1,7 +1,7 @@
 """A file that is being taken in: opened once, and known by what it was then.
 
-Owns what makes a file the same file: its size, its modification time and its first 4 KiB. Promises that opening never waits (a pipe that
-took the name of a file is refused) and follows no link.
+Owns what makes a file the same file: its size, its modification time and its first 4 KiB. Promises that
+opening never waits (a pipe that took the name of a file is refused) and follows no link.
 """
 
 from __future__ import annotations
@@ -26,18 +26,24 @@ class OpenedFile:
     """An open file; close it, or use it as a context manager."""
 
     def __init__(self, path: str) -> None:
-        """Raises `NotFound` if it has vanished, `RecordRefused` if it cannot be read or is no regular file."""
+        """Raises `NotFound` if it has vanished, `RecordRefused` if it cannot be read or is no regular
+        file.
+        """
         self.path = path
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise NotFound(f"{path} has vanished") from error
         except OSError as error:
-            raise RecordRefused(f"the file cannot be opened ({error.strerror}); give this process the right to read it") from error
+            raise RecordRefused(
+                f"the file cannot be opened ({error.strerror}); give this process the right to read it"
+            ) from error
         try:
             self._began = os.fstat(descriptor)
             if not stat.S_ISREG(self._began.st_mode):
-                raise RecordRefused("this is no regular file; take it out of the folder, or narrow the pattern")
+                raise RecordRefused(
+                    "this is no regular file; take it out of the folder, or narrow the pattern"
+                )
             self.identity = _identity(self._began, os.pread(descriptor, HEAD_BYTES, 0))
             """What it is known by, besides its name."""
         except BaseException:
@@ -48,7 +54,9 @@ class OpenedFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Which files a pattern means, right now.
 
-Owns the rules about names: hidden ones and those that say "not complete yet" are passed over, links are not followed, and only regular
-files count. Promises to open nothing, to follow no link below the part of the pattern without wildcards, and to look on where one folder
-cannot be read.
+Owns the rules about names: hidden ones and those that say "not complete yet" are passed over, links are not
+followed, and only regular files count. Promises to open nothing, to follow no link below the part of the
+pattern without wildcards, and to look on where one folder cannot be read.
 """
 
 from __future__ import annotations
@@ -40,13 +40,18 @@ class Pattern:
         while fixed < len(names) - 1 and _literal(names[fixed]) is not None:
             fixed += 1
         folder = "/" + "/".join(_literal(name) or name for name in names[:fixed])
-        parts = tuple(name for place, name in enumerate(names[fixed:]) if name != _ANY_DEPTH or names[fixed:][place - 1 : place] != [name])
+        parts = tuple(
+            name
+            for place, name in enumerate(names[fixed:])
+            if name != _ANY_DEPTH or names[fixed:][place - 1 : place] != [name]
+        )
         return cls(folder, (*parts, "*") if parts[-1] == _ANY_DEPTH else parts)
 
     def files(self, report: Report) -> Iterator[str]:
         """The absolute paths of the regular files that match, in no order.
 
-        Raises `FileNotFoundError` if the folder is not there; what cannot be taken in for another reason is reported.
+        Raises `FileNotFoundError` if the folder is not there; what cannot be taken in for another reason is
+        reported.
         """
         matcher = _Matcher(self.parts)
         waiting: list[tuple[str, tuple[str, ...]]] = [(self.folder, ())]
@@ -67,7 +72,11 @@ class Pattern:
                 if not names:
                     raise
             except OSError as error:
-                report(folder, f"the folder cannot be read: {error.strerror}; make it one that this process may read and enter")
+                report(
+                    folder,
+                    f"the folder cannot be read: {error.strerror}; make it one that this process may "
+                    "read and enter",
+                )
 
 
 class _Matcher:
@@ -77,7 +86,9 @@ class _Matcher:
         self._passed_over = tuple(suffix for suffix in UNFINISHED_SUFFIXES if not parts[-1].endswith(suffix))
 
     def may_hold(self, names: tuple[str, ...]) -> bool:
-        """Whether a folder of that path can hold what matches; the folders around it were asked about before."""
+        """Whether a folder of that path can hold what matches; the folders around it were asked about
+        before.
+        """
         if self._depth is not None and len(names) > self._depth:
             return True
         pattern = self._names[len(names) - 1] if len(names) < len(self._names) else None
@@ -95,26 +106,43 @@ class _Matcher:
         pattern = self._names[part]
         if pattern is None:
             return any(self._fit(names, after, part + 1) for after in range(name, len(names)))
-        return name < len(names) and pattern.match(names[name]) is not None and self._fit(names, name + 1, part + 1)
+        return (
+            name < len(names)
+            and pattern.match(names[name]) is not None
+            and self._fit(names, name + 1, part + 1)
+        )
 
 
 def _literal(name: str) -> str | None:
     """The name that the part of a pattern stands for; None if it has a wildcard."""
     plain = _ESCAPED.sub(r"\1", name)
-    return plain if name in (plain, glob.escape(plain)) and (name != plain or not glob.has_magic(name)) else None
+    return (
+        plain if name in (plain, glob.escape(plain)) and (name != plain or not glob.has_magic(name)) else None
+    )
 
 
 def _is_takeable(entry: os.DirEntry[str], report: Report) -> bool:
     """Whether what matches by its name is a file that can be known by its name."""
     if entry.is_symlink():
-        report(entry.path, "a symbolic link is not followed: the file would be known by two names; move the file itself here")
+        report(
+            entry.path,
+            "a symbolic link is not followed: the file would be known by two names; move the file "
+            "itself here",
+        )
         return False
     if not entry.is_file(follow_symlinks=False):
-        report(entry.path, "this is no regular file but a pipe, a socket or a device; take it out of the folder, or narrow the pattern")
+        report(
+            entry.path,
+            "this is no regular file but a pipe, a socket or a device; take it out of the folder, or "
+            "narrow the pattern",
+        )
         return False
     try:
         entry.path.encode("utf-8")
     except UnicodeEncodeError:
-        report(entry.path.encode("utf-8", "backslashreplace").decode(), "the name is no UTF-8 text; rename the file")
+        report(
+            entry.path.encode("utf-8", "backslashreplace").decode(),
+            "the name is no UTF-8 text; rename the file",
+        )
         return False
     return True

@@ -1,7 +1,9 @@
-"""Cuts a file into pieces that are taken in whole: records in their order, up to a bound of bytes and partitions.
+"""Cuts a file into pieces that are taken in whole: records in their order, up to a bound of bytes and
+partitions.
 
-Owns where a piece ends. Promises that the pieces of a file, one after the other, are its records, each once; that a piece ends behind a
-record, in front of which nothing is left out; and that a record which cannot be taken in ends the piece before it.
+Owns where a piece ends. Promises that the pieces of a file, one after the other, are its records, each once;
+that a piece ends behind a record, in front of which nothing is left out; and that a record which cannot be
+taken in ends the piece before it.
 """
 
 from __future__ import annotations
@@ -84,12 +86,16 @@ class PieceReader:
             stream.seek(start.position)
         self._cutting = cutting
         self._place = start
-        self._inputs = read_inputs(stream, cutting.form, cutting.topic, cutting.text, cutting.record_bytes_max, start)
+        self._inputs = read_inputs(
+            stream, cutting.form, cutting.topic, cutting.text, cutting.record_bytes_max, start
+        )
         self._end, self._count = start.position, start.number
         self._held: _Next | None = None
 
     def next(self) -> Piece:
-        """The next piece. Behind one that is `done` or `broken` there is none. Raises `OSError` if the disk does."""
+        """The next piece. Behind one that is `done` or `broken` there is none. Raises `OSError` if the disk
+        does.
+        """
         piece = Piece(self._end, self._end, self._count, ends=[(self._end, self._count)])
         partitions: set[int] = set()
         while True:
@@ -103,7 +109,10 @@ class PieceReader:
                 piece.end, piece.count = self._place.position, self._place.number
                 break
             partitions.add(found.partition)
-            too_large = piece.cost + found.cost > self._cutting.piece_bytes_max or len(partitions) > self._cutting.partitions_max
+            too_large = (
+                piece.cost + found.cost > self._cutting.piece_bytes_max
+                or len(partitions) > self._cutting.partitions_max
+            )
             if piece.records and too_large:
                 self._held = found
                 break

@@ -1,8 +1,9 @@
 """The thread that takes files in by itself, for as long as a daemon runs.
 
-Promises that every file is taken in exactly once, whoever else works on the same folder and whenever this process dies (the fold sees to
-that, `intake.log.source_positions`); that at most one piece of one file is in memory; and that no error ends the thread: what cannot be
-done now is said in `state` and tried again. Nothing waits for it, and it waits for nothing without a bound.
+Promises that every file is taken in exactly once, whoever else works on the same folder and whenever this
+process dies (the fold sees to that, `intake.log.source_positions`); that at most one piece of one file is in
+memory; and that no error ends the thread: what cannot be done now is said in `state` and tried again. Nothing
+waits for it, and it waits for nothing without a bound.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from intake.write.placement import Placement
 from intake.write.validation import Judge
 
 REST_SHARE = 4
-"""A look that took long is followed by a rest this many times as long: a folder of a million files must not keep a core busy."""
+"""A look that took long is followed by a rest this many times as long: a folder of a million files must not
+keep a core busy."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +67,9 @@ class FileSources:
         prepare: Callable[[], object] = lambda: None,
         judge: Judge | None = None,
     ) -> None:
-        """`partitions`: of each topic, in case it is not there yet. `prepare` is called before the first look that is to write anything,
-        and again if it raises an error of ours. `judge` decides about records that do not decode.
+        """`partitions`: of each topic, in case it is not there yet. `prepare` is called before the first look
+        that is to write anything, and again if it raises an error of ours. `judge` decides about records that
+        do not decode.
         """
         self._partitions = partitions
         self._sequencer = sequencer
@@ -83,7 +86,11 @@ class FileSources:
         sweeps: dict[str, Sweep] = {}
         self._folders: list[FolderSource] = []
         for one in files:
-            sweep = None if one.topic in sweeps else sweeps.setdefault(one.topic, Sweep(source_name(one.topic), sequencer, homes))
+            sweep = (
+                None
+                if one.topic in sweeps
+                else sweeps.setdefault(one.topic, Sweep(source_name(one.topic), sequencer, homes))
+            )
             self._folders.append(FolderSource(one, settings, ways, placement, clock, sweep))
         self._thread = threading.Thread(target=self._run, name="file-sources", daemon=True)
 
@@ -92,7 +99,9 @@ class FileSources:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """End after the piece in work; whether it has ended within the time. What it leaves is taken in by whoever comes next."""
+        """End after the piece in work; whether it has ended within the time. What it leaves is taken in by
+        whoever comes next.
+        """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -103,7 +112,9 @@ class FileSources:
         return tuple(folder.state for folder in self._folders)
 
     def look(self) -> bool:
-        """Look at every folder once; whether to look again at once. Raises nothing of ours: it is in `state`."""
+        """Look at every folder once; whether to look again at once. Raises nothing of ours: it is in
+        `state`.
+        """
         try:
             if not self._is_prepared:
                 self._prepare()
@@ -145,7 +156,8 @@ class FileSources:
             try:
                 more = self.look()
             except Exception as error:  # noqa: BLE001
-                # The head of the loop: nobody else would learn of it, and the next look begins with what the log says.
+                # The head of the loop: nobody else would learn of it, and the next look begins with what the
+                # log says.
                 _log.exception("taking in files ended in an error nobody expected")
                 for folder in self._folders:
                     folder.troubled(f"{type(error).__name__}: {error}")

@@ -1,8 +1,10 @@
-"""The folders in which files were seen, so that an emptied folder can be told from one whose file system is not mounted.
+"""The folders in which files were seen, so that an emptied folder can be told from one whose file system is
+not mounted.
 
-Owns what proves that a file is gone: the nearest folder above it that is there, opened once, does not hold it, and either holds something
-else or is the very folder, on the very file system, in which a file was seen before. Promises that a mount point without its file system
-never proves anything. What is remembered is of this process and bounded; without it a file is held to be there for longer, never for less.
+Owns what proves that a file is gone: the nearest folder above it that is there, opened once, does not hold
+it, and either holds something else or is the very folder, on the very file system, in which a file was seen
+before. Promises that a mount point without its file system never proves anything. What is remembered is of
+this process and bounded; without it a file is held to be there for longer, never for less.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Homes:
             try:
                 with _opened(folder) as descriptor:
                     found = os.fstat(descriptor)
-                    # Seen from the open folder: what was mounted or unmounted meanwhile cannot be taken for it.
+                    # Seen from the open folder: what was mounted or unmounted meanwhile cannot be taken for
+                    # it.
                     file = os.stat(os.path.relpath(path, folder), dir_fd=descriptor, follow_symlinks=False)
                     identity = _identity(descriptor, found)
             except OSError:
@@ -77,7 +80,9 @@ def _opened(folder: str) -> Iterator[int]:
 
 
 def _identity(descriptor: int, found: os.stat_result) -> _Identity:
-    """Device and number of the folder, and the identity of its file system: a device number is given to another one after it."""
+    """Device and number of the folder, and the identity of its file system: a device number is given to
+    another one after it.
+    """
     return found.st_dev, found.st_ino, os.statvfs(descriptor).f_fsid
 
 

@@ -1,8 +1,9 @@
-"""One folder of files as a source: which files are there, which of them are next, and what is wrong with the others.
+"""One folder of files as a source: which files are there, which of them are next, and what is wrong with the
+others.
 
-Owns what a process remembers beside the log, all of which it can do without: since when a file has not changed, which files failed and
-why. Promises that files are taken in one after the other in the order of their paths, that one that fails stops no other, and that what is
-remembered is bounded.
+Owns what a process remembers beside the log, all of which it can do without: since when a file has not
+changed, which files failed and why. Promises that files are taken in one after the other in the order of
+their paths, that one that fails stops no other, and that what is remembered is bounded.
 """
 
 from __future__ import annotations
@@ -35,14 +36,20 @@ FAILED_MAX = 10_000
 """That are remembered with their reason; with as many, nothing is taken in until some of them are gone."""
 FAILED_SHOWN_MAX = 100
 REASON_MAX = 500
-"""Characters of one reason that are remembered: it may repeat what stands in a file, and there are `FAILED_MAX` of them."""
+"""Characters of one reason that are remembered: it may repeat what stands in a file, and there are
+`FAILED_MAX` of them."""
 SHOWN_CHARS_MAX = 64 * 1024
-"""Paths and reasons that a source shows, all together, so that a status answer is bounded. The first one is always shown."""
+"""Paths and reasons that a source shows, all together, so that a status answer is bounded. The first one is
+always shown."""
 RETRY_S = 600.0
-"""After so long a file that failed is tried again, in case it was not the file's fault; sooner if it changed."""
+"""After so long a file that failed is tried again, in case it was not the file's fault; sooner if it
+changed."""
 _POSITION_BYTES = 5 * 1024
 """More than a position of a file takes in an entry: a path has at most 4,096 bytes."""
-GONE = "a part of the file is in, and the file is not there any more; put it back, and it is read on, or leave it so"
+GONE = (
+    "a part of the file is in, and the file is not there any more; put it back, and it is read on, or "
+    "leave it so"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +117,8 @@ class FilesState:
     finished: int = 0
     """Finished files of this topic that are not forgotten, of all its patterns together."""
     gone: int = 0
-    """Files of this topic of which a part is in and that are not there any more, of all its patterns together."""
+    """Files of this topic of which a part is in and that are not there any more, of all its patterns
+    together."""
     failed: int = 0
     """Files and folders that need somebody to act."""
     problems: tuple[FileProblem, ...] = ()
@@ -141,7 +149,13 @@ class FolderSource:
     """
 
     def __init__(
-        self, settings: FileSettings, pieces: PieceSettings, ways: Ways, placement: Placement, clock: Clock, sweep: Sweep | None
+        self,
+        settings: FileSettings,
+        pieces: PieceSettings,
+        ways: Ways,
+        placement: Placement,
+        clock: Clock,
+        sweep: Sweep | None,
     ) -> None:
         self._settings = settings
         self._pieces = pieces
@@ -172,7 +186,9 @@ class FolderSource:
         self.state = replace(self.state, trouble=why)
 
     def look(self, topic: TopicState) -> bool:
-        """Take in what is there, at rest and not finished; whether to look again at once. Raises what log and store raise."""
+        """Take in what is there, at rest and not finished; whether to look again at once. Raises what log and
+        store raise.
+        """
         if self._sweep is not None:
             self._sweep.run()
         records, paths, done = self.state.records, self._choose(), 0
@@ -180,7 +196,8 @@ class FolderSource:
         try:
             if len(self._failures) >= FAILED_MAX:
                 raise RetryLater(
-                    f"{counted(len(self._failures), 'file')} of {self._settings.glob} cannot be ingested; repair or remove them first"
+                    f"{counted(len(self._failures), 'file')} of {self._settings.glob} cannot be "
+                    "ingested; repair or remove them first"
                 )
             for path in paths:
                 if self._ways.stopping.is_set():
@@ -190,7 +207,12 @@ class FolderSource:
             self._conclude(paths, done)
         if self.state.records > records or done:
             taken = self.state.records - records
-            _log.info("source %s: %s finished, %s taken in", self._settings.glob, counted(done, "file"), counted(taken, "record"))
+            _log.info(
+                "source %s: %s finished, %s taken in",
+                self._settings.glob,
+                counted(done, "file"),
+                counted(taken, "record"),
+            )
         return done > 0 and len(paths) == FILES_PER_LOOK_MAX
 
     def _choose(self) -> list[str]:
@@ -283,7 +305,9 @@ class FolderSource:
         )
 
     def _took(self, records: int, raw_bytes: int) -> None:
-        self.state = replace(self.state, records=self.state.records + records, bytes=self.state.bytes + raw_bytes)
+        self.state = replace(
+            self.state, records=self.state.records + records, bytes=self.state.bytes + raw_bytes
+        )
 
     def _conclude(self, paths: list[str], done: int) -> None:
         """Put the look into `state`."""

@@ -1,9 +1,10 @@
-"""From polled records to what one entry takes in: items with the upstream's offsets, and the positions behind them.
+"""From polled records to what one entry takes in: items with the upstream's offsets, and the positions behind
+them.
 
-Pure but for Arrow. Promises that a partition's records are in the piece in the order of their offsets, none twice and none that was taken
-in before, that a record which cannot be stored, or cannot be there, ends its partition just before it, that a leader epoch is kept only
-with the record that has it, and that the piece fits one entry of the intake log. No Python per record beyond what the lists of a poll
-already cost.
+Pure but for Arrow. Promises that a partition's records are in the piece in the order of their offsets, none
+twice and none that was taken in before, that a record which cannot be stored, or cannot be there, ends its
+partition just before it, that a leader epoch is kept only with the record that has it, and that the piece
+fits one entry of the intake log. No Python per record beyond what the lists of a poll already cost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from intake.arrow_arrays import ArrowArray, Int64Array, binary_lengths, header_l
 from intake.log.fold import TopicState
 from intake.log.mirrored_topics import mirror_source
 from intake.log.source_positions import Move
-from intake.records import HEADER_COST_BYTES, HEADERS, RECORD_SCHEMA, TIMESTAMP, TIMESTAMP_MAX_US, TIMESTAMP_MIN_US
+from intake.records import (
+    HEADER_COST_BYTES,
+    HEADERS,
+    RECORD_SCHEMA,
+    TIMESTAMP,
+    TIMESTAMP_MAX_US,
+    TIMESTAMP_MIN_US,
+)
 from intake.sources.kafka.upstream import Place, Polled
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import ENTRY_BYTES, OFFSET_BYTES, SEGMENT_BYTES, TOPIC_BYTES
@@ -52,16 +60,31 @@ class Cursor:
 
     def is_where(self, other: Cursor) -> bool:
         """Whether it stands where the other one does, in the same topic of ours and of theirs."""
-        return (self.base, self.identity, self.topic.topic_id) == (other.base, other.identity, other.topic.topic_id)
+        return (self.base, self.identity, self.topic.topic_id) == (
+            other.base,
+            other.identity,
+            other.topic.topic_id,
+        )
 
     def move(self, seen: int) -> Move:
         """What an entry says that takes in what was read."""
-        return Move(mirror_source(self.topic.topic_id), str(self.place[1]), self.base, self.end, False, self.identity, seen, self.epoch)
+        return Move(
+            mirror_source(self.topic.topic_id),
+            str(self.place[1]),
+            self.base,
+            self.end,
+            False,
+            self.identity,
+            seen,
+            self.epoch,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A record that breaks a rule, or was not there when its offset was passed; nothing of its partition from it on is in the piece."""
+    """A record that breaks a rule, or was not there when its offset was passed; nothing of its partition from
+    it on is in the piece.
+    """
 
     kind: Literal["unstorable", "diverged"]
     place: Place
@@ -85,16 +108,24 @@ class MirrorPiece:
     _topics: set[str] = field(default_factory=set)
 
     def records_max(self, partitions: int) -> int:
-        """So many further records fit, whichever of so many partitions they are of; below 1 the piece must be sent first."""
-        used = ENTRY_BYTES + len(self._topics) * TOPIC_BYTES + len(self.moved) * POSITION_BYTES + self._segments * _SEGMENT
+        """So many further records fit, whichever of so many partitions they are of; below 1 the piece must be
+        sent first.
+        """
+        used = (
+            ENTRY_BYTES
+            + len(self._topics) * TOPIC_BYTES
+            + len(self.moved) * POSITION_BYTES
+            + self._segments * _SEGMENT
+        )
         left = self.entry_bytes_max - used
-        # At worst each is a segment of its own and brings a topic and a position, but of these there are not more than partitions.
+        # At worst each is a segment of its own and brings a topic and a position, but of these there are not
+        # more than partitions.
         most = (left - partitions * (TOPIC_BYTES + POSITION_BYTES)) // _SEGMENT
         return max(left // (_SEGMENT + TOPIC_BYTES + POSITION_BYTES), most)
 
     def add(self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int) -> list[Broken]:
-        """Take in a poll of at most `records_max` records; which of them cannot be. Records of partitions without a cursor, and those from
-        before where the reading of theirs began, are left out.
+        """Take in a poll of at most `records_max` records; which of them cannot be. Records of partitions
+        without a cursor, and those from before where the reading of theirs began, are left out.
         """
         broken: list[Broken] = []
         if polled.offsets:
@@ -114,7 +145,13 @@ class MirrorPiece:
         return broken
 
     def _add_topic(
-        self, topic: str, taken: Int64Array, rows: _Rows, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
+        self,
+        topic: str,
+        taken: Int64Array,
+        rows: _Rows,
+        cursors: Mapping[Place, Cursor],
+        accept_us: int,
+        broken: list[Broken],
     ) -> None:
         partitions = rows.partitions[taken]
         kept = np.ones(len(taken), np.bool_)
@@ -150,7 +187,13 @@ class MirrorPiece:
         self.raw_bytes += raw_bytes
 
     def _follow(
-        self, cursor: Cursor, taken: Int64Array, rows: _Rows, kept: npt.NDArray[np.bool_], mine: Int64Array, broken: list[Broken]
+        self,
+        cursor: Cursor,
+        taken: Int64Array,
+        rows: _Rows,
+        kept: npt.NDArray[np.bool_],
+        mine: Int64Array,
+        broken: list[Broken],
     ) -> int:
         """Move a cursor over its rows of a poll; how many of them are new."""
         offsets = rows.offsets[taken]
@@ -170,7 +213,9 @@ class MirrorPiece:
             return 0
         steps = np.diff(offsets)
         assert bool((steps > 0).all()), f"{cursor.place}: the client gave offsets out of order"
-        self._segments += int((steps != 1).sum()) + int(cursor.place not in self.moved or offsets[0] != cursor.end)
+        self._segments += int((steps != 1).sum()) + int(
+            cursor.place not in self.moved or offsets[0] != cursor.end
+        )
         cursor.end = int(offsets[-1]) + 1
         cursor.epoch = 0  # until the poll tells that of just this record
         self.moved[cursor.place] = cursor
@@ -183,10 +228,14 @@ class MirrorPiece:
 
 _SEGMENT = SEGMENT_BYTES + OFFSET_BYTES
 _WAS_NOT_THERE = (
-    "was not there when its offset was read: the cluster has lost what was read, and has given its offsets to others; delete the topic "
+    "was not there when its offset was read: the cluster has lost what was read, and has given its "
+    "offsets to others; delete the topic "
     "here and mirror it anew"
 )
-_LEAVE_OUT = "to go on without it, delete it in the cluster (DeleteRecords), give it up by the source's lost, and restart"
+_LEAVE_OUT = (
+    "to go on without it, delete it in the cluster (DeleteRecords), give it up by the source's lost, and "
+    "restart"
+)
 _NOBODY = threading.Condition()
 """Nobody waits for what becomes of single records of a mirror."""
 
@@ -197,7 +246,8 @@ class _Rows:
     def __init__(self, polled: Polled, record_bytes_max: int) -> None:
         self._topics = polled.topics
         self._record_bytes_max = record_bytes_max
-        # By way of `array`, which takes numbers in half of the time that numpy takes to find out what they are.
+        # By way of `array`, which takes numbers in half of the time that numpy takes to find out what they
+        # are.
         self.partitions = np.frombuffer(array("i", polled.partitions), np.int32)
         self.offsets = np.frombuffer(array("q", polled.offsets), np.int64)
         keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
@@ -207,7 +257,9 @@ class _Rows:
         late = ~none & ((self._times_ms < _MS_MIN) | (self._times_ms > _MS_MAX))
         times = pa.array(np.where(none | late, 0, self._times_ms) * 1000, mask=none | late).cast(TIMESTAMP)
         self.columns = pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA)
-        self.raw_bytes = binary_lengths(keys) + binary_lengths(values) + (0 if counts is None else header_lengths(headers))
+        self.raw_bytes = (
+            binary_lengths(keys) + binary_lengths(values) + (0 if counts is None else header_lengths(headers))
+        )
         self._weights = self.raw_bytes if counts is None else self.raw_bytes + HEADER_COST_BYTES * counts
         self.bad = late | (self._weights > record_bytes_max)
         self._broken = polled.broken
@@ -228,11 +280,13 @@ class _Rows:
             return f"{self._broken[row]} and cannot be stored; {_LEAVE_OUT}"
         if self._weights[row] > self._record_bytes_max:
             return (
-                f"has {self.raw_bytes[row]} bytes (headers count {HEADER_COST_BYTES} each besides), more than intake.record_bytes_max = "
+                f"has {self.raw_bytes[row]} bytes (headers count {HEADER_COST_BYTES} each besides), "
+                "more than intake.record_bytes_max = "
                 f"{self._record_bytes_max}; raise the limit and restart"
             )
         return (
-            f"has the timestamp {self._times_ms[row]} ms since 1970, which lies outside of the years 1 to 9999 and cannot be stored; its "
+            f"has the timestamp {self._times_ms[row]} ms since 1970, which lies outside of the years 1 "
+            "to 9999 and cannot be stored; its "
             f"producer may have given micro- or nanoseconds; {_LEAVE_OUT}"
         )
 
@@ -243,6 +297,11 @@ def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowA
         return list_array(np.zeros(len(given) + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS), None
     counts = np.array([0 if one is None else len(one) for one in given], np.int64)
     pairs = [pair for one in given if one for pair in one]
-    names, values = pa.array([name for name, _ in pairs], pa.string()), pa.array([value for _, value in pairs], pa.binary())
+    names, values = (
+        pa.array([name for name, _ in pairs], pa.string()),
+        pa.array([value for _, value in pairs], pa.binary()),
+    )
     ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    return list_array(ends, pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)), HEADERS), counts
+    return list_array(
+        ends, pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)), HEADERS
+    ), counts

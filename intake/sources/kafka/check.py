@@ -1,4 +1,5 @@
-"""`archiver config check --connect`: whether the cluster of a Kafka source answers, and has topics that may be mirrored. Only asks.
+"""`archiver config check --connect`: whether the cluster of a Kafka source answers, and has topics that may
+be mirrored. Only asks.
 
 Three questions at most, each bounded by `request_timeout`.
 """
@@ -50,17 +51,25 @@ def _findings(settings: KafkaSourceSettings, configured: Sequence[str], clock: C
         there = client.topics()
         yield Finding(check, Verdict.FINE, f"it answers, and has {counted(len(there), 'topic')}")
         check = "topics"
-        yield from _topics(settings, sorted(name for name in there if settings.matches(name)), configured, client)
+        yield from _topics(
+            settings, sorted(name for name in there if settings.matches(name)), configured, client
+        )
     except ArchiverError as error:
         yield Finding(check, Verdict.UNTOLD, f"{error} ({kept.lines[-1]})" if kept.lines else str(error))
     finally:
         client.close()
 
 
-def _topics(settings: KafkaSourceSettings, matching: list[str], configured: Sequence[str], client: KafkaClient) -> Iterator[Finding]:
+def _topics(
+    settings: KafkaSourceSettings, matching: list[str], configured: Sequence[str], client: KafkaClient
+) -> Iterator[Finding]:
     missing = [name for name in configured if settings.matches(name) and name not in matching]
     if missing:
-        yield Finding("topics", Verdict.NOTE, f"the cluster does not show us {_some(missing)}; mirroring begins when it does")
+        yield Finding(
+            "topics",
+            Verdict.NOTE,
+            f"the cluster does not show us {_some(missing)}; mirroring begins when it does",
+        )
     if not matching:
         yield Finding("topics", Verdict.NOTE, f"no topic that we may describe matches {settings.topics!r}")
         return
@@ -69,7 +78,10 @@ def _topics(settings: KafkaSourceSettings, matching: list[str], configured: Sequ
     partitions = sum(topic.partitions for topic in found)
     those = counted(len(matching), "topic matches", "topics match")
     if partitions > settings.partitions_max:
-        why = f"{those} and have {counted(partitions, 'partition')} or more, beyond partitions_max = {settings.partitions_max}; raise it"
+        why = (
+            f"{those} and have {counted(partitions, 'partition')} or more, beyond partitions_max = "
+            f"{settings.partitions_max}; raise it"
+        )
         yield Finding("topics", Verdict.WRONG, why)
     else:
         first = f" in the first {PER_QUESTION}" if len(matching) > PER_QUESTION else ""
@@ -78,7 +90,11 @@ def _topics(settings: KafkaSourceSettings, matching: list[str], configured: Sequ
     if unreadable is None:
         yield Finding("rights", Verdict.NOTE, "the cluster does not say what our user may do")
     elif unreadable:
-        yield Finding("rights", Verdict.WRONG, f"our user may describe and not read {_some(unreadable)}; give it the right to read")
+        yield Finding(
+            "rights",
+            Verdict.WRONG,
+            f"our user may describe and not read {_some(unreadable)}; give it the right to read",
+        )
     else:
         yield Finding("rights", Verdict.FINE, "our user may read them")
 

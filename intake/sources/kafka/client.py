@@ -1,9 +1,9 @@
 """A Kafka cluster through confluent-kafka: the only file that knows that library.
 
-Promises: no position but those it is given (no group, nothing committed, no reset), committed records only, nothing of a partition behind
-an error of it (the library itself goes on behind a batch that it cannot read), memory bounded by `queue_bytes_max`, and an answer or
-`RetryLater` within `request_timeout`. Numbers of the library pass through `kafka_numbers`, its log lines through `kafka_client_log`.
-Secrets never reach the log.
+Promises: no position but those it is given (no group, nothing committed, no reset), committed records only,
+nothing of a partition behind an error of it (the library itself goes on behind a batch that it cannot read),
+memory bounded by `queue_bytes_max`, and an answer or `RetryLater` within `request_timeout`. Numbers of the
+library pass through `kafka_numbers`, its log lines through `kafka_client_log`. Secrets never reach the log.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from intake.sources.kafka.upstream import Bounds, Place, Polled, Stopped, Troubl
 PER_QUESTION = 500
 """Partitions that one question is about, so that an answer is bounded."""
 FETCH_BYTES_MAX = 50 * 2**20
-"""What one answer of a broker may hold, as compressed as it is stored; less if less may be fetched ahead at all."""
+"""What one answer of a broker may hold, as compressed as it is stored; less if less may be fetched ahead at
+all."""
 FETCH_PARTITION_BYTES = 2**20
 PORTION_RECORDS = 500
-"""Messages that are taken at once: few enough that each is still in the processor's cache when its fields are asked for."""
+"""Messages that are taken at once: few enough that each is still in the processor's cache when its fields are
+asked for."""
 POLL_BYTES_MAX = 4 * 2**20
 """A poll takes no further portion when it has so many bytes of values."""
 _NO_ID = bytes(16)
@@ -98,7 +100,9 @@ class KafkaClient:
     """One consumer and one administrative client on the same cluster."""
 
     def __init__(self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None) -> None:
-        """`log`: of the source; it outlives this connection, so that a reconnect does not repeat every line."""
+        """`log`: of the source; it outlives this connection, so that a reconnect does not repeat every
+        line.
+        """
         self._clock = clock
         self._log = log or ClientLog(f"source {settings.name}", clock)
         self._ear, of_admin = self._log.ear(), self._log.ear()
@@ -107,7 +111,8 @@ class KafkaClient:
         self._leaderless: set[Place] = set()
         common = common_properties(f"stream-archiver-{settings.name}", settings.brokers, settings.client())
         consumer = {
-            "group.id": f"stream-archiver-{settings.name}",  # the library wants one; nothing joins it, nothing is committed to it
+            # the library wants one; nothing joins it, nothing is committed to it
+            "group.id": f"stream-archiver-{settings.name}",
             "enable.auto.commit": "false",
             "enable.auto.offset.store": "false",
             "auto.offset.reset": "error",
@@ -117,7 +122,9 @@ class KafkaClient:
             "allow.auto.create.topics": "false",
             "queued.max.messages.kbytes": str(max(1024, settings.queue_bytes_max // 1024)),
             "queued.min.messages": "100000",
-            "fetch.max.bytes": str(max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, settings.queue_bytes_max))),
+            "fetch.max.bytes": str(
+                max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, settings.queue_bytes_max))
+            ),
             "max.partition.fetch.bytes": str(FETCH_PARTITION_BYTES),
         }
         try:
@@ -125,12 +132,14 @@ class KafkaClient:
             self._admin = AdminClient(common | of_admin.properties())
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
-        # The consumer cannot be polled by a second thread: that would take its records. The mirror polls it several times a second.
+        # The consumer cannot be polled by a second thread: that would take its records. The mirror polls it
+        # several times a second.
         self._listener = ClientListener(settings.name, [of_admin.listening(self._admin)])
 
     def topics(self) -> list[str]:
         try:
-            # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not have heard before it reads.
+            # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not
+            # have heard before it reads.
             found = list(self._admin.list_topics(timeout=self._timeout_s).topics)
         except KafkaException as error:
             raise later("the cluster does not say which topics it has", error) from error
@@ -154,10 +163,14 @@ class KafkaClient:
         return found
 
     def unreadable(self, names: Collection[str]) -> list[str] | None:
-        """Those of the topics, at most `PER_QUESTION`, that our user may describe and not read; None if the cluster does not say."""
+        """Those of the topics, at most `PER_QUESTION`, that our user may describe and not read; None if the
+        cluster does not say.
+        """
         answers = _Answers[str](self._timeout_s, self._log)
         asked = self._admin.describe_topics(
-            TopicCollection(sorted(names)[:PER_QUESTION]), request_timeout=self._timeout_s, include_authorized_operations=True
+            TopicCollection(sorted(names)[:PER_QUESTION]),
+            request_timeout=self._timeout_s,
+            include_authorized_operations=True,
         )
         for name, future in asked.items():
             answers.hear(name, future, f"the cluster does not describe topic {name}")
@@ -165,7 +178,11 @@ class KafkaClient:
         operations_of = {name: answer.authorized_operations for name, answer in answers.found.items()}
         if not all(operations_of.values()):
             return None
-        return sorted(name for name, operations in operations_of.items() if not {AclOperation.READ, AclOperation.ALL} & set(operations))
+        return sorted(
+            name
+            for name, operations in operations_of.items()
+            if not {AclOperation.READ, AclOperation.ALL} & set(operations)
+        )
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         low, high = self._offsets(places, _SPECS.earliest()), self._offsets(places, _SPECS.latest())
@@ -188,13 +205,19 @@ class KafkaClient:
             )
             for partition, future in asked.items():
                 place = partition.topic, partition.partition
-                answers.hear(place, future, f"the cluster does not tell offsets of {partition.topic}:{partition.partition}")
+                answers.hear(
+                    place,
+                    future,
+                    f"the cluster does not tell offsets of {partition.topic}:{partition.partition}",
+                )
         answers.unanswered()
         return {place: answer.offset for place, answer in answers.found.items()}
 
     def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
         wanted = [
-            TopicPartition(*place, offset) if epoch is None else TopicPartition(*place, offset, leader_epoch=epoch)
+            TopicPartition(*place, offset)
+            if epoch is None
+            else TopicPartition(*place, offset, leader_epoch=epoch)
             for place, (offset, epoch) in positions.items()
         ]
         self._broken.difference_update(positions)
@@ -227,7 +250,11 @@ class KafkaClient:
                 size += _fill(polled, messages, last)
             if not polled.more or size >= POLL_BYTES_MAX:
                 break
-        polled.epochs = {place: epoch for place, message in last.items() if (epoch := known(message.leader_epoch())) is not None}
+        polled.epochs = {
+            place: epoch
+            for place, message in last.items()
+            if (epoch := known(message.leader_epoch())) is not None
+        }
         return polled
 
     def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
@@ -247,10 +274,14 @@ class KafkaClient:
 
 
 def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
-    """Add records, and note the last one of each partition; bytes of their values. One pass per field, and `map` over a method of the
-    library is the cheapest of loops: what is done for every record is all here.
+    """Add records, and note the last one of each partition; bytes of their values. One pass per field, and
+    `map` over a method of the library is the cheapest of loops: what is done for every record is all here.
     """
-    topics, partitions, values = list(map(_TOPIC, messages)), list(map(_PARTITION, messages)), list(map(_VALUE, messages))
+    topics, partitions, values = (
+        list(map(_TOPIC, messages)),
+        list(map(_PARTITION, messages)),
+        list(map(_VALUE, messages)),
+    )
     polled.topics += topics
     polled.partitions += partitions
     polled.offsets += map(_OFFSET, messages)
@@ -261,7 +292,10 @@ def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
     _add_headers(polled, messages)
     # A leader does not change within a fetch, so any record of the end of it will do for the epoch.
     if topics.count(topics[0]) == len(topics):  # takes half of what it takes to make a pair of each
-        last |= {(topics[0], partition): message for partition, message in dict(zip(partitions, messages, strict=True)).items()}
+        last |= {
+            (topics[0], partition): message
+            for partition, message in dict(zip(partitions, messages, strict=True)).items()
+        }
     else:
         last |= zip(zip(topics, partitions, strict=True), messages, strict=True)
     return sum([len(value) for value in values if value is not None])
@@ -272,8 +306,9 @@ def _add_headers(polled: Polled, messages: list[Any]) -> None:
     rest = iter(messages)
     while True:
         try:
-            # Beside its error the library gives a list with a hole, which must never be looked at. The error is raised at once only where
-            # the method is called from C, as by `map`. No message is asked twice: then the list comes without the error.
+            # Beside its error the library gives a list with a hole, which must never be looked at. The error
+            # is raised at once only where the method is called from C, as by `map`. No message is asked
+            # twice: then the list comes without the error.
             polled.headers.extend(map(_HEADERS, rest))
             return
         except (UnicodeError, SystemError):
@@ -281,8 +316,12 @@ def _add_headers(polled: Polled, messages: list[Any]) -> None:
             polled.headers.append(None)
 
 
-def _sound(messages: list[Any], polled: Polled, broken: set[Place], log: ClientLog | None = None) -> list[Any]:
-    """The records, without those of a partition behind an error of it; `broken`: such partitions, from here on."""
+def _sound(
+    messages: list[Any], polled: Polled, broken: set[Place], log: ClientLog | None = None
+) -> list[Any]:
+    """The records, without those of a partition behind an error of it; `broken`: such partitions, from here
+    on.
+    """
     records: list[Any] = []
     for message in messages:
         place = message.topic(), message.partition()
@@ -321,7 +360,9 @@ class _Answers(Generic[Key]):
             raise next(iter(self._failed.values()))
         if self._failed and self._log is not None:
             self._log.say(
-                logging.WARNING, f"{counted(len(self._failed), 'question')} without an answer: {next(iter(self._failed.values()))}"
+                logging.WARNING,
+                f"{counted(len(self._failed), 'question')} without an answer: "
+                f"{next(iter(self._failed.values()))}",
             )
         return list(self._failed)
 
@@ -342,7 +383,9 @@ def _hear(message: Any, polled: Polled, log: ClientLog | None) -> bool:
 
 
 def _trouble_of(error: KafkaError) -> Trouble:
-    """Without a reset the library gives one code for every position that it cannot go on from, and the reason in the text."""
+    """Without a reset the library gives one code for every position that it cannot go on from, and the reason
+    in the text.
+    """
     if _TRUNCATION in error.str():
         return "truncated"
     return _TROUBLES.get(error.code(), "other")
@@ -365,13 +408,17 @@ def is_leaderless(partition: Any) -> bool:
 
 def unmade(error: Exception) -> RetryLater:
     """The library takes no such properties."""
-    return RetryLater(f"the Kafka client cannot be made of these properties: {excerpt(str(error), MESSAGE_MAX)}")
+    return RetryLater(
+        f"the Kafka client cannot be made of these properties: {excerpt(str(error), MESSAGE_MAX)}"
+    )
 
 
 def later(what: str, error: KafkaException) -> RetryLater:
     """An error of the library as one of ours."""
     reason = error.args[0]
-    return RetryLater(f"{what}: {excerpt(reason.str() if isinstance(reason, KafkaError) else str(error), MESSAGE_MAX)}")
+    return RetryLater(
+        f"{what}: {excerpt(reason.str() if isinstance(reason, KafkaError) else str(error), MESSAGE_MAX)}"
+    )
 
 
 def id_bytes(topic_id: Any) -> bytes:

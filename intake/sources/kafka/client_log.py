@@ -1,11 +1,14 @@
-"""What the Kafka client library reports about its connections, on the way to our log: bounded in lines, and on time.
+"""What the Kafka client library reports about its connections, on the way to our log: bounded in lines, and
+on time.
 
-The library repeats one failed connection up to 50 times a second, once as a log line and once as an error. One *kind* of line (the text
-without instance names, durations and counters) is logged once in `REPEAT_S`; the repetitions are counted and reported with the next
-line. So a cluster that is away costs a few lines, and the line about the state itself is written by the mirror and the publisher.
+The library repeats one failed connection up to 50 times a second, once as a log line and once as an error.
+One *kind* of line (the text without instance names, durations and counters) is logged once in `REPEAT_S`; the
+repetitions are counted and reported with the next line. So a cluster that is away costs a few lines, and the
+line about the state itself is written by the mirror and the publisher.
 
-The library hands its lines over only while a client is polled, so they carry the time of the poll. A `ClientListener` polls in a thread of
-its own where the client allows it. A line that may have waited longer than `LATE_S` says for how long.
+The library hands its lines over only while a client is polled, so they carry the time of the poll. A
+`ClientListener` polls in a thread of its own where the client allows it. A line that may have waited longer
+than `LATE_S` says for how long.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ class ClientError(Protocol):
 
 
 class ClientLog:
-    """The lines of all clients of one cluster; survives reconnects, so that each new client does not begin again. Thread-safe."""
+    """The lines of all clients of one cluster; survives reconnects, so that each new client does not begin
+    again. Thread-safe.
+    """
 
     def __init__(self, source: str, clock: Clock, log: logging.Logger = _log) -> None:
         """`source`: what the clients are for, at the beginning of every line."""
@@ -70,7 +75,9 @@ class ClientLog:
             return
         now_s = self._clock.monotonic_s()
         with self._lock:
-            self._kinds = {text: one for text, one in self._kinds.items() if now_s - one.logged_s < REPEAT_S / 10}
+            self._kinds = {
+                text: one for text, one in self._kinds.items() if now_s - one.logged_s < REPEAT_S / 10
+            }
 
     def pass_on(self, text: str) -> None:
         """Log one line of the library's own debugging."""
@@ -89,7 +96,11 @@ class ClientLog:
                 known.repeated += 1
                 self._log.debug("%s: kafka client: %s", self._source, text)
                 return
-            more = f" ({known.repeated} more like it since the last one)" if known is not None and known.repeated else ""
+            more = (
+                f" ({known.repeated} more like it since the last one)"
+                if known is not None and known.repeated
+                else ""
+            )
             self._kinds[kind] = _Kind(now_s)
         late = f" (within the last {late_s:.0f} s)" if late_s > LATE_S else ""
         self._log.log(level, "%s: kafka client: %s%s%s", self._source, text, more, late)
@@ -121,12 +132,16 @@ class ClientEar:
         self._polled_s = self._clock.monotonic_s()
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """As `logging.Logger.log`. The library's level is not ours: that a broker cannot be reached is no error of this process."""
+        """As `logging.Logger.log`. The library's level is not ours: that a broker cannot be reached is no
+        error of this process.
+        """
         if level <= logging.DEBUG:  # only with the property `debug`: then every line is wanted
             self._to.pass_on(text % args if args else text)
             return
         facility, _, rest = (text % args if args else text).partition("] ")
-        self._to.say(min(level, logging.WARNING), rest or facility, self._clock.monotonic_s() - self._polled_s)
+        self._to.say(
+            min(level, logging.WARNING), rest or facility, self._clock.monotonic_s() - self._polled_s
+        )
 
     def error(self, error: ClientError) -> None:
         """As `error_cb`."""

@@ -1,9 +1,11 @@
-"""One Kafka source: finds the topics that are mirrored, reads them, and takes in what was read, each record once.
+"""One Kafka source: finds the topics that are mirrored, reads them, and takes in what was read, each record
+once.
 
-Owns the order of steps. The position of every partition is what the log says (`intake.log.source_positions`), not what the cluster or this
-process remembers: a piece is published with the positions behind it in the same entry, and after anything but a plain success all
-partitions are read on from where the log says they stand. Before a piece is published the cluster is asked once more which topics these
-are, so that no record of a topic that was made anew is taken for one of its predecessor. What stops a topic or a partition is a finding,
+Owns the order of steps. The position of every partition is what the log says (`intake.log.source_positions`),
+not what the cluster or this process remembers: a piece is published with the positions behind it in the same
+entry, and after anything but a plain success all partitions are read on from where the log says they stand.
+Before a piece is published the cluster is asked once more which topics these are, so that no record of a
+topic that was made anew is taken for one of its predecessor. What stops a topic or a partition is a finding,
 and stops no other.
 
 Has no thread (`intake.sources.kafka.pump` has); nothing in it waits without a bound.
@@ -26,11 +28,26 @@ from intake.log.mirrored_topics import mirror_source
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Begun, Move
 from intake.sources.kafka.batch import Cursor, MirrorPiece
-from intake.sources.kafka.poll import ASKED_AGAIN, LOOK_AGAIN_S, NOT_TOLD, UNCONFIRMED, Look, LookPace, SecondAnswers
+from intake.sources.kafka.poll import (
+    ASKED_AGAIN,
+    LOOK_AGAIN_S,
+    NOT_TOLD,
+    UNCONFIRMED,
+    Look,
+    LookPace,
+    SecondAnswers,
+)
 from intake.sources.kafka.start_offsets import FOLLOWED, begin, has_begun
 from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Place, Polled, Upstream, UpstreamTopic
-from intake.sources.kafka.upstream_changes import GoOn, MirrorFinding, fits, identity_of, judge_partition, judge_topic
+from intake.sources.kafka.upstream_changes import (
+    GoOn,
+    MirrorFinding,
+    fits,
+    identity_of,
+    judge_partition,
+    judge_topic,
+)
 from intake.sources.outage import Outage
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushPublisher
@@ -39,16 +56,19 @@ POLL_RECORDS_MAX = 10_000
 POLL_WAIT_S = 0.1
 """How long one poll waits for records: it bounds how long stopping takes."""
 CATCHING_UP = 5
-"""While polls leave more behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
+"""While polls leave more behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner
+level."""
 STATE_EVERY_S = 1.0
 FINDINGS_SHOWN_MAX = 100
 LOGGED_MAX = 50
 """Findings of one look that are logged one by one."""
 DAMAGED = (
-    "it is damaged there; give the partition a leader that has it whole, or delete it and give it up by the source's lost, and restart"
+    "it is damaged there; give the partition a leader that has it whole, or delete it and give it up by "
+    "the source's lost, and restart"
 )
 RACES_APART_S = 3600.0
-"""Another process that is faster is logged at INFO if none was for so long: two daemons with one source lose races all the time."""
+"""Another process that is faster is logged at INFO if none was for so long: two daemons with one source lose
+races all the time."""
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +164,9 @@ class Mirror:
         """What is known of it."""
 
     def step(self) -> None:
-        """Look if it is time to, read a little, and publish what is due. Raises errors of ours: then `give_up`, and later this again."""
+        """Look if it is time to, read a little, and publish what is due. Raises errors of ours: then
+        `give_up`, and later this again.
+        """
         upstream = self._upstream or self._connect()
         self._upstream = upstream
         for part in (self._look_if_due, self._read, self._publish_if_due, self._tell):
@@ -157,7 +179,9 @@ class Mirror:
         if self._look_at_s is not None and self._clock.monotonic_s() < self._look_at_s:
             return
         if self._piece.moved:
-            self._publish(upstream)  # a look begins with nothing in hand: what is read and what is in the log is the same
+            self._publish(
+                upstream
+            )  # a look begins with nothing in hand: what is read and what is in the log is the same
         if self._upstream is upstream:
             self._look(upstream)
 
@@ -202,17 +226,27 @@ class Mirror:
         self._judge(upstream, topics, found, look)
         self._adopt(upstream, look)
         self._look_at_s = self._clock.monotonic_s() + self._pace.wait_s(look)
-        self.state = replace(self.state, topics=len({place[0] for place in self._cursors}), looked_us=self._clock.now_us(), trouble=None)
+        self.state = replace(
+            self.state,
+            topics=len({place[0] for place in self._cursors}),
+            looked_us=self._clock.now_us(),
+            trouble=None,
+        )
 
     def _topics(self, found: Mapping[str, UpstreamTopic], look: Look) -> dict[str, TopicState]:
         """Our topics of those names, declared and grown; those that cannot be mirrors are findings."""
         states: dict[str, TopicState] = {}
         room = self._settings.partitions_max
-        for name, topic in sorted(found.items(), key=lambda one: (not self._is_begun(one[0]), one[0])):  # what came first stays
+        for name, topic in sorted(
+            found.items(), key=lambda one: (not self._is_begun(one[0]), one[0])
+        ):  # what came first stays
             room -= topic.partitions
             try:
                 if room < 0:
-                    raise ConfigInvalid(f"would be more than partitions_max = {self._settings.partitions_max} partitions; raise it")
+                    raise ConfigInvalid(
+                        f"would be more than partitions_max = {self._settings.partitions_max} "
+                        "partitions; raise it"
+                    )
                 states[name] = self._sequencer.declare_topic(name, topic.partitions, mirrored=True)
             except (ConfigInvalid, InvalidInput, NotFound) as error:
                 look.refuse(name, str(error))
@@ -224,7 +258,9 @@ class Mirror:
 
     def _add_sticky(self, topics: Mapping[str, TopicState], look: Look) -> None:
         """What was found and stays so as long as our topic is the same."""
-        self._sticky = {tp: one for tp, one in self._sticky.items() if tp[0] in self._sequencer.fold.topics_by_id}
+        self._sticky = {
+            tp: one for tp, one in self._sticky.items() if tp[0] in self._sequencer.fold.topics_by_id
+        }
         for (topic_id, partition), finding in self._sticky.items():
             state = topics.get(finding.topic)
             if state is not None and state.topic_id == topic_id:
@@ -235,19 +271,28 @@ class Mirror:
         return has_begun(self._sequencer.fold.positions, self._settings.name)
 
     def _follow_beginning(
-        self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], *, is_whole: bool
+        self,
+        upstream: Upstream,
+        topics: Mapping[str, TopicState],
+        found: Mapping[str, UpstreamTopic],
+        *,
+        is_whole: bool,
     ) -> None:
-        """Follow `from`, and note it as done once it is for all that there was when this process looked first. `is_whole`: the cluster told
-        of every topic.
+        """Follow `from`, and note it as done once it is for all that there was when this process looked
+        first. `is_whole`: the cluster told of every topic.
         """
-        places = frozenset((name, partition) for name in topics for partition in range(found[name].partitions))
+        places = frozenset(
+            (name, partition) for name in topics for partition in range(found[name].partitions)
+        )
         if self._first is None and is_whole:
             self._first = places
         first = places if self._first is None else self._first
         is_done = self._begin(upstream, topics, found, self._settings.beginning, first)
         self._begin(upstream, topics, found, "earliest", places - first)
         if is_done and is_whole:
-            self._sequencer.append_moves([FOLLOWED.move(self._settings.name, self._sequencer.fold.next_index)])
+            self._sequencer.append_moves(
+                [FOLLOWED.move(self._settings.name, self._sequencer.fold.next_index)]
+            )
 
     def _begin(
         self,
@@ -257,7 +302,9 @@ class Mirror:
         beginning: str,
         among: frozenset[Place] | None = None,
     ) -> bool:
-        """Put down where the partitions (of these) begin of which nothing is in; whether all have a beginning now."""
+        """Put down where the partitions (of these) begin of which nothing is in; whether all have a beginning
+        now.
+        """
         fresh: dict[Place, tuple[TopicState, bytes]] = {}
         for name, state in topics.items():
             begun = self._begun(state)
@@ -275,14 +322,22 @@ class Mirror:
     def _add_missing(self, found: Mapping[str, UpstreamTopic | None], look: Look) -> None:
         """Topics that were mirrored and are not in the cluster, and those that it does not tell of."""
         for name in [name for name, topic in found.items() if topic is None]:
-            look.findings[name] = MirrorFinding("unreadable", name, None, "is not described by the cluster now; it is asked again")
+            look.findings[name] = MirrorFinding(
+                "unreadable", name, None, "is not described by the cluster now; it is asked again"
+            )
         for name, state in self._sequencer.fold.topics_by_name.items():
             if state.mirrored and name not in found and self._settings.matches(name) and self._begun(state):
                 finding = judge_topic(name, None, {})
                 assert finding is not None, "a topic that is not there is a finding"
                 look.findings[name] = finding
 
-    def _judge(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], look: Look) -> None:
+    def _judge(
+        self,
+        upstream: Upstream,
+        topics: Mapping[str, TopicState],
+        found: Mapping[str, UpstreamTopic],
+        look: Look,
+    ) -> None:
         """What can be read, and why the rest cannot."""
         asked: dict[Place, Cursor] = {}
         for name, state in topics.items():
@@ -299,21 +354,24 @@ class Mirror:
                     known = self._cursors.get(place)
                     asked[place] = Cursor(place, state, one.identity, one.end, one.end, one.count)
                     if known is not None and known.is_where(asked[place]):
-                        known.topic = (
-                            state  # which may have grown; nothing in hand was numbered by what it was, as a look begins with nothing
-                        )
+                        # which may have grown; nothing in hand was numbered by what it was, as a look begins
+                        # with nothing
+                        known.topic = state
                         asked[place] = known
         bounds = upstream.bounds(asked)
         for place, cursor in asked.items():
             if place not in bounds:
                 look.findings[place] = MirrorFinding("unreadable", *place, NOT_TOLD)
                 continue
-            verdict = judge_partition(*place, cursor.base, bounds[place], self._settings.lost.get(f"{place[0]}:{place[1]}"))
+            verdict = judge_partition(
+                *place, cursor.base, bounds[place], self._settings.lost.get(f"{place[0]}:{place[1]}")
+            )
             if not self._second_answers.confirmed(cursor, verdict):
                 look.findings[place] = MirrorFinding("unreadable", *place, UNCONFIRMED)
             elif isinstance(verdict, GoOn):
                 look.ready[place] = ready = self._gone_on(cursor, verdict.offset)
-                # What lies between the last record and the position are markers, perhaps of a later epoch: they prove nothing.
+                # What lies between the last record and the position are markers, perhaps of a later epoch:
+                # they prove nothing.
                 behind = self._sequencer.fold.next_offset((ready.topic.topic_id, place[1]))
                 proves = ready.epoch > 0 and behind >= bounds[place].low
                 look.reads[place] = (behind, ready.epoch - 1) if proves else (ready.end, None)
@@ -327,7 +385,9 @@ class Mirror:
         if offset == cursor.base:
             return cursor
         given_up = replace(cursor, end=offset, epoch=0)
-        _log.warning("source %s: %s:%d goes on at offset %d, as lost says", self._settings.name, *cursor.place, offset)
+        _log.warning(
+            "source %s: %s:%d goes on at offset %d, as lost says", self._settings.name, *cursor.place, offset
+        )
         self._sequencer.append_moves([given_up.move(self._sequencer.fold.next_index)])
         return replace(given_up, base=offset)
 
@@ -336,7 +396,9 @@ class Mirror:
         news = [finding for key, finding in look.findings.items() if self._findings.get(key) != finding]
         for finding in news[:LOGGED_MAX]:
             level = logging.WARNING if finding.why in ASKED_AGAIN else logging.ERROR
-            _log.log(level, "source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
+            _log.log(
+                level, "source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why
+            )
         if len(news) > LOGGED_MAX:
             _log.error("source %s: %s more", self._settings.name, counted(len(news) - LOGGED_MAX, "finding"))
         self._findings, self._refused_more = look.findings, look.refused_more
@@ -347,7 +409,8 @@ class Mirror:
                 del self._cursors[place]
         coming = {place: cursor for place, cursor in look.ready.items() if place not in self._cursors}
         if any(cursor.epoch and place[0] in self._read_topics for place, cursor in coming.items()):
-            # Whether what was read is still there is only compared when a connection first hears of a topic (`KafkaClient.topics`).
+            # Whether what was read is still there is only compared when a connection first hears of a topic
+            # (`KafkaClient.topics`).
             self.close()
             return
         if coming:
@@ -386,17 +449,37 @@ class Mirror:
             if one.place not in self._cursors:
                 continue
             cursor = self._cursors[one.place]
-            if one.trouble == "truncated" and (one.place in self._proven or not self._second_answers.truncation_confirmed(cursor)):
-                _log.warning("source %s: %s:%d is read again from where the log stands: %s", self._settings.name, *one.place, one.why)
-                self.close()  # markers of another epoch, or a late answer, may have misled the client: the last record is what proves it
+            if one.trouble == "truncated" and (
+                one.place in self._proven or not self._second_answers.truncation_confirmed(cursor)
+            ):
+                _log.warning(
+                    "source %s: %s:%d is read again from where the log stands: %s",
+                    self._settings.name,
+                    *one.place,
+                    one.why,
+                )
+                # markers of another epoch, or a late answer, may have misled the client: the last record is
+                # what proves it
+                self.close()
                 return
             if one.trouble == "truncated":
-                why = f"what was read is not in the cluster any more ({one.why}); delete the topic here and mirror it anew"
+                why = (
+                    f"what was read is not in the cluster any more ({one.why}); delete the topic here and "
+                    "mirror it anew"
+                )
                 self._stop_for_good(upstream, MirrorFinding("diverged", *one.place, why), one.place)
-            elif one.trouble == "damaged":  # not again and again: the library may end the process over it (its assertion in rdbuf.c)
-                self._stop_for_good(upstream, MirrorFinding("unreadable", *one.place, f"{one.why}; {DAMAGED}"), one.place)
+            elif (
+                one.trouble == "damaged"
+            ):  # not again and again: the library may end the process over it (its assertion in rdbuf.c)
+                self._stop_for_good(
+                    upstream, MirrorFinding("unreadable", *one.place, f"{one.why}; {DAMAGED}"), one.place
+                )
             elif one.trouble == "other":
-                self._stop(upstream, one.place, MirrorFinding("unreadable", *one.place, f"{one.why}; it is tried again"))
+                self._stop(
+                    upstream,
+                    one.place,
+                    MirrorFinding("unreadable", *one.place, f"{one.why}; it is tried again"),
+                )
             else:
                 _log.warning("source %s: %s:%d is not read on: %s", self._settings.name, *one.place, one.why)
                 self._stop(upstream, one.place, None)
@@ -421,7 +504,10 @@ class Mirror:
     def _is_due(self) -> bool:
         if not self._piece.moved:
             return False
-        full = self._piece.records_max(len(self._cursors)) < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes
+        full = (
+            self._piece.records_max(len(self._cursors)) < 1
+            or self._piece.raw_bytes >= self._pieces.delay_max_bytes
+        )
         patience_s = self._pieces.delay_max * (CATCHING_UP if self._is_behind else 1)
         return full or self._clock.monotonic_s() - self._piece_since_s >= patience_s
 
@@ -442,13 +528,18 @@ class Mirror:
             return
         for cursor in piece.moved.values():
             cursor.base = cursor.end
-        self.state = replace(self.state, records=self.state.records + piece.rows, bytes=self.state.bytes + piece.raw_bytes)
+        self.state = replace(
+            self.state, records=self.state.records + piece.rows, bytes=self.state.bytes + piece.raw_bytes
+        )
 
     def _log_race(self, refusal: str) -> None:
         now_s = self._clock.monotonic_s()
         is_first = self._raced_s is None or now_s - self._raced_s >= RACES_APART_S
         self._raced_s = now_s
-        text = "source %s: another process takes in the same topics and was faster (%s); reading on from where the log stands"
+        text = (
+            "source %s: another process takes in the same topics and was faster (%s); reading on from "
+            "where the log stands"
+        )
         _log.log(logging.INFO if is_first else logging.DEBUG, text, self._settings.name, refusal)
 
     def _send(self, piece: MirrorPiece, moves: list[Move]) -> str | None:
@@ -457,7 +548,9 @@ class Mirror:
         return self._sequencer.append_moves(moves)
 
     def _is_same(self, upstream: Upstream, piece: MirrorPiece) -> bool:
-        """Whether the topics are those that were begun. Asked after the last record was read, so what was read is of those."""
+        """Whether the topics are those that were begun. Asked after the last record was read, so what was
+        read is of those.
+        """
         now = upstream.describe({place[0] for place in piece.moved})
         for place, cursor in piece.moved.items():
             topic = now.get(place[0])
@@ -476,12 +569,18 @@ class Mirror:
     def _tell(self, upstream: Upstream) -> None:
         """Put into `state` what is known without asking, once in a while."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < STATE_EVERY_S and self.state.stopped == len(self._findings) + self._refused_more:
+        if (
+            now_s - self._told_s < STATE_EVERY_S
+            and self.state.stopped == len(self._findings) + self._refused_more
+        ):
             return
         self._told_s = now_s
         ends = upstream.known_ends(self._cursors)
         behind = sum(max(0, end - self._cursors[place].base) for place, end in ends.items())
-        ordered = sorted(self._findings.values(), key=lambda one: (one.topic, -1 if one.partition is None else one.partition))
+        ordered = sorted(
+            self._findings.values(),
+            key=lambda one: (one.topic, -1 if one.partition is None else one.partition),
+        )
         self.state = replace(
             self.state,
             partitions=len(self._cursors),

@@ -1,7 +1,7 @@
 """The threads that mirror Kafka topics for as long as a daemon runs, one for each source.
 
-Promises that no error ends a thread: what cannot be done now is said in `state` and tried again, after the source's `discover_interval` at
-the most. Nothing waits for it, and it waits for nothing without a bound.
+Promises that no error ends a thread: what cannot be done now is said in `state` and tried again, after the
+source's `discover_interval` at the most. Nothing waits for it, and it waits for nothing without a bound.
 """
 
 from __future__ import annotations
@@ -61,13 +61,20 @@ def mirror_pump(
 
 
 def stop_all(pumps: Sequence[MirrorPump], timeout_s: float, clock: Clock) -> list[str]:
-    """End all of them within that time, not each; the names of those that have not ended. What they still append is whole or not there."""
+    """End all of them within that time, not each; the names of those that have not ended. What they still
+    append is whole or not there.
+    """
     for pump in pumps:
         pump.begin_to_stop()
     until_s = clock.monotonic_s() + timeout_s
     late = [pump.name for pump in pumps if not pump.stop(max(0.0, until_s - clock.monotonic_s()))]
     for name in late:
-        _log.warning("source %s has not ended within %g s and is left to itself: what it has not taken in is read again", name, timeout_s)
+        _log.warning(
+            "source %s has not ended within %g s and is left to itself: what it has not taken in is "
+            "read again",
+            name,
+            timeout_s,
+        )
     return late
 
 
@@ -90,7 +97,9 @@ class MirrorPump:
         self._stopping.set()
 
     def stop(self, timeout_s: float) -> bool:
-        """End it; whether it has ended within that time. What was read and is not in the log is read again."""
+        """End it; whether it has ended within that time. What was read and is not in the log is read
+        again.
+        """
         self.begin_to_stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -110,7 +119,8 @@ class MirrorPump:
             except ArchiverError as error:
                 pause_s = self._after(str(error), pause_s)
             except Exception as error:  # noqa: BLE001
-                # The head of the loop: nobody else would learn of it, and the next step begins with what the log says.
+                # The head of the loop: nobody else would learn of it, and the next step begins with what the
+                # log says.
                 _log.exception("mirroring ended in an error nobody expected")
                 pause_s = self._after(f"{type(error).__name__}: {error}", pause_s)
         self._mirror.close()

@@ -1,7 +1,8 @@
 """Where mirrored partitions begin: worked out once, and put into the log before anything is read.
 
-Promises that `from` is followed for what is there at a source's first look and never again: what comes later begins at its first record, so
-that nothing is missed between its making and its finding. A start that is in the log is never worked out again, whatever `from` says.
+Promises that `from` is followed for what is there at a source's first look and never again: what comes later
+begins at its first record, so that nothing is missed between its making and its finding. A start that is in
+the log is never worked out again, whatever `from` says.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ FOLLOWED = _Followed("from")
 
 
 def source_note(source: str) -> str:
-    """What the log calls a Kafka source by the name it is configured under; its mirrored topics have names of their own."""
+    """What the log calls a Kafka source by the name it is configured under; its mirrored topics have names of
+    their own.
+    """
     return f"kafka-source:{source}"
 
 
@@ -43,11 +46,17 @@ def has_begun(positions: Positions, source: str) -> bool:
 
 
 def begin(
-    fresh: Mapping[Place, tuple[TopicState, bytes]], upstream: Upstream, sequencer: Sequencer, beginning: str, since_ms: int | None
+    fresh: Mapping[Place, tuple[TopicState, bytes]],
+    upstream: Upstream,
+    sequencer: Sequencer,
+    beginning: str,
+    since_ms: int | None,
 ) -> None:
-    """Put down where these partitions begin, of topics of ours with those identities. Where another process was faster, its word counts.
+    """Put down where these partitions begin, of topics of ours with those identities. Where another process
+    was faster, its word counts.
 
-    Partitions of which the cluster does not tell (yet), and those beside one where another was faster, are left for the next look.
+    Partitions of which the cluster does not tell (yet), and those beside one where another was faster, are
+    left for the next look.
     """
     starts = _starts(fresh, upstream, beginning, since_ms)
     places = sorted(starts)
@@ -55,23 +64,41 @@ def begin(
     for first in range(0, len(places), per_entry):
         seen = sequencer.fold.next_index
         moves = [
-            Move(mirror_source(fresh[place][0].topic_id), str(place[1]), 0, starts[place], False, fresh[place][1], seen, 0)
+            Move(
+                mirror_source(fresh[place][0].topic_id),
+                str(place[1]),
+                0,
+                starts[place],
+                False,
+                fresh[place][1],
+                seen,
+                0,
+            )
             for place in places[first : first + per_entry]
         ]
         sequencer.append_moves(moves, wanted=partial(_is_unbegun, sequencer, moves))
 
 
 def _is_unbegun(sequencer: Sequencer, moves: Sequence[Move]) -> bool:
-    """A partition that another process began at 0 stands where one does that nobody began, so the log itself would take both beginnings."""
+    """A partition that another process began at 0 stands where one does that nobody began, so the log itself
+    would take both beginnings.
+    """
     return all(sequencer.fold.positions.get(move.source, move.item) is None for move in moves)
 
 
-def _starts(fresh: Mapping[Place, object], upstream: Upstream, beginning: str, since_ms: int | None) -> dict[Place, int]:
+def _starts(
+    fresh: Mapping[Place, object], upstream: Upstream, beginning: str, since_ms: int | None
+) -> dict[Place, int]:
     bounds = upstream.bounds(list(fresh))
     if beginning == "earliest":
         return {place: one.low for place, one in bounds.items()}
     if beginning == "latest" or since_ms is None:
         return {place: one.high for place, one in bounds.items()}
     since = upstream.offsets_since(list(bounds), since_ms)
-    # A partition without this answer waits: to begin it at its end would pass over records that are new enough.
-    return {place: since[place] if since[place] >= 0 else one.high for place, one in bounds.items() if place in since}
+    # A partition without this answer waits: to begin it at its end would pass over records that are new
+    # enough.
+    return {
+        place: since[place] if since[place] >= 0 else one.high
+        for place, one in bounds.items()
+        if place in since
+    }

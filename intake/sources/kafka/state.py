@@ -17,7 +17,8 @@ class MirrorState:
     partitions: int = 0
     """That are read now."""
     behind: int | None = None
-    """Offsets that are in the cluster and not taken in, of the partitions that are read; None before the first look."""
+    """Offsets that are in the cluster and not taken in, of the partitions that are read; None before the
+    first look."""
     looked_us: int | None = None
     """When the cluster was last asked what there is; None: not yet."""
     findings: tuple[MirrorFinding, ...] = ()

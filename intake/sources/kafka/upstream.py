@@ -1,6 +1,7 @@
 """What a mirror needs of a Kafka cluster: the Protocol, and the values that pass through it.
 
-No SDK and no decisions here. Every method has a bound of its own; what the cluster does not answer, or refuses, is `RetryLater`.
+No SDK and no decisions here. Every method has a bound of its own; what the cluster does not answer, or
+refuses, is `RetryLater`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Literal, Protocol
 Place = tuple[str, int]
 """A topic's name and a partition of it, upstream."""
 Trouble = Literal["out_of_range", "truncated", "away", "damaged", "other"]
-"""What stops the reading of a partition: the position is outside of what is there, the log was cut off and written anew since, the topic is
-not there (any more, or under that id), a batch does not have the checksum it states, anything else."""
+"""What stops the reading of a partition: the position is outside of what is there, the log was cut off and
+written anew since, the topic is not there (any more, or under that id), a batch does not have the checksum it
+states, anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class UpstreamTopic:
 
     name: str
     topic_id: bytes
-    """16 bytes that no other topic ever has, not even one of the same name; empty if the cluster is too old to have any."""
+    """16 bytes that no other topic ever has, not even one of the same name; empty if the cluster is too old
+    to have any."""
     partitions: int
 
 
@@ -62,9 +65,11 @@ class Polled:
     epochs: dict[Place, int] = field(default_factory=dict)
     """Leader epoch of the last record of each partition that knows it."""
     ends: dict[Place, int] = field(default_factory=dict)
-    """Partitions that were read to their end, behind the records above: no committed record lies below this offset."""
+    """Partitions that were read to their end, behind the records above: no committed record lies below this
+    offset."""
     stopped: list[Stopped] = field(default_factory=list)
-    """Nothing of these partitions comes behind what stopped them, in this poll or later, until they are read anew."""
+    """Nothing of these partitions comes behind what stopped them, in this poll or later, until they are read
+    anew."""
     more: bool = False
     """It ended because it had enough: there is more to be had at once."""
 
@@ -85,8 +90,8 @@ class Upstream(Protocol):
         """The first offset with a record that is not older, -1 if there is none; as `bounds` leaves out."""
 
     def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
-        """Read these partitions as well, from the offset on; the leader epoch of the record before it lets the cluster tell whether what
-        was read is still there.
+        """Read these partitions as well, from the offset on; the leader epoch of the record before it lets
+        the cluster tell whether what was read is still there.
         """
 
     def stop_reading(self, places: Sequence[Place]) -> None:

@@ -1,7 +1,7 @@
 """Rows of files of other writers, held against the rows of our archives at the same offsets.
 
-Each row travels as its place and its fingerprint; Spark sorts them, so that all rows of an offset come together. Memory stays within a
-batch; what comes back grows with the number of runs of offsets.
+Each row travels as its place and its fingerprint; Spark sorts them, so that all rows of an offset come
+together. Memory stays within a batch; what comes back grows with the number of runs of offsets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from archiver.schema.evolution.state import TopicSchema
 from archiver.stream.rebuild import archive_records
 from archiver.stream.records import STREAM_SCHEMA
 from reconcile.audit.rows import Compared, RowFile
-from reconcile.audit.spark.fingerprint import Column, Fields, Items, Leaf, check_coordinates, columns_of, fingerprints, names_in
+from reconcile.audit.spark.fingerprint import (
+    Column,
+    Fields,
+    Items,
+    Leaf,
+    check_coordinates,
+    columns_of,
+    fingerprints,
+    names_in,
+)
 from reconcile.audit.spark.stored import StoredFiles, Worker, batch_rows, opened
 from reconcile.audit.spark.summary import Batches, hidden_rows, packed
 from reconcile.snapshot.offset_coverage import Range
@@ -31,7 +40,8 @@ PRINTS = "partition long, offset long, origin long, print binary"
 OURS = -1
 """Origin of the rows of our archives: they sort before the rows that are compared with them."""
 PRINTS_PER_OFFSET_MAX = 1024
-"""Different fingerprints that are kept of one offset. No honest object store holds so many archives of the same offset."""
+"""Different fingerprints that are kept of one offset. No honest object store holds so many archives of the
+same offset."""
 
 _RECORD_KINDS: dict[str, Leaf | Items] = {
     "offset": Leaf("long"),
@@ -46,7 +56,9 @@ _RECORD = tuple(Column(0, name, _RECORD_KINDS[name]) for name in STREAM_SCHEMA.n
 
 
 class ColumnPrints:
-    """Fingerprints of the columns, all of them, as the newest recorded schema of the topic has them. Travels to the workers."""
+    """Fingerprints of the columns, all of them, as the newest recorded schema of the topic has them. Travels
+    to the workers.
+    """
 
     def __init__(self, newest: TopicSchema) -> None:
         self._columns = columns_of(newest.schema())
@@ -62,7 +74,8 @@ class ColumnPrints:
 
 
 class RecordPrints:
-    """Fingerprints of the records that the columns give, under each of the recorded schema versions. Travels to the workers.
+    """Fingerprints of the records that the columns give, under each of the recorded schema versions. Travels
+    to the workers.
 
     A file of another writer does not say under which version its rows were decoded; an archive does.
     """
@@ -89,8 +102,11 @@ class RecordPrints:
             yield fingerprints(_RECORD, records)
 
 
-def printed_rows(objects: ObjectStore, file: RowFile, prints: ColumnPrints | RecordPrints) -> Iterator[pa.RecordBatch]:
-    """`PRINTS` of the rows of one file that have a partition and an offset and are not hidden. Raises what reading it raises.
+def printed_rows(
+    objects: ObjectStore, file: RowFile, prints: ColumnPrints | RecordPrints
+) -> Iterator[pa.RecordBatch]:
+    """`PRINTS` of the rows of one file that have a partition and an offset and are not hidden. Raises what
+    reading it raises.
 
     Of an archive of ours hidden rows count too: they are what a row that took their place is compared with.
     """
@@ -101,7 +117,9 @@ def printed_rows(objects: ObjectStore, file: RowFile, prints: ColumnPrints | Rec
         # Statistics of a file are its writer's word, so they narrow our own archives only.
         groups = _groups(parquet.metadata, None if file.key is None else file.offsets)
         at = 0
-        for batch in parquet.iter_batches(batch_rows(parquet.metadata), row_groups=groups, columns=names, use_threads=False):
+        for batch in parquet.iter_batches(
+            batch_rows(parquet.metadata), row_groups=groups, columns=names, use_threads=False
+        ):
             kept = _kept(batch, file, at)
             at += batch.num_rows
             rows = batch.filter(pa.array(kept))
@@ -112,16 +130,26 @@ def printed_rows(objects: ObjectStore, file: RowFile, prints: ColumnPrints | Rec
             origins = pa.array([file.origin if file.key is None else OURS] * rows.num_rows, pa.int64())
             for found in prints.of(file, rows):
                 yield pa.RecordBatch.from_arrays(
-                    [*places, origins, pa.array(found, pa.binary())], names=["partition", "offset", "origin", "print"]
+                    [*places, origins, pa.array(found, pa.binary())],
+                    names=["partition", "offset", "origin", "print"],
                 )
 
 
 def _groups(metadata: pq.FileMetaData, offsets: Sequence[Range] | None) -> list[int]:
     """The row groups that can hold these offsets, by their statistics; all, where nothing is said."""
-    column = next((place for place in range(metadata.num_columns) if metadata.schema.column(place).path == "kafka.offset"), None)
+    column = next(
+        (
+            place
+            for place in range(metadata.num_columns)
+            if metadata.schema.column(place).path == "kafka.offset"
+        ),
+        None,
+    )
     chosen: list[int] = []
     for group in range(metadata.num_row_groups):
-        statistics: Any = None if column is None or offsets is None else metadata.row_group(group).column(column).statistics
+        statistics: Any = (
+            None if column is None or offsets is None else metadata.row_group(group).column(column).statistics
+        )
         known = statistics is not None and statistics.has_min_max
         if not known or any(low <= statistics.max and statistics.min < high for low, high in offsets or ()):
             chosen.append(group)

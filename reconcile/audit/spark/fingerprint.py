@@ -1,10 +1,10 @@
 """A fingerprint for each row of a data file, whichever program wrote the file.
 
-Two rows have the same fingerprint if and only if they have the same values in the columns of the recorded schema. Columns are found by
-their Iceberg field id; a column that a file does not have is null, as every engine reads it. Columns of other programs do not count. Names
-count only in a file without any field id: engines ignore a column without an id where other columns have one.
-Values are compared in the widest type of their kind (an engine may promote `int` to `long`); the bits of floating-point numbers count as
-they are.
+Two rows have the same fingerprint if and only if they have the same values in the columns of the recorded
+schema. Columns are found by their Iceberg field id; a column that a file does not have is null, as every
+engine reads it. Columns of other programs do not count. Names count only in a file without any field id:
+engines ignore a column without an id where other columns have one. Values are compared in the widest type of
+their kind (an engine may promote `int` to `long`); the bits of floating-point numbers count as they are.
 """
 
 from __future__ import annotations
@@ -80,7 +80,13 @@ def _kind(kind: Any) -> Kind:
     if kind["type"] == "list":
         return Items(_kind(kind["element"]))
     return Items(
-        Fields((Column(kind["key-id"], "key", _kind(kind["key"])), Column(kind["value-id"], "value", _kind(kind["value"]))), entries=True)
+        Fields(
+            (
+                Column(kind["key-id"], "key", _kind(kind["key"])),
+                Column(kind["value-id"], "value", _kind(kind["value"])),
+            ),
+            entries=True,
+        )
     )
 
 
@@ -92,27 +98,39 @@ def names_in(columns: Sequence[Column], file: pa.Schema) -> list[str]:
 
 
 def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]:
-    """One for each row. Raises `ValueError` (pyarrow's errors are such) if a column is of another type than the schema says, or is there
-    twice.
+    """One for each row. Raises `ValueError` (pyarrow's errors are such) if a column is of another type than
+    the schema says, or is there twice.
     """
     fields, by_id = list(rows.schema), has_ids(rows.schema)
     parts = []
     for column in columns:
         place = _place(column, fields, by_id=by_id)
-        parts.append(_encoded(None if place is None else rows.column(place), column.kind, rows.num_rows, by_id=by_id))
+        parts.append(
+            _encoded(None if place is None else rows.column(place), column.kind, rows.num_rows, by_id=by_id)
+        )
     return [hashlib.sha256(one).digest() for one in _values(_joined(parts, rows.num_rows))]
 
 
 def check_coordinates(ids: Coordinates, file: pa.Schema) -> None:
-    """Raise `ValueError` unless the columns that are named `kafka.partition` and so on are those with these ids, and no others are.
+    """Raise `ValueError` unless the columns that are named `kafka.partition` and so on are those with these
+    ids, and no others are.
 
-    Coordinates are read by name. In a file with field ids engines go by these, so a second `kafka` column could hide where its rows are.
+    Coordinates are read by name. In a file with field ids engines go by these, so a second `kafka` column
+    could hide where its rows are.
     """
     if not has_ids(file):
         return
     kafka = _named("kafka", ids.kafka, list(file))
-    inside = [kafka.type.field(number) for number in range(kafka.type.num_fields)] if pa.types.is_struct(kafka.type) else []
-    for name, number in (("partition", ids.partition), ("offset", ids.offset), ("ingest_timestamp", ids.ingest_timestamp)):
+    inside = (
+        [kafka.type.field(number) for number in range(kafka.type.num_fields)]
+        if pa.types.is_struct(kafka.type)
+        else []
+    )
+    for name, number in (
+        ("partition", ids.partition),
+        ("offset", ids.offset),
+        ("ingest_timestamp", ids.ingest_timestamp),
+    ):
         _named(name, number, inside)
 
 
@@ -139,16 +157,22 @@ def _id_of(field: pa.Field[Any]) -> int | None:
 
 
 def _place(column: Column, fields: Sequence[pa.Field[Any]], *, by_id: bool) -> int | None:
-    """Where a column stands among fields: by its id, or by its name in a file that has no ids. Raises `ValueError` if there are two."""
-    found = [place for place, field in enumerate(fields) if (_id_of(field) == column.field_id if by_id else field.name == column.name)]
+    """Where a column stands among fields: by its id, or by its name in a file that has no ids. Raises
+    `ValueError` if there are two.
+    """
+    found = [
+        place
+        for place, field in enumerate(fields)
+        if (_id_of(field) == column.field_id if by_id else field.name == column.name)
+    ]
     if len(found) > 1:
         raise ValueError(f"the column {column.name} (field id {column.field_id}) is there {len(found)} times")
     return found[0] if found else None
 
 
 def _encoded(array: Array | None, kind: Kind, rows: int, *, by_id: bool) -> Array:
-    """Bytes for each value: one byte for null; else one byte, then the value. Different values have different bytes, of which none begins
-    another one.
+    """Bytes for each value: one byte for null; else one byte, then the value. Different values have different
+    bytes, of which none begins another one.
     """
     if array is None or pa.types.is_null(array.type):
         return _repeated(_NULL, rows)
@@ -169,13 +193,18 @@ def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
         places = [(_place(column, fields, by_id=ids_here), column.kind) for column in kind.columns]
         # flatten() hands the nulls of the struct down to its children.
         children = array.flatten()
-        return [_encoded(None if place is None else children[place], one, rows, by_id=by_id) for place, one in places]
+        return [
+            _encoded(None if place is None else children[place], one, rows, by_id=by_id)
+            for place, one in places
+        ]
     if isinstance(kind.item, Fields) and kind.item.entries and not pa.types.is_map(array.type):
         raise ValueError(f"a map is stored as {array.type}")
     lengths, items = _items(array)
     ends = np.concatenate(([0], np.cumsum(lengths)))
     item_ends, data = _buffers(_encoded(items, kind.item, len(items), by_id=by_id))
-    together = arrow.LargeBinaryArray.from_buffers(_LARGE, rows, [None, arrow.py_buffer(np.ascontiguousarray(item_ends[ends])), data])
+    together = arrow.LargeBinaryArray.from_buffers(
+        _LARGE, rows, [None, arrow.py_buffer(np.ascontiguousarray(item_ends[ends])), data]
+    )
     return [_fixed(lengths, 8), together]
 
 
@@ -185,7 +214,8 @@ def _items(array: Array) -> tuple[npt.NDArray[np.int64], Array]:
         keys, values = array.type.key_field.with_name("key"), array.type.item_field.with_name("value")
         ends: npt.NDArray[np.int32] = array.offsets.to_numpy()
         entries = arrow.StructArray.from_arrays(
-            [array.keys[ends[0] : ends[-1]], array.items[ends[0] : ends[-1]]], fields=[keys.remove_metadata(), values.remove_metadata()]
+            [array.keys[ends[0] : ends[-1]], array.items[ends[0] : ends[-1]]],
+            fields=[keys.remove_metadata(), values.remove_metadata()],
         )
         starts = arrow.array(ends - ends[0], pa.int32())
         array = arrow.ListArray.from_arrays(starts, entries, mask=array.is_null())
@@ -221,13 +251,25 @@ def _whole(array: Array, kind: str) -> Array:
     """A number, a time or a truth value as int64."""
     types = pa.types
     if kind.startswith("timestamp"):
-        fits, array = types.is_timestamp(array.type), array.cast(pa.timestamp("us")) if types.is_timestamp(array.type) else array
+        fits, array = (
+            types.is_timestamp(array.type),
+            array.cast(pa.timestamp("us")) if types.is_timestamp(array.type) else array,
+        )
     elif kind == "time":
-        fits, array = types.is_time(array.type), array.cast(pa.time64("us")) if types.is_time(array.type) else array
+        fits, array = (
+            types.is_time(array.type),
+            array.cast(pa.time64("us")) if types.is_time(array.type) else array,
+        )
     elif kind == "date":
-        fits, array = types.is_date32(array.type), array.cast(pa.int32()) if types.is_date32(array.type) else array
+        fits, array = (
+            types.is_date32(array.type),
+            array.cast(pa.int32()) if types.is_date32(array.type) else array,
+        )
     elif kind == "boolean":
-        fits, array = types.is_boolean(array.type), array.cast(pa.int8()) if types.is_boolean(array.type) else array
+        fits, array = (
+            types.is_boolean(array.type),
+            array.cast(pa.int8()) if types.is_boolean(array.type) else array,
+        )
     else:
         fits = types.is_integer(array.type)
     if not fits:
@@ -240,7 +282,9 @@ def _fixed(values: npt.NDArray[Any], width: int) -> Array:
     data = np.ascontiguousarray(values)
     count = data.nbytes // width
     ends = np.arange(count + 1, dtype=np.int64) * width
-    return arrow.LargeBinaryArray.from_buffers(_LARGE, count, [None, arrow.py_buffer(ends), arrow.py_buffer(data)])
+    return arrow.LargeBinaryArray.from_buffers(
+        _LARGE, count, [None, arrow.py_buffer(ends), arrow.py_buffer(data)]
+    )
 
 
 def _repeated(value: bytes, rows: int) -> Array:
@@ -258,7 +302,9 @@ def _buffers(array: Array) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
     if len(array) == 0:
         return np.zeros(1, np.int64), pa.py_buffer(b"")
     _, ends, data = array.buffers()
-    return np.frombuffer(ends, np.int64)[array.offset :][: len(array) + 1], pa.py_buffer(b"") if data is None else data
+    return np.frombuffer(ends, np.int64)[array.offset :][: len(array) + 1], pa.py_buffer(
+        b""
+    ) if data is None else data
 
 
 def _values(array: Array) -> Iterator[memoryview]:

@@ -1,8 +1,8 @@
 """What runs in a Spark worker: the digests of records as they stand in intake files.
 
-Owns the order in which intake is read: each file once, for all archives of the task. Promises a digest only of a range whose every record
-was read; a range that cannot be read in full has none, because intake below the watermark may go at any time. Must never raise for what is
-in a file or missing in the store.
+Owns the order in which intake is read: each file once, for all archives of the task. Promises a digest only
+of a range whose every record was read; a range that cannot be read in full has none, because intake below the
+watermark may go at any time. Must never raise for what is in a file or missing in the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class _Range:
     lost: bool = False
 
 
-def digest_batches(place: StorePlace, cluster_id: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def digest_batches(
+    place: StorePlace, cluster_id: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`: rows with a column `task` in, one mapping of digests per task out."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -67,7 +69,11 @@ def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, by
             for place in left:
                 for work in needed[place][1]:
                     work.lost = True
-    return {work.wanted.uri: work.digest.digest() for work in works if not work.lost and work.rows == _due(work.wanted)}
+    return {
+        work.wanted.uri: work.digest.digest()
+        for work in works
+        if not work.lost and work.rows == _due(work.wanted)
+    }
 
 
 def _due(wanted: IntakeRange) -> int:

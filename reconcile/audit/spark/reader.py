@@ -1,10 +1,11 @@
 """The deep audit's jobs on Spark: files in, runs of offsets and digests back.
 
-Owns which worker reads what (`stored.py` has how): whole files, so that a worker sees each one's rows in their order. Rows of an archive
-stay in the worker that reads and rebuilds them; of somebody else's files the coordinates are sorted first, because such files mix offsets
-as they like. Promises that a job is bounded (`JOB_BYTES` of files, one of them at least), that each waits for its turn on the session, and
-that the session's settings stay as they are. An archive that cannot be read does not stop the others: it comes back short. Must never
-collect rows.
+Owns which worker reads what (`stored.py` has how): whole files, so that a worker sees each one's rows in
+their order. Rows of an archive stay in the worker that reads and rebuilds them; of somebody else's files the
+coordinates are sorted first, because such files mix offsets as they like. Promises that a job is bounded
+(`JOB_BYTES` of files, one of them at least), that each waits for its turn on the session, and that the
+session's settings stay as they are. An archive that cannot be read does not stop the others: it comes back
+short. Must never collect rows.
 """
 
 from __future__ import annotations
@@ -27,10 +28,25 @@ from archiver.spark.tasks import handed_out
 from archiver.spark.watchdog import JobWatch, Pulse, beside
 from archiver.spark.worker_checks import same_version, shortage, unfit
 from reconcile.audit.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
-from reconcile.audit.spark.comparison import PRINTS, ColumnPrints, RecordPrints, merged_comparison, printing, summary_of
+from reconcile.audit.spark.comparison import (
+    PRINTS,
+    ColumnPrints,
+    RecordPrints,
+    merged_comparison,
+    printing,
+    summary_of,
+)
 from reconcile.audit.spark.intake_digests import digest_batches
 from reconcile.audit.spark.stored import StoredFiles
-from reconcile.audit.spark.summary import FOREIGN, RESULT, merged_foreign, pack, positions_summary, sorted_summary, unpacked
+from reconcile.audit.spark.summary import (
+    FOREIGN,
+    RESULT,
+    merged_foreign,
+    pack,
+    positions_summary,
+    sorted_summary,
+    unpacked,
+)
 from reconcile.snapshot.offset_coverage import Range
 
 JOB_BYTES = 1024**3
@@ -93,7 +109,9 @@ class SparkRows:
         """One job, or more if it fails: a file that makes it fail is found by halving."""
 
         def ask(session: SparkSession) -> list[Any]:
-            return _results(_tasks(session, files).mapInArrow(same_version(self._stored.archives(schema)), RESULT))
+            return _results(
+                _tasks(session, files).mapInArrow(same_version(self._stored.archives(schema)), RESULT)
+            )
 
         try:
             return self._job(ask)
@@ -112,8 +130,14 @@ class SparkRows:
             tasks = _tasks(session, files)
             coordinates = tasks.mapInArrow(same_version(self._stored.coordinates()), FOREIGN)
             block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
-            together = coordinates.repartition(parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block)
-            parts = _results(together.sortWithinPartitions("partition", "offset").mapInArrow(same_version(sorted_summary), RESULT))
+            together = coordinates.repartition(
+                parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block
+            )
+            parts = _results(
+                together.sortWithinPartitions("partition", "offset").mapInArrow(
+                    same_version(sorted_summary), RESULT
+                )
+            )
             counts = _results(tasks.mapInArrow(same_version(self._stored.counts()), RESULT))
             return [merged_foreign(parts, {uri: rows for part in counts for uri, rows in part.items()})]
 
@@ -124,19 +148,32 @@ class SparkRows:
             return ForeignRows(trouble=str(error))
 
     def comparison(
-        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+        self,
+        files: Sequence[RowFile],
+        archives: Sequence[RowFile],
+        versions: Sequence[TopicSchema],
+        *,
+        records: bool,
     ) -> Compared:
-        """As the Protocol says. A job has about `job_bytes` of the files, and the archives that can have their offsets."""
+        """As the Protocol says. A job has about `job_bytes` of the files, and the archives that can have
+        their offsets.
+        """
         prints = RecordPrints(versions) if records else ColumnPrints(versions[-1])
         chunks = list(_chunks(sorted(files, key=_first_offset), self._job_bytes))
         parts: list[Compared] = []
         for chunk in chunks:
-            near = archives if len(chunks) == 1 else [one for one in archives if any(_can_share(file, one) for file in chunk)]
+            near = (
+                archives
+                if len(chunks) == 1
+                else [one for one in archives if any(_can_share(file, one) for file in chunk)]
+            )
 
             def ask(session: SparkSession, both: Sequence[RowFile] = (*chunk, *near)) -> list[Any]:
                 rows = _tasks(session, both).mapInArrow(same_version(printing(self._stored, prints)), PRINTS)
                 block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
-                together = rows.repartition(parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block)
+                together = rows.repartition(
+                    parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block
+                )
                 ordered = together.sortWithinPartitions("partition", "offset", "origin")
                 return _results(ordered.mapInArrow(same_version(summary_of(records=records)), RESULT))
 
@@ -149,12 +186,16 @@ class SparkRows:
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
         """As the Protocol says."""
         found: dict[str, bytes] = {}
-        ordered = sorted(ranges, key=lambda one: (one.segments[0].file.log_index if one.segments else 0, one.base))
+        ordered = sorted(
+            ranges, key=lambda one: (one.segments[0].file.log_index if one.segments else 0, one.base)
+        )
         for tasks in _rounds(ordered, _TASKS_PER_JOB):
 
             def ask(session: SparkSession, tasks: Sequence[Sequence[IntakeRange]] = tasks) -> list[Any]:
                 return _results(
-                    handed_out(session, [pack(task) for task in tasks]).mapInArrow(same_version(digest_batches(*self._intake)), RESULT)
+                    handed_out(session, [pack(task) for task in tasks]).mapInArrow(
+                        same_version(digest_batches(*self._intake)), RESULT
+                    )
                 )
 
             for part in self._job(ask):
@@ -162,8 +203,8 @@ class SparkRows:
         return found
 
     def _job(self, ask: Callable[[SparkSession], list[Any]]) -> list[Any]:
-        """One job, in its turn and within its time. Raises `RetryLater`, `_Unreadable` if files cannot be read, `Halt` if
-        the workers cannot run our code.
+        """One job, in its turn and within its time. Raises `RetryLater`, `_Unreadable` if files cannot be
+        read, `Halt` if the workers cannot run our code.
         """
         with self._turn("a deep audit"):
             session, pulse = self._session(), self._answering()
@@ -178,14 +219,20 @@ class SparkRows:
             except (PySparkException, Py4JError, OSError, EOFError) as error:
                 if pulse.silent:
                     raise RetryLater(
-                        f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; audit again"
+                        f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was "
+                        "killed; audit again"
                     ) from error
                 if watch.overdue:
-                    raise RetryLater(f"a job of the deep audit was cancelled after spark.job_timeout = {self._timeout_s:g} s") from error
+                    raise RetryLater(
+                        "a job of the deep audit was cancelled after spark.job_timeout = "
+                        f"{self._timeout_s:g} s"
+                    ) from error
                 if why := unfit(error):
                     raise Halt(why) from error
                 if short_of := shortage(error):
-                    raise RetryLater(f"a worker ran short of something while it audited, audit again: {short_of}") from error
+                    raise RetryLater(
+                        f"a worker ran short of something while it audited, audit again: {short_of}"
+                    ) from error
                 raise _Unreadable(f"spark could not read it: {_told(error)}") from error
 
 

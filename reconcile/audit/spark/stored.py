@@ -1,8 +1,10 @@
-"""What runs in a Spark worker of the deep audit: files read through our own store, with its requests and its credentials.
+"""What runs in a Spark worker of the deep audit: files read through our own store, with its requests and its
+credentials.
 
-Spark's own reader takes a multiple of the CPU to read an archive and hand it over, and for a bucket it would need Hadoop's file system and
-the credentials (decision 0051). Promises that page checksums are compared, that rows of a file come in their order, and that memory stays
-within a batch. A file of somebody else that cannot be read fails the job; an archive of ours comes back short.
+Spark's own reader takes a multiple of the CPU to read an archive and hand it over, and for a bucket it would
+need Hadoop's file system and the credentials (decision 0051). Promises that page checksums are compared, that
+rows of a file come in their order, and that memory stays within a batch. A file of somebody else that cannot
+be read fails the job; an archive of ours comes back short.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _COORDINATES = ("kafka.partition", "kafka.offset", "kafka.ingest_timestamp")
 
 
 class StoredFiles:
-    """Makes the functions for `mapInArrow`: rows with a column `task`, a packed list of files, in. Travels to the workers."""
+    """Makes the functions for `mapInArrow`: rows with a column `task`, a packed list of files, in. Travels to
+    the workers.
+    """
 
     def __init__(self, place: StorePlace, cluster_id: str) -> None:
         self._place = place
@@ -88,8 +92,12 @@ class StoredFiles:
                     yield objects, file
 
 
-def archive_rows(objects: ObjectStore, file: RowFile, codec: RecordCodec, batch_rows: int = BATCH_ROWS) -> FileRows:
-    """What the rows of one archive of ours are, as far as it can be read; `codec` is of its schema version."""
+def archive_rows(
+    objects: ObjectStore, file: RowFile, codec: RecordCodec, batch_rows: int = BATCH_ROWS
+) -> FileRows:
+    """What the rows of one archive of ours are, as far as it can be read; `codec` is of its schema
+    version.
+    """
     found = ArchiveRows(file, codec)
     try:
         for rows in _rows(objects, file, None, batch_rows, ours=True):
@@ -124,7 +132,12 @@ def batch_rows(metadata: pq.FileMetaData) -> int:
 
 
 def _rows(
-    objects: ObjectStore, file: RowFile, columns: Sequence[str] | None, batch_rows: int = BATCH_ROWS, *, ours: bool = False
+    objects: ObjectStore,
+    file: RowFile,
+    columns: Sequence[str] | None,
+    batch_rows: int = BATCH_ROWS,
+    *,
+    ours: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """`ours`: the file's page headers have to be what its footer says."""
     at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
@@ -132,13 +145,19 @@ def _rows(
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
         if ours:
-            yield from checked_batches(source, parquet, at_a_time, range(parquet.num_row_groups), columns, use_threads=False)
+            yield from checked_batches(
+                source, parquet, at_a_time, range(parquet.num_row_groups), columns, use_threads=False
+            )
             return
-        yield from parquet.iter_batches(batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False)
+        yield from parquet.iter_batches(
+            batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False
+        )
 
 
 def opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
-    """The object behind a uri, however engines spell its scheme. Files of somebody else may also lie beside a local data folder."""
+    """The object behind a uri, however engines spell its scheme. Files of somebody else may also lie beside a
+    local data folder.
+    """
     key = key_of(objects, file.uri)
     if key is not None:
         return objects.open_input(key)

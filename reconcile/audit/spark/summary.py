@@ -1,8 +1,9 @@
 """What the rows of files say: rows in, in batches, and a few numbers per file out.
 
-Needs the Python packages, nothing of Spark, and no object store (`stored.py` reads). Promises that memory stays within a batch, whatever
-the size of a file, and that rows of one file are taken in the order in which they stand there. Must never let one archive's trouble become
-an exception: Spark would throw away what the other files of the task have shown.
+Needs the Python packages, nothing of Spark, and no object store (`stored.py` reads). Promises that memory
+stays within a batch, whatever the size of a file, and that rows of one file are taken in the order in which
+they stand there. Must never let one archive's trouble become an exception: Spark would throw away what the
+other files of the task have shown.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 
 
 def pack(value: object) -> bytes:
-    """The bytes that travel through Spark; both ends run the same version of this package and trust each other."""
+    """The bytes that travel through Spark; both ends run the same version of this package and trust each
+    other.
+    """
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -65,7 +68,9 @@ class ArchiveRows:
         self._found.rows += batch.num_rows
         partitions, offsets, times = coordinates(batch.column("kafka"))
         if len(offsets) != batch.num_rows:
-            self._found.trouble = self._found.trouble or "it holds rows without an offset, a partition or an ingest time"
+            self._found.trouble = (
+                self._found.trouble or "it holds rows without an offset, a partition or an ingest time"
+            )
             return
         self._look(offsets, times)
         hidden = hidden_rows(positions, self._file.hidden)
@@ -132,7 +137,9 @@ def hidden_rows(positions: Numbers, hidden: Sequence[Range]) -> npt.NDArray[np.b
     return found if found.any() else None
 
 
-def add_stretches(stretches: dict[int, list[Stretch]], partitions: Numbers, offsets: Numbers, times: Numbers) -> None:
+def add_stretches(
+    stretches: dict[int, list[Stretch]], partitions: Numbers, offsets: Numbers, times: Numbers
+) -> None:
     """Add rows in their order, going on with the last stretch of a partition where they follow it."""
     for partition in np.unique(partitions).tolist():
         mine = partitions == partition
@@ -156,14 +163,17 @@ def add_removed(removed: dict[int, list[Range]], partitions: Numbers, offsets: N
 
 
 def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The `FOREIGN` rows of the rows of a file of somebody else (column `kafka`): where they are, and whether delete files hide them.
+    """The `FOREIGN` rows of the rows of a file of somebody else (column `kafka`): where they are, and whether
+    delete files hide them.
 
     Raises ValueError if one has no ingest time.
     """
     at = 0
     for batch in batches:
         kafka = batch.column("kafka")
-        whole = pc.and_(*(pc.struct_field(kafka, name).is_valid() for name in ("partition", "offset"))).to_numpy(zero_copy_only=False)
+        whole = pc.and_(
+            *(pc.struct_field(kafka, name).is_valid() for name in ("partition", "offset"))
+        ).to_numpy(zero_copy_only=False)
         positions = at + np.flatnonzero(whole)
         at += batch.num_rows
         hidden = hidden_rows(positions, file.hidden)
@@ -171,7 +181,9 @@ def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
         if len(offsets) != len(positions):
             raise ValueError(f"{file.uri} holds rows without an ingest time")
         flags = np.zeros(len(offsets), np.bool_) if hidden is None else hidden
-        yield pa.RecordBatch.from_arrays([pa.array(one) for one in (partitions, offsets, times, flags)], names=list(_FOREIGN))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(one) for one in (partitions, offsets, times, flags)], names=list(_FOREIGN)
+        )
 
 
 _FOREIGN = ("partition", "offset", "time", "hidden")
@@ -179,11 +191,15 @@ FOREIGN = "partition long, offset long, time long, hidden boolean"
 
 
 def sorted_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow` over `FOREIGN` rows sorted by partition and offset: one `ForeignRows` out."""
+    """The function for `mapInArrow` over `FOREIGN` rows sorted by partition and offset: one `ForeignRows`
+    out.
+    """
     found = ForeignRows()
     last: dict[int, tuple[int, int]] = {}
     for batch in batches:
-        partitions, offsets, times = (batch.column(name).to_numpy(zero_copy_only=False) for name in _FOREIGN[:3])
+        partitions, offsets, times = (
+            batch.column(name).to_numpy(zero_copy_only=False) for name in _FOREIGN[:3]
+        )
         hidden = batch.column("hidden").to_numpy(zero_copy_only=False)
         add_removed(found.removed, partitions[hidden], offsets[hidden])
         kept = ~hidden
@@ -192,17 +208,24 @@ def sorted_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
             mine = partitions == partition
             numbers, moments = offsets[mine], times[mine]
             if partition in last:
-                numbers, moments = np.append(last[partition][0], numbers), np.append(last[partition][1], moments)
+                numbers, moments = (
+                    np.append(last[partition][0], numbers),
+                    np.append(last[partition][1], moments),
+                )
             back = np.flatnonzero((np.diff(moments) < 0) & (np.diff(numbers) > 0))
             if partition not in found.backwards and len(back):
-                found.backwards[partition] = (int(numbers[back[0] + 1]), int(moments[back[0] + 1]), int(moments[back[0]]))
+                found.backwards[partition] = (
+                    int(numbers[back[0] + 1]),
+                    int(moments[back[0] + 1]),
+                    int(moments[back[0]]),
+                )
             last[partition] = (int(numbers[-1]), int(moments[-1]))
     yield packed(found)
 
 
 def positions_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow` over rows of position-delete files sorted by `file_path`, `origin` and `pos`: a mapping from path and
-    origin to runs out.
+    """The function for `mapInArrow` over rows of position-delete files sorted by `file_path`, `origin` and
+    `pos`: a mapping from path and origin to runs out.
     """
     found: dict[tuple[str, int], list[Range]] = {}
     for batch in batches:

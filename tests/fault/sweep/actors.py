@@ -1,4 +1,5 @@
-"""The test's side of the actors: starts the host, has actors forked, waits for what becomes of them, wakes them."""
+"""The test's side of the actors: starts the host, has actors forked, waits for what becomes of them, wakes
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Actor:
         """Exit code, negative for a signal; None while it lives."""
 
     def stopped(self) -> bool:
-        """Wait until it, or a Spark worker of its, stands still, or it has ended: whether somebody stands still."""
+        """Wait until it, or a Spark worker of its, stands still, or it has ended: whether somebody stands
+        still."""
         deadline_s = _CLOCK.monotonic_s() + PATIENCE_S
         while (told := self._host.hear(POLL_S)) is None:
             if standing_below(self.pid):
@@ -49,7 +51,8 @@ class Actor:
             os.kill(pid, signal.SIGCONT)
 
     def end(self) -> int:
-        """Wait for its end, waking it again and again: other workers may come to the point that the first one has passed; the exit code."""
+        """Wait for its end, waking it again and again: other workers may come to the point that the first one
+        has passed; the exit code."""
         while self.code is None:
             if self.stopped():
                 self.wake()
@@ -80,7 +83,12 @@ def _kill_with_descendants(root: int) -> None:
 
 def _state(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -90,9 +98,16 @@ class Host:
 
     def __init__(self) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ARCHIVER_")}
-        environ |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}  # a library's threads do not survive a fork
+        environ |= {
+            "PYTHONPATH": str(ROOT),
+            "OPENBLAS_NUM_THREADS": "1",
+        }  # a library's threads do not survive a fork
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.sweep.fork_host"], cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "tests.fault.sweep.fork_host"],
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         self._rest = b""
 

@@ -13,7 +13,8 @@ VARIABLE = "ARCHIVER_FAULT_SHARE"
 """`whole` plays every case; a number is the seed of a third of them."""
 SEED: Final = "8"
 THIRDS: Final = ("kill", "pause", "error")
-"""What happens at a point. Of these the share takes one for each point, so that every point is reached whatever the seed."""
+"""What happens at a point. Of these the share takes one for each point, so that every point is reached
+whatever the seed."""
 BESIDES: Final = "unknown"
 """A lost reply, where somebody waits for one: played with the whole only."""
 
@@ -42,12 +43,19 @@ class Case:
 
 def every_case() -> list[Case]:
     """All of them that need no Spark, in the order of the scenes."""
-    return [Case(scene, point, action) for scene in SCENES for point in scene.names for action in (*THIRDS, BESIDES)]
+    return [
+        Case(scene, point, action)
+        for scene in SCENES
+        for point in scene.names
+        for action in (*THIRDS, BESIDES)
+    ]
 
 
 def spark_cases() -> list[Case]:
     """Those with Spark."""
-    return [Case(scene, point, action) for scene in SPARK_SCENES for point in scene.names for action in THIRDS]
+    return [
+        Case(scene, point, action) for scene in SPARK_SCENES for point in scene.names for action in THIRDS
+    ]
 
 
 def share(cases: list[Case], asked: str | None = None) -> list[Case]:
@@ -57,4 +65,8 @@ def share(cases: list[Case], asked: str | None = None) -> list[Case]:
         return cases
     if not asked.isdigit():
         raise ValueError(f"{VARIABLE}={asked}: it must be whole, or the seed of a third")
-    return [case for case in cases if case.action == random.Random(f"{asked}/{case.scene.name}/{case.point}").choice(THIRDS)]
+    return [
+        case
+        for case in cases
+        if case.action == random.Random(f"{asked}/{case.scene.name}/{case.point}").choice(THIRDS)
+    ]

@@ -1,7 +1,7 @@
 """What an actor does, in a process that may die or stand still at any step, or in the test itself.
 
-An actor that leads does so as a daemon does: with a lease that it keeps. Refinement is done in the actor's own process, by the function
-that a Spark worker runs.
+An actor that leads does so as a daemon does: with a lease that it keeps. Refinement is done in the actor's
+own process, by the function that a Spark worker runs.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class Reported(Protocol):
 
 def _left_over(topics: Iterable[Reported]) -> ArchiverError | None:
     """What a report says that is no error to raise: a later run goes on."""
-    halted, deferred = ([one.why or "" for one in topics if one.state == state] for state in ("halted", "deferred"))
+    halted, deferred = (
+        [one.why or "" for one in topics if one.state == state] for state in ("halted", "deferred")
+    )
     return Halt("; ".join(halted)) if halted else RetryLater("; ".join(deferred)) if deferred else None
 
 
@@ -146,7 +148,13 @@ def take(daemon: Daemon) -> ArchiverError | None:
     return None
 
 
-LED: dict[str, Deed] = {"archive": archive, "clean": clean, "reconcile": reconcile, "replay": replay, "take": take}
+LED: dict[str, Deed] = {
+    "archive": archive,
+    "clean": clean,
+    "reconcile": reconcile,
+    "replay": replay,
+    "take": take,
+}
 
 
 def _send(deployment: Found, orders: Orders) -> int:
@@ -161,7 +169,11 @@ def perform(orders: Orders) -> int:
     """The whole of an actor; its exit code is what the command would have."""
     deployment = Found(Path(orders.root))
     name = orders.armed.partition("=")[0]
-    os.environ |= {failpoints.VARIABLE: orders.armed, "ARCHIVER_CONFIG": str(deployment.armed_config), "TMPDIR": orders.scratch}
+    os.environ |= {
+        failpoints.VARIABLE: orders.armed,
+        "ARCHIVER_CONFIG": str(deployment.armed_config),
+        "TMPDIR": orders.scratch,
+    }
     tempfile.tempdir = None
     found: ArchiverError | None = None
     code = 0

@@ -1,7 +1,7 @@
 """Where a case is played: one folder, always the same, into which a prepared scene is copied.
 
-Always the same, because tables name their files by absolute paths. The history that the judge reads lies in it as well, so that it is
-copied with the rest.
+Always the same, because tables name their files by absolute paths. The history that the judge reads lies in
+it as well, so that it is copied with the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Ground:
         self.history.mkdir()
         document = made.document()
         document["daemon"] = {"confirm_max": f"{LEASE_S:g}s"}
-        document["sources"] = [{"files": {"glob": "in/*.jsonl", "topic": "files", "format": "jsonl", "settle": "0s"}}]
+        document["sources"] = [
+            {"files": {"glob": "in/*.jsonl", "topic": "files", "format": "jsonl", "settle": "0s"}}
+        ]
         self._write(document)
 
     def configure(self, change: Callable[[dict[str, Any]], object]) -> None:
@@ -80,7 +82,12 @@ class Ground:
         return Sender(self.history, name)
 
     def send(
-        self, name: str, rounds: int = 1, hours: float = 0.0, places: tuple[tuple[str, int | None], ...] = PLACES, by: Daemon | None = None
+        self,
+        name: str,
+        rounds: int = 1,
+        hours: float = 0.0,
+        places: tuple[tuple[str, int | None], ...] = PLACES,
+        by: Daemon | None = None,
     ) -> None:
         """Send, all acknowledged ok."""
         if by is None:
@@ -96,7 +103,8 @@ class Ground:
             daemon.archive()
 
     def lease_lapses(self) -> None:
-        """Whoever holds a lease has it no more, and does not know: its file gives way to another, as only a pause lets anybody do."""
+        """Whoever holds a lease has it no more, and does not know: its file gives way to another, as only a
+        pause lets anybody do."""
         for path in self.root.glob("metadata.db.*"):
             if path.suffix in (".lease", ".checkpoint"):
                 path.unlink()

@@ -1,4 +1,5 @@
-"""Plays one case: an actor reaches a point, something happens to it there, others go on, everything is settled and judged."""
+"""Plays one case: an actor reaches a point, something happens to it there, others go on, everything is
+settled and judged."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ LAST_POINT = "settled.append.after"
 TOLD_OFF = ("start.append.before", "upkeep.append.before", "condemn.append.before", "deleted.append.before")
 """What these are about to append meets the successor's EPOCH, whatever else is left to do."""
 ANEW = ("restate.append.after",)
-"""What comes behind these is a turn of its own: who is woken there takes the lease again, which is free by then, and an epoch with it."""
+"""What comes behind these is a turn of its own: who is woken there takes the lease again, which is free by
+then, and an epoch with it."""
 _CLOCK = SystemClock()
 
 
@@ -42,7 +44,9 @@ def _fail_here(ground: Ground, case: Case) -> None:
     """The command in this process, whose Spark session is there already: an error harms nobody else."""
     done = Found(ground.root, failpoints_asked=True).cli(*case.scene.arguments, armed=case.fault)
     _check_code(case, done.code, done.out + done.err)
-    assert f"failpoint {case.point} was asked to fail" in done.out + done.err, f"{case.point} was never reached: {done}"
+    assert f"failpoint {case.point} was asked to fail" in done.out + done.err, (
+        f"{case.point} was never reached: {done}"
+    )
 
 
 def _end(ground: Ground, case: Case, code: int) -> None:
@@ -51,7 +55,9 @@ def _end(ground: Ground, case: Case, code: int) -> None:
         _check_code(case, code, f"{ground.told()['why']} {ground.output()}")
         assert ground.told()["reached"], f"{case.point} was never reached: {ground.told()}; {ground.output()}"
     elif case.in_worker:
-        assert code == UNTOLD and "the refinement job failed" in ground.output(), f"exit code {code}: {ground.output()}"
+        assert code == UNTOLD and "the refinement job failed" in ground.output(), (
+            f"exit code {code}: {ground.output()}"
+        )
     else:
         assert code == -signal.SIGKILL, f"{case.point} was never reached: exit code {code}; {ground.output()}"
 
@@ -78,8 +84,11 @@ def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) 
     """It has noticed that somebody else leads, and left it to them."""
     told, output = ground.told(), ground.output()
     if case.scene.spark:
-        # A command that has nothing more to do than to look for more begins anew, with a lease and an epoch of its own.
-        assert (code, "step down" in output) == (UNTOLD, True) or case.point == LAST_POINT, f"exit code {code}: {output}"
+        # A command that has nothing more to do than to look for more begins anew, with a lease and an epoch
+        # of its own.
+        assert (code, "step down" in output) == (UNTOLD, True) or case.point == LAST_POINT, (
+            f"exit code {code}: {output}"
+        )
         return
     ends = ("Deposed",) if case.scene.woken == "deposed" or case.point in TOLD_OFF else ("Deposed", None)
     assert told["error"] in ends, f"it ended with {told}; {output}"

@@ -1,7 +1,8 @@
-"""The scenes of the sweep: each prepares a deployment in which one deed reaches certain failpoints, and says how the work is finished.
+"""The scenes of the sweep: each prepares a deployment in which one deed reaches certain failpoints, and says
+how the work is finished.
 
-Owns which point is reached where (`SCENES`). A scene is prepared once and copied for each case that is played in it, so a case costs no
-more than what happens behind its point.
+Owns which point is reached where (`SCENES`). A scene is prepared once and copied for each case that is played
+in it, so a case costs no more than what happens behind its point.
 """
 
 from __future__ import annotations
@@ -26,8 +27,24 @@ from tests.support.builders.undecoded import unmended
 from tests.support.intake.transactions import Transactional
 
 HOUR_S = 3600.0
-ROUND = ("round.start", "written.append", "complete.append", "table.swap", "committed.append", "settled.append")
-FIRST_ROUND = ("tick.append", "epoch.append", "identity.upload", "text.append", "table.create", "schema.append", *ROUND, "archive.upload")
+ROUND = (
+    "round.start",
+    "written.append",
+    "complete.append",
+    "table.swap",
+    "committed.append",
+    "settled.append",
+)
+FIRST_ROUND = (
+    "tick.append",
+    "epoch.append",
+    "identity.upload",
+    "text.append",
+    "table.create",
+    "schema.append",
+    *ROUND,
+    "archive.upload",
+)
 CHECKPOINT = ("checkpoint.shelf", "checkpoint.upload", "log.trim")
 LEDGER_CHECKPOINT = ("ledger-checkpoint.upload", "ledger.trim")
 CLEANING = ("condemn.append", "intake.delete", "deleted.append")
@@ -59,8 +76,8 @@ class Scene:
     again: Callable[[Ground, Daemon], None] = _nothing
     """What anybody does to bring the work to its end, whoever has begun it."""
     woken: Literal["deposed", "silent", "free"] = "deposed"
-    """How an actor ends that slept while another led. deposed: by the error that says so · silent: so, or with nothing more to say, because
-    its work was done · free: it did not lead yet, so it may lead now."""
+    """How an actor ends that slept while another led. deposed: by the error that says so · silent: so, or
+    with nothing more to say, because its work was done · free: it did not lead yet, so it may lead now."""
     judged: Callable[[History], History] = _as_it_is
     """The history without what is not to be there."""
     places: tuple[tuple[str, int | None], ...] = PLACES
@@ -77,7 +94,12 @@ class Scene:
     @property
     def names(self) -> tuple[str, ...]:
         """The points."""
-        return tuple(name for point in self.points for when in ("before", "after") if (name := f"{point}.{when}") in NAMES)
+        return tuple(
+            name
+            for point in self.points
+            for when in ("before", "after")
+            if (name := f"{point}.{when}") in NAMES
+        )
 
 
 def _fresh(ground: Ground) -> None:
@@ -141,7 +163,9 @@ def _rolled_back(ground: Ground) -> None:
 
 def _unwanted(ground: Ground) -> None:
     _sent(ground)
-    ground.configure(lambda document: document.update(topics=[one for one in document["topics"] if one["name"] != "kept"]))
+    ground.configure(
+        lambda document: document.update(topics=[one for one in document["topics"] if one["name"] != "kept"])
+    )
 
 
 def _deleted(ground: Ground, daemon: Daemon) -> None:
@@ -157,7 +181,8 @@ def _is_deleted(daemon: Daemon) -> None:
 
 
 def _old_intake(ground: Ground) -> None:
-    """What was archived three hours ago is condemned; what was archived an hour and a half ago is not, yet."""
+    """What was archived three hours ago is condemned; what was archived an hour and a half ago is not,
+    yet."""
     ground.send("old", rounds=2, hours=-3.0, places=ARCHIVED)
     ground.archive(hours=-3.0)
     with ground.daemon(-1.5) as daemon:
@@ -201,7 +226,8 @@ def _keep_all(ground: Ground) -> None:
 
 
 def _too_old(ground: Ground) -> None:
-    """Records of six hours ago, and of an hour ago; four hours are kept: a scene that was prepared once is played hours later, too."""
+    """Records of six hours ago, and of an hour ago; four hours are kept: a scene that was prepared once is
+    played hours later, too."""
     for name, hours in (("retired", -6.0), ("younger", -1.0)):
         ground.send(name, rounds=2, hours=hours, places=ARCHIVED)
         ground.archive(hours=hours)
@@ -233,7 +259,11 @@ def _condemned_archives(ground: Ground) -> None:
 def _without_retired(history: History) -> History:
     """Who is too old must be gone, as if it had been aborted."""
     return replace(
-        history, attempts=tuple(replace(one, transaction="retired") if one.sender == "retired" else one for one in history.attempts)
+        history,
+        attempts=tuple(
+            replace(one, transaction="retired") if one.sender == "retired" else one
+            for one in history.attempts
+        ),
     )
 
 
@@ -261,7 +291,11 @@ def _gaps(ground: Ground) -> None:
         for name in ("one", "two"):
             producer = Transactional(daemon.application, daemon.clock, name)
             with ground.sender(name) as sender:
-                records = [[number, *place, None, f"{name} {number} in {place}"] for place in places for number in range(3)]
+                records = [
+                    [number, *place, None, f"{name} {number} in {place}"]
+                    for place in places
+                    for number in range(3)
+                ]
                 sender.began(name, [[number, *record[1:]] for number, record in enumerate(records)])
                 producer.send({place: [b"gone"] * 3 for place in places})
                 assert producer.abort() is None
@@ -269,14 +303,27 @@ def _gaps(ground: Ground) -> None:
 
 
 SCENES: tuple[Scene, ...] = (
-    Scene("fresh", _fresh, "send", ("cluster.create", "topic.append", "writer.upload", "writer.append"), woken="free"),
+    Scene(
+        "fresh",
+        _fresh,
+        "send",
+        ("cluster.create", "topic.append", "writer.upload", "writer.append"),
+        woken="free",
+    ),
     Scene("round", _sent, "archive", FIRST_ROUND),
     Scene("evolve", _evolving, "archive", ("schema.append", "table.evolve")),
     Scene("gaps", _gaps, "archive", ROUND),
     Scene("checkpoint", _long_log, "archive", CHECKPOINT, woken="free", check=_short_log),
     Scene("checkpoint-beside", _long_log, "send", CHECKPOINT, woken="free", check=_short_log),
     Scene("ledger-checkpoint", _long_ledger, "archive", LEDGER_CHECKPOINT, woken="free", check=_short_ledger),
-    Scene("source", _inbox, "take", ("source.finish", "source.forget"), again=lambda _, daemon: _none(deeds.take(daemon)), woken="free"),
+    Scene(
+        "source",
+        _inbox,
+        "take",
+        ("source.finish", "source.forget"),
+        again=lambda _, daemon: _none(deeds.take(daemon)),
+        woken="free",
+    ),
     Scene(
         "rollback",
         _rolled_back,
@@ -305,7 +352,16 @@ SCENES: tuple[Scene, ...] = (
         judged=_without_retired,
         rest=_keep_all,
     ),
-    Scene("retired", _condemned_archives, "clean", CLEANING, again=_retired, woken="silent", judged=_without_retired, rest=_keep_all),
+    Scene(
+        "retired",
+        _condemned_archives,
+        "clean",
+        CLEANING,
+        again=_retired,
+        woken="silent",
+        judged=_without_retired,
+        rest=_keep_all,
+    ),
     Scene(
         "compact",
         _small,
@@ -315,12 +371,26 @@ SCENES: tuple[Scene, ...] = (
         woken="silent",
         check=_is_compacted,
     ),
-    Scene("replay", _undecoded, "replay", ("replay.written", "replay.swap", "replay.settled"), again=_replayed, woken="silent"),
+    Scene(
+        "replay",
+        _undecoded,
+        "replay",
+        ("replay.written", "replay.swap", "replay.settled"),
+        again=_replayed,
+        woken="silent",
+    ),
 )
 """Every point of the product is in one of them at least."""
 
 SPARK_SCENES: tuple[Scene, ...] = (
-    Scene("spark", _sent, "command", ("table.create", *ROUND, "archive.upload"), ("archive", "--all"), spark=True),
+    Scene(
+        "spark",
+        _sent,
+        "command",
+        ("table.create", *ROUND, "archive.upload"),
+        ("archive", "--all"),
+        spark=True,
+    ),
     Scene("spark-evolve", _evolving, "command", ("table.evolve",), ("archive", "--all"), spark=True),
 )
 """Refinement and publishing once more, with Spark."""

@@ -1,4 +1,5 @@
-"""What the sweep sends, and the harness's ledger of it: a line before a record is handed to the product, one with what was answered.
+"""What the sweep sends, and the harness's ledger of it: a line before a record is handed to the product, one
+with what was answered.
 
 Nothing here knows the product but for the call that takes a record; the judge reads the ledger alone.
 """
@@ -72,7 +73,9 @@ class ByClock:
 def order_class() -> Any:
     """Orders with the fields of both versions of the schema."""
     file = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTOR_SET).file[0]
-    file.message_type[1].field.add(name="note", number=4, type=file.message_type[1].field[0].TYPE_STRING, label=1)
+    file.message_type[1].field.add(
+        name="note", number=4, type=file.message_type[1].field[0].TYPE_STRING, label=1
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
@@ -91,7 +94,9 @@ def rebuilt_order(struct: Any) -> bytes | None:
     raw: bytes | None = struct["__raw__"]
     if raw is not None:
         return raw
-    fields = {name: value for name, value in struct.items() if not name.startswith("__") and value is not None}
+    fields = {
+        name: value for name, value in struct.items() if not name.startswith("__") and value is not None
+    }
     fields["lines"] = [{name: line[name] for name in ("sku", "quantity")} for line in fields.get("lines", ())]
     return order_value(fields) + (struct["__unrecognized__"] or b"")
 
@@ -126,7 +131,9 @@ class Sender:
             self._ledger.write("end")
         self._ledger.close()
 
-    def send(self, target: Target, rounds: int = 1, places: Sequence[tuple[str, int | None]] = PLACES) -> list[str]:
+    def send(
+        self, target: Target, rounds: int = 1, places: Sequence[tuple[str, int | None]] = PLACES
+    ) -> list[str]:
         """Send so many records to each place; how each ended."""
         items = [(self._next(), topic, partition) for _ in range(rounds) for topic, partition in places]
         contents = [content(self.name, number, topic) for number, topic, _ in items]
@@ -139,7 +146,8 @@ class Sender:
         ]  # fmt: skip
         answers = [one.result(ANSWER_S) for one in pending]
         told = [
-            [number, one.outcome, one.partition, one.offset, None, one.error] for (number, _, _), one in zip(items, answers, strict=True)
+            [number, one.outcome, one.partition, one.offset, None, one.error]
+            for (number, _, _), one in zip(items, answers, strict=True)
         ]
         self._note("ack", told)
         return [one.outcome for one in answers]
@@ -150,7 +158,10 @@ class Sender:
         contents = [content(self.name, number, topic) for number in numbers]
         self._files += 1
         file = f"{self.name}-{self._files:06}.jsonl"
-        records = [[number, topic, partition, None, made.digest] for number, made in zip(numbers, contents, strict=True)]
+        records = [
+            [number, topic, partition, None, made.digest]
+            for number, made in zip(numbers, contents, strict=True)
+        ]
         self._note("send", records, sender=f"{self.name}/{file}", file=file)
         draft = inbox.parent / f"{file}.draft"
         draft.write_bytes(json_lines([Place(number, partition) for number in numbers], contents))
@@ -160,7 +171,8 @@ class Sender:
         return made_file
 
     def began(self, transaction: str, digests: Iterable[list[Any]]) -> None:
-        """Records of a transaction that somebody sends by hand: number, topic, partition, sequence, digest each."""
+        """Records of a transaction that somebody sends by hand: number, topic, partition, sequence, digest
+        each."""
         self._ledger.write("tx", tx=transaction, step="begin")
         self._note("send", list(digests), tx=transaction)
 
@@ -170,7 +182,9 @@ class Sender:
         self._ledger.write("tx", tx=transaction, step="abort", outcome="ok")
 
     def _note(self, event: str, records: list[list[Any]], **more: Any) -> None:
-        self._ledger.write_all([{"event": event, "sender": self.name, "attempt": 1, "records": records, **more}])
+        self._ledger.write_all(
+            [{"event": event, "sender": self.name, "attempt": 1, "records": records, **more}]
+        )
 
     def _next(self) -> int:
         self._number += 1

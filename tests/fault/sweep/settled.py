@@ -1,7 +1,9 @@
-"""Settles a deployment after a fault, and has it judged: by the product's own audit, and from outside by the harness.
+"""Settles a deployment after a fault, and has it judged: by the product's own audit, and from outside by the
+harness.
 
-Work goes on without the failpoint until nothing is to be done; then a second look must find nothing to do either. The judge reads the
-ledgers of whoever sent, what the public reader gives, and what stands in the tables' files, read by other code than the product's.
+Work goes on without the failpoint until nothing is to be done; then a second look must find nothing to do
+either. The judge reads the ledgers of whoever sent, what the public reader gives, and what stands in the
+tables' files, read by other code than the product's.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def settle(ground: Ground, scene: Scene, fault: str) -> None:
     with ground.daemon(ORPHANS_H) as daemon:
         _clean(daemon)
         daemon.clock.ahead_s += GRACE_H * HOUR_S
-        ground.send("later", places=scene.places, by=daemon)  # what may be on its way to a table is not deleted before the table moves on
+        ground.send(
+            "later", places=scene.places, by=daemon
+        )  # what may be on its way to a table is not deleted before the table moves on
         _archive_all(daemon)
         last = _clean_all(daemon)
         _nothing_to_do(daemon)
@@ -67,7 +71,9 @@ def _clean(daemon: Daemon) -> CleanReport:
 
 
 def _reconciled(daemon: Daemon, *, fix: bool) -> None:
-    report = daemon.application.reconciling(daemon.told.append, dry_run=not fix).run("everything" if fix else "nothing")
+    report = daemon.application.reconciling(daemon.told.append, dry_run=not fix).run(
+        "everything" if fix else "nothing"
+    )
     assert (report.left, report.error, report.unread) == ([], None, {}), report
 
 
@@ -88,19 +94,24 @@ def _nothing_to_do(daemon: Daemon) -> None:
 
 
 def _complete(document: Mapping[str, Any]) -> None:
-    """The audit says valid, and everything that was ever sent to an archived topic is archived, or was too old."""
+    """The audit says valid, and everything that was ever sent to an archived topic is archived, or was too
+    old."""
     assert document["verdict"] == "valid", document
     for item in document["partitions"]:
         if item["topic"] != "kept":
             gaps = sum(high - low for low, high in item["gaps"])
-            assert item["watermark"] == item["stable"] == item["next"] == item["start"] + item["rows"] + gaps, item
+            assert (
+                item["watermark"] == item["stable"] == item["next"] == item["start"] + item["rows"] + gaps
+            ), item
             assert item["pending"] == [], item
 
 
 def _no_litter(ground: Ground, needed: int) -> None:
-    """No staging of anybody, and of intake what is `needed`: by a topic that is never archived, or a snapshot to go back to.
+    """No staging of anybody, and of intake what is `needed`: by a topic that is never archived, or a snapshot
+    to go back to.
 
-    Once nobody works any more: the thread that makes checkpoints beside a daemon has a file in the making at any time.
+    Once nobody works any more: the thread that makes checkpoints beside a daemon has a file in the making at
+    any time.
     """
     data = ground.deployment.data
     left = [path for path in (data / ".spool").rglob("*") if path.is_file()]
@@ -146,11 +157,18 @@ def _read_back(ground: Ground, run: LedgerFile, topics: Mapping[str, Any]) -> No
             ]
             _note(ground.history, run, "consume", topic, rows, {})
     for topic, value_of in TABLED.items():
-        rows, watermarks = table_rows(LocalTables(ground.root / "catalog.db"), topics[topic]["table"], value_of)
+        rows, watermarks = table_rows(
+            LocalTables(ground.root / "catalog.db"), topics[topic]["table"], value_of
+        )
         _note(ground.history, run, "table", topic, rows, watermarks)
 
 
-def _note(history: Path, run: LedgerFile, what: str, topic: str, rows: list[Row], watermarks: dict[int, int]) -> None:
-    text = "".join(json.dumps([row.partition, row.offset, row.digest, row.ingest_us, row.batch_start]) + "\n" for row in rows)
+def _note(
+    history: Path, run: LedgerFile, what: str, topic: str, rows: list[Row], watermarks: dict[int, int]
+) -> None:
+    text = "".join(
+        json.dumps([row.partition, row.offset, row.digest, row.ingest_us, row.batch_start]) + "\n"
+        for row in rows
+    )
     (history / f"{what}-{topic}.jsonl").write_text(text, encoding="utf-8")
     run.write("read", what=what, topic=topic, rows=len(rows), watermarks=watermarks, error=None)

@@ -1,4 +1,5 @@
-"""Refinement and publishing with real Spark: what the sweep does at every failpoint happens to a driver, a JVM and Python workers."""
+"""Refinement and publishing with real Spark: what the sweep does at every failpoint happens to a driver, a
+JVM and Python workers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 
 
 def test_every_point_of_refinement_and_publishing_is_played_with_spark() -> None:
-    expected = {(name, action) for name in failpoints.NAMES if name.startswith(PREFIXES) for action in ("kill", "pause", "error")}
+    expected = {
+        (name, action)
+        for name in failpoints.NAMES
+        if name.startswith(PREFIXES)
+        for action in ("kill", "pause", "error")
+    }
     assert {(case.point, case.action) for case in spark_cases()} == expected
 
 

@@ -1,7 +1,9 @@
-"""The catalog as it is, with everybody's changes looked at, and as one process sees it: each request a step at which anything may happen.
+"""The catalog as it is, with everybody's changes looked at, and as one process sees it: each request a step
+at which anything may happen.
 
-A swap may be refused before it is applied, applied with the answer lost, answered by a conflict after it was applied, dropped, delivered
-twice, or land later, as long as what it asserts still stands. Promises that a table changes only through the rules of `MemoryTables`.
+A swap may be refused before it is applied, applied with the answer lost, answered by a conflict after it was
+applied, dropped, delivered twice, or land later, as long as what it asserts still stands. Promises that a
+table changes only through the rules of `MemoryTables`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView
+from archiver.catalog.tables import (
+    Evolved,
+    Identifier,
+    LiveFile,
+    NewProperties,
+    Prepared,
+    SwapOutcome,
+    Swapped,
+    TableView,
+)
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity
 from archiver.runtime.clock import Clock
@@ -39,7 +50,12 @@ class WatchedTables(MemoryTables):
         return None if state is None else state.current
 
     def create(
-        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        granularity: Granularity,
+        properties: Mapping[str, str],
     ) -> TableView:
         view = super().create(identifier, location, schema_json, granularity, properties)
         self._look(identifier)
@@ -59,7 +75,13 @@ class WatchedTables(MemoryTables):
 
     # what somebody else does
 
-    def replace_files(self, identifier: Identifier, remove: Sequence[str], add: Sequence[DataFile], operation: str = "replace") -> int:
+    def replace_files(
+        self,
+        identifier: Identifier,
+        remove: Sequence[str],
+        add: Sequence[DataFile],
+        operation: str = "replace",
+    ) -> int:
         snapshot_id = super().replace_files(identifier, remove, add, operation)
         self._look(identifier)
         return snapshot_id
@@ -85,7 +107,9 @@ class WatchedTables(MemoryTables):
     def make_anew(self, identifier: Identifier, table: uuid.UUID) -> None:
         """Somebody creates a table of the same name and properties, without rows."""
         state = self._known(identifier)
-        self._tables[identifier] = replace(state, uuid=table, current=None, last_sequence=0, snapshots={}, version=state.version + 1)
+        self._tables[identifier] = replace(
+            state, uuid=table, current=None, last_sequence=0, snapshots={}, version=state.version + 1
+        )
         self._look(identifier)
 
 
@@ -104,10 +128,17 @@ class SimulatedTables:
         return self._requests.look("loads the table", lambda: self._tables.load(identifier))
 
     def create(
-        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        granularity: Granularity,
+        properties: Mapping[str, str],
     ) -> TableView:
         create = self._tables.create
-        return self._requests.change("creates the table", lambda: create(identifier, location, schema_json, granularity, properties))
+        return self._requests.change(
+            "creates the table", lambda: create(identifier, location, schema_json, granularity, properties)
+        )
 
     def prepare(
         self,
@@ -120,19 +151,29 @@ class SimulatedTables:
     ) -> Prepared:
         prepare = self._tables.prepare
         return self._requests.look(
-            f"prepares {len(files)} files on {view.sequence_number}", lambda: prepare(view, files, properties, summary, merge, expire)
+            f"prepares {len(files)} files on {view.sequence_number}",
+            lambda: prepare(view, files, properties, summary, merge, expire),
         )
 
     def prepare_exchange(
         self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
     ) -> Prepared:
-        return self._requests.look("prepares an exchange", lambda: self._tables.prepare_exchange(view, removed, added, summary))
+        return self._requests.look(
+            "prepares an exchange", lambda: self._tables.prepare_exchange(view, removed, added, summary)
+        )
 
     def prepare_removal(
-        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+        self,
+        view: TableView,
+        paths: Collection[str],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        expire: Sequence[int],
     ) -> Prepared:
         prepare = self._tables.prepare_removal
-        return self._requests.look("prepares a removal", lambda: prepare(view, paths, properties, summary, expire))
+        return self._requests.look(
+            "prepares a removal", lambda: prepare(view, paths, properties, summary, expire)
+        )
 
     def named_paths(self, view: TableView) -> Iterator[str]:
         return iter(self._requests.look("reads what is named", lambda: list(self._tables.named_paths(view))))
@@ -155,25 +196,38 @@ class SimulatedTables:
         return swapped
 
     def _told(self, error: Exception, applied: bool) -> SwapOutcome:
-        """What the process hears. A conflict is a lie where the swap was applied; catalogs were seen to say so."""
+        """What the process hears. A conflict is a lie where the swap was applied; catalogs were seen to say
+        so."""
         if isinstance(error, RetryLater) or applied:
-            return SwapOutcome.CONFLICT if self._process.schedule.random.random() < 0.5 else SwapOutcome.UNKNOWN
+            return (
+                SwapOutcome.CONFLICT if self._process.schedule.random.random() < 0.5 else SwapOutcome.UNKNOWN
+            )
         return SwapOutcome.UNKNOWN
 
     def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
         try:
-            return self._requests.change("changes the partition spec", lambda: self._tables.repartition(view, granularity))
+            return self._requests.change(
+                "changes the partition spec", lambda: self._tables.repartition(view, granularity)
+            )
         except (OutcomeUnknown, RetryLater) as error:
             return Evolved(SwapOutcome.UNKNOWN, str(error))
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
         try:
-            return self._requests.change("changes the columns", lambda: self._tables.evolve(view, schema_json))
+            return self._requests.change(
+                "changes the columns", lambda: self._tables.evolve(view, schema_json)
+            )
         except (OutcomeUnknown, RetryLater) as error:
             return Evolved(SwapOutcome.UNKNOWN, str(error))
 
-    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
-        return iter(self._requests.look("reads manifests", lambda: list(self._tables.live_files(view, snapshot_id, nulls_of))))
+    def live_files(
+        self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()
+    ) -> Iterator[LiveFile]:
+        return iter(
+            self._requests.look(
+                "reads manifests", lambda: list(self._tables.live_files(view, snapshot_id, nulls_of))
+            )
+        )
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
         return self._requests.look("reads all manifests", lambda: self._tables.retained_paths(view, names))
@@ -182,9 +236,13 @@ class SimulatedTables:
         return self._requests.look("counts rows", lambda: self._tables.count_rows(view, partition, offset))
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
-        return self._requests.look("reads new manifests", lambda: self._tables.data_paths(view, since_sequence))
+        return self._requests.look(
+            "reads new manifests", lambda: self._tables.data_paths(view, since_sequence)
+        )
 
     def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         if all(item.sequence_number <= since_sequence for item in view.aside()):
             return frozenset()  # there is nothing to ask for
-        return self._requests.look("reads manifests of branches", lambda: self._tables.aside_paths(view, since_sequence))
+        return self._requests.look(
+            "reads manifests of branches", lambda: self._tables.aside_paths(view, since_sequence)
+        )

@@ -1,7 +1,7 @@
 """What is in an archive, read without the product's reader: the judge does not borrow it.
 
-Owns the form of the light stand-ins (see `light_archives`) and the reading of real Parquet. Must never guess: an object that is neither is
-an error of the rig.
+Owns the form of the light stand-ins (see `light_archives`) and the reading of real Parquet. Must never guess:
+an object that is neither is an error of the rig.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ def archive_rows(data: bytes) -> tuple[Row, ...]:
     kafka: list[Any] = table.column("kafka").to_pylist()
     values: list[Any] = table.column("value").to_pylist()
     return tuple(
-        (place["partition"], place["offset"], value["__raw__"], round(place["ingest_timestamp"].timestamp() * 1e6))
+        (
+            place["partition"],
+            place["offset"],
+            value["__raw__"],
+            round(place["ingest_timestamp"].timestamp() * 1e6),
+        )
         for place, value in zip(kafka, values, strict=True)
     )
 

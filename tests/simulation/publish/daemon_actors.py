@@ -1,7 +1,9 @@
-"""The product's daemon as one simulated process: it archives, looks after the tables and cleans, over the world as that process sees it.
+"""The product's daemon as one simulated process: it archives, looks after the tables and cleans, over the
+world as that process sees it.
 
-The lease is given to everybody and the clock may be wrong: nothing may lean on either. Two of them may believe that they lead at the same
-time. Promises to go on until nobody sends any more, nothing is left to archive, and nothing is left to clean.
+The lease is given to everybody and the clock may be wrong: nothing may lean on either. Two of them may
+believe that they lead at the same time. Promises to go on until nobody sends any more, nothing is left to
+archive, and nothing is left to clean.
 """
 
 from __future__ import annotations
@@ -105,10 +107,16 @@ class Station:
         control = SimulatedLog(ground.control, process, ground.trim)
         self.checkpoints = LedgerCheckpoints(self.objects) if ground.trims else None
         self.leader = Leader(control, self.ids, self.clock, process.name, orders.log, self.checkpoints)
-        self.checkpointer = None if self.checkpoints is None else LedgerCheckpointer(control, self.checkpoints, self.leader, orders.log)
+        self.checkpointer = (
+            None
+            if self.checkpoints is None
+            else LedgerCheckpointer(control, self.checkpoints, self.leader, orders.log)
+        )
         self.looks = Looks()
         self.leadership = Leadership(self.leader, EverybodysLease(), lasting=lasting)
-        self.lines = LineReader(self.objects, CLUSTER.cluster_id, lambda _: self.tables, orders.settings.topics)
+        self.lines = LineReader(
+            self.objects, CLUSTER.cluster_id, lambda _: self.tables, orders.settings.topics
+        )
 
     def archiving(self) -> ArchiveRun:
         """A run of archiving, as the composition root makes one."""
@@ -125,7 +133,15 @@ class Station:
                 cluster_id=CLUSTER.cluster_id,
                 sequencer=self.sequencer,
                 leadership=self.leadership,
-                setup=TopicSetup(CLUSTER, self.objects, self.leader, lambda _: self.tables, no_schema, orders.limits, self.clock),  # type: ignore[arg-type]
+                setup=TopicSetup(
+                    CLUSTER,
+                    self.objects,
+                    self.leader,
+                    lambda _: self.tables,
+                    no_schema,  # type: ignore[arg-type]
+                    orders.limits,
+                    self.clock,
+                ),
                 publisher=Publisher(CLUSTER.name, self.leader, self.clock, self.ids),
                 committer=lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
                 refine=self.refine,
@@ -157,7 +173,9 @@ class Station:
                 superseded=self._superseded,
                 replaced=ReplacedArchives(lambda _: self.tables, self.orders.settings.topics).keys,
                 folders=self._folders(),
-                settings=CleanupSettings.model_construct(grace=grace_s, deletes_max=20, orphan_age=ORPHAN_AGE_S),
+                settings=CleanupSettings.model_construct(
+                    grace=grace_s, deletes_max=20, orphan_age=ORPHAN_AGE_S
+                ),
                 clock=self.clock,
                 progress=lambda line: self.process.schedule.note(self.process.name, line),
                 compact=self._compacted if self.orders.compacts else nothing_compacted,
@@ -165,7 +183,8 @@ class Station:
         )
 
     def _compacted(self, dry_run: bool) -> list[TopicCompaction]:
-        """Merge small archives, also of a day that goes on: appenders, strangers and cleaners are at it all the time."""
+        """Merge small archives, also of a day that goes on: appenders, strangers and cleaners are at it all
+        the time."""
         orders = self.orders
         note = partial(self.process.schedule.note, self.process.name)
         parts = CompactParts(
@@ -175,14 +194,17 @@ class Station:
             leadership=self.leadership,
             tables=lambda _: self.tables,
             topics=orders.settings.topics,
-            settings=CleanupSettings.model_construct(grace=-2 * DAY_S, compact_bytes=COMPACT_BYTES, compact_run_bytes_max=1 << 30),
+            settings=CleanupSettings.model_construct(
+                grace=-2 * DAY_S, compact_bytes=COMPACT_BYTES, compact_run_bytes_max=1 << 30
+            ),
             options=RefineOptions(),
             entry_bytes_max=orders.log.entry_bytes_max,
         )
         return Compaction(parts).run(dry_run=dry_run)
 
     def _superseded(self) -> Sequence[str]:
-        """A cleaning is three entries and a takeover: where a few make a checkpoint, to delete each one would never come to rest."""
+        """A cleaning is three entries and a takeover: where a few make a checkpoint, to delete each one would
+        never come to rest."""
         keys = self.checkpoints.superseded(self.orders.ground.control) if self.checkpoints is not None else []
         return keys if len(keys) >= SUPERSEDED_MIN else ()
 
@@ -284,13 +306,19 @@ class Daemon:
 
     def _archive(self, station: Station, *, over: bool) -> bool:
         """Whether nothing is left to archive."""
-        report = station.archiving().run(everything=over or self._everything, looks=None if over else station.looks)
+        report = station.archiving().run(
+            everything=over or self._everything, looks=None if over else station.looks
+        )
         for item in report.topics.values():
             if item.state == "halted":
                 self._orders.halted[item.topic] = item.why or "?"
             elif item.state != "deferred":
                 self._orders.halted.pop(item.topic, None)
-        self.trouble = "; ".join(f"{item.topic} is {item.state}: {item.why}" for item in report.topics.values() if item.state != "idle")
+        self.trouble = "; ".join(
+            f"{item.topic} is {item.state}: {item.why}"
+            for item in report.topics.values()
+            if item.state != "idle"
+        )
         return all(self._rests(station, item) for item in report.topics.values())
 
     def _rests(self, station: Station, item: TopicReport) -> bool:
@@ -298,7 +326,11 @@ class Daemon:
         if item.state == "halted":
             return self._orders.ground.may_halt(item.topic)
         topic = station.sequencer.fold.topics_by_name[item.topic]
-        return item.state in ("idle", "archived") and not item.waiting and not station.leader.fold.topic(topic.topic_id).pending_by_id
+        return (
+            item.state in ("idle", "archived")
+            and not item.waiting
+            and not station.leader.fold.topic(topic.topic_id).pending_by_id
+        )
 
     def _clean(self, station: Station) -> bool:
         """Whether nothing is left to clean."""
@@ -314,14 +346,24 @@ class Daemon:
         held = any(topic["doubted"] for topic in report.topics) or self._orders.ground.came_back
         merged = sum(topic.merged for topic in report.compacted)
         self._orders.ground.met["merged"] += merged
-        busy = bool(merged or report.condemned or report.deleted or report.starts or report.over or report.error is not None)
+        busy = bool(
+            merged
+            or report.condemned
+            or report.deleted
+            or report.starts
+            or report.over
+            or report.error is not None
+        )
         return not busy and (held or report.waiting == 0 or report.waiting == self._in_doubt())
 
     def _in_doubt(self) -> int:
-        """How many condemned intake files stay because a foreign snapshot does not tell well how far it reaches."""
+        """How many condemned intake files stay because a foreign snapshot does not tell well how far it
+        reaches."""
         ground = self._orders.ground
         intake = Backlog(ground.fold)
-        reader = LineReader(ground.objects, CLUSTER.cluster_id, lambda _: ground.tables, self._orders.settings.topics)
+        reader = LineReader(
+            ground.objects, CLUSTER.cluster_id, lambda _: ground.tables, self._orders.settings.topics
+        )
         doubted = needed_files(intake, reader.read(intake, ground.ledger)).doubted
         return sum(key in doubted for key in ground.ledger.condemned)
 
@@ -334,7 +376,8 @@ class Daemon:
 
 
 class LastDaemon(Daemon):
-    """Comes when everybody has gone, and what was on its way has landed: it cleans up behind them, and has nothing to report."""
+    """Comes when everybody has gone, and what was on its way has landed: it cleans up behind them, and has
+    nothing to report."""
 
     def live(self, process: Process) -> None:
         process.sleep(round(2e6 * ORPHAN_AGE_S))
@@ -354,11 +397,15 @@ class LastDaemon(Daemon):
         ground = self._orders.ground
         before = [ground.tables.current(identifier) for identifier in ground.identifiers.values()]
         rests = super()._clean(station)
-        return rests and (ground.touched or before == [ground.tables.current(identifier) for identifier in ground.identifiers.values()])
+        return rests and (
+            ground.touched
+            or before == [ground.tables.current(identifier) for identifier in ground.identifiers.values()]
+        )
 
 
 class Mender:
-    """The operator: mends a table that somebody rolled back. He rolls it forward again if he can, or has the rollback taken over."""
+    """The operator: mends a table that somebody rolled back. He rolls it forward again if he can, or has the
+    rollback taken over."""
 
     def __init__(self, orders: Orders, choices: random.Random, is_over: Callable[[], bool]) -> None:
         self.name = "mender"

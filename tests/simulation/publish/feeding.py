@@ -1,6 +1,7 @@
 """Records come in: intake files and transactions, appended as the writer appends them, a little at a time.
 
-How a record gets into the log is the other rig's business; here every file lands at once. Promises that every value is unlike any other.
+How a record gets into the log is the other rig's business; here every file lands at once. Promises that every
+value is unlike any other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ _TIMEOUT_US = 3_600_000_000
 class Feeder:
     """Sends so many files, with pauses."""
 
-    def __init__(self, ground: Ground, choices: random.Random, seed: int, topics: dict[str, int], files: int, *, light: bool) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        choices: random.Random,
+        seed: int,
+        topics: dict[str, int],
+        files: int,
+        *,
+        light: bool,
+    ) -> None:
         self.name = "feeder"
         self._ground = ground
         self._random = choices
@@ -58,7 +68,8 @@ class Feeder:
         self._end()
 
     def _send(self) -> None:
-        """A file of a few records; now and then of a transaction, which is then ended one way or the other."""
+        """A file of a few records; now and then of a transaction, which is then ended one way or the
+        other."""
         if self._open and self._random.random() < 0.6:
             self._end()
             return
@@ -70,7 +81,16 @@ class Feeder:
         rows = [self._row(now_us) for _, count in runs for _ in range(count)]
         key = intake_key(now_us, new_ulid(self._ids, now_us))
         segments = [
-            PlacedSegment(tp[0], tp[1], 0, 0, count, 8 * count, now_us, self._stamp(tp, count) if transactional else None)
+            PlacedSegment(
+                tp[0],
+                tp[1],
+                0,
+                0,
+                count,
+                8 * count,
+                now_us,
+                self._stamp(tp, count) if transactional else None,
+            )
             for tp, count in runs
         ]
         data, digest, placed = self._file(rows, segments)
@@ -79,7 +99,11 @@ class Feeder:
         self._sequencer.append_file(key, len(data), digest, placed)
 
     def _partitions(self) -> Sequence[TopicPartition]:
-        known = [(topic.topic_id, number) for topic in self._sequencer.fold.topics_by_id.values() for number in range(topic.partitions)]
+        known = [
+            (topic.topic_id, number)
+            for topic in self._sequencer.fold.topics_by_id.values()
+            for number in range(topic.partitions)
+        ]
         return [tp for tp in known if self._random.random() < 0.7] or known[:1]
 
     def _row(self, now_us: int) -> Sent:
@@ -96,12 +120,25 @@ class Feeder:
             self._open = False
             self._sequencer.end_transaction(*self._producer, commit=self._random.random() < 0.4)
 
-    def _file(self, rows: Sequence[Sent], segments: Sequence[PlacedSegment]) -> tuple[bytes, bytes, Sequence[PlacedSegment]]:
+    def _file(
+        self, rows: Sequence[Sent], segments: Sequence[PlacedSegment]
+    ) -> tuple[bytes, bytes, Sequence[PlacedSegment]]:
         """The bytes of a file, the digest of its footer, and where its segments are in it."""
         if self._light:
             data, first, placed = light_intake(rows), 0, []
             for one in segments:
-                placed.append(PlacedSegment(one.topic_id, one.partition, 0, first, one.rows, one.raw_bytes, one.accept_max_us, one.stamp))
+                placed.append(
+                    PlacedSegment(
+                        one.topic_id,
+                        one.partition,
+                        0,
+                        first,
+                        one.rows,
+                        one.raw_bytes,
+                        one.accept_max_us,
+                        one.stamp,
+                    )
+                )
                 first += one.rows
             return data, hashlib.sha256(data).digest(), placed
         table = pa.Table.from_pylist(
@@ -119,6 +156,9 @@ class Feeder:
             ],
             schema=INTAKE_SCHEMA,
         )
-        given = [SegmentRows(one.topic_id, one.partition, one.rows, one.raw_bytes, one.accept_max_us, one.stamp) for one in segments]
+        given = [
+            SegmentRows(one.topic_id, one.partition, one.rows, one.raw_bytes, one.accept_max_us, one.stamp)
+            for one in segments
+        ]
         written = write_intake_file(table, given, 1 << 20)
         return written.data, written.footer_sha256, written.segments

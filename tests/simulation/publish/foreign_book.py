@@ -1,6 +1,8 @@
-"""What strangers changed, counted by the rows of the files themselves, and whether the table tells of each change once.
+"""What strangers changed, counted by the rows of the files themselves, and whether the table tells of each
+change once.
 
-Pure bookkeeping. Knows of the product nothing but the words of the table property; it adds up neither summaries nor properties of others.
+Pure bookkeeping. Knows of the product nothing but the words of the table property; it adds up neither
+summaries nor properties of others.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class ForeignBook:
         self._forgotten: set[int] = set()
 
     def saw(self, snapshot_id: int, parent_id: int | None, rows: int, *, changes: bool) -> None:
-        """A new snapshot whose files hold so many rows; `changes` if it is a stranger's, and no compaction."""
+        """A new snapshot whose files hold so many rows; `changes` if it is a stranger's, and no
+        compaction."""
         before = self._made[parent_id].rows if parent_id in self._made else 0
         self._made[snapshot_id] = _Made(parent_id, rows, rows - before if changes else 0)
 
@@ -36,7 +39,8 @@ class ForeignBook:
         self._forgotten.update(snapshots)
 
     def expired(self, current: int | None, retained: Collection[int]) -> Mapping[int, int]:
-        """What the current snapshot's ancestors changed that only the table's property can tell: by id, rows added or (below 0) removed."""
+        """What the current snapshot's ancestors changed that only the table's property can tell: by id, rows
+        added or (below 0) removed."""
         found: dict[int, int] = {}
         at = current
         while at is not None and at in self._made:
@@ -48,10 +52,17 @@ class ForeignBook:
 
 
 def told_once(expired: Mapping[int, int], text: str | None, *, retired: bool) -> str | None:
-    """What strangers added and removed stands once in the table when their snapshots have expired; less of it where retention passed it."""
+    """What strangers added and removed stands once in the table when their snapshots have expired; less of it
+    where retention passed it."""
     changes = [] if text is None else json.loads(text)["changes"]
     told = (sum(one["rows"] for one in changes), sum(one["added"] for one in changes))
-    so = (-sum(change for change in expired.values() if change < 0), sum(change for change in expired.values() if change > 0))
+    so = (
+        -sum(change for change in expired.values() if change < 0),
+        sum(change for change in expired.values() if change > 0),
+    )
     if told == so or (retired and told[0] <= so[0] and told[1] <= so[1]):
         return None
-    return f"the table tells of {told[0]} rows removed and {told[1]} added by expired snapshots, {dict(expired)} are so"
+    return (
+        f"the table tells of {told[0]} rows removed and {told[1]} added by expired snapshots, "
+        f"{dict(expired)} are so"
+    )

@@ -1,8 +1,8 @@
-"""A light stand-in for the bytes of archives and intake files, so that a schedule takes milliseconds: what it tests is who writes what
-when, and not Parquet. One seed of several plays with the real format.
+"""A light stand-in for the bytes of archives and intake files, so that a schedule takes milliseconds: what it
+tests is who writes what when, and not Parquet. One seed of several plays with the real format.
 
-Only bytes are light. Planning, reading in the order of the log, ingest times, the cut into files, digests, the footer's keys, what is
-adopted and what is a conflict are the product's own.
+Only bytes are light. Planning, reading in the order of the log, ingest times, the cut into files, digests,
+the footer's keys, what is adopted and what is a conflict are the product's own.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ def _whole_archive(
         "headers": pa.array([[]] * len(rows), STREAM_SCHEMA.field("headers").type),
         "key": pa.nulls(len(rows), pa.binary()),
     }
-    records = pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in STREAM_SCHEMA], schema=STREAM_SCHEMA)
+    records = pa.RecordBatch.from_arrays(
+        [columns[field.name].cast(field.type) for field in STREAM_SCHEMA], schema=STREAM_SCHEMA
+    )
     digest = RecordsDigest()
     digest.update(records)
     if digest.digest() != footer.records_digest:
@@ -177,7 +179,9 @@ def _whole_archive(
     yield pa.RecordBatch.from_arrays([kafka, value], names=["kafka", "value"]), records
 
 
-def _row_groups(reader: IntakeReader, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _row_groups(
+    reader: IntakeReader, file: FileRef, wanted: Sequence[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """As `IntakeReader.row_groups`. There is one."""
     if not wanted:
         return

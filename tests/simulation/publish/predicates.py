@@ -1,7 +1,8 @@
 """What must hold of a table and its ledger, each rule once and by name.
 
-Pure: from what is seen to what is wrong with it, None if nothing is. `data` are, per partition, the offsets that hold a committed and
-stable record, ascending. Rows that somebody removed on purpose count as held. Must know nothing of the product's code but its words.
+Pure: from what is seen to what is wrong with it, None if nothing is. `data` are, per partition, the offsets
+that hold a committed and stable record, ascending. Rows that somebody removed on purpose count as held. Must
+know nothing of the product's code but its words.
 """
 
 from __future__ import annotations
@@ -66,12 +67,16 @@ def no_hole(seen: SnapshotSeen, data: Data) -> str | None:
 
 
 def evidence_is_rows(seen: SnapshotSeen, watermarks: Sequence[int], data: Data) -> str | None:
-    """What a commit of ours says of itself is what it holds: every record below the watermark, none at or beyond."""
+    """What a commit of ours says of itself is what it holds: every record below the watermark, none at or
+    beyond."""
     for partition, offsets in enumerate(data):
         told = watermarks[partition] if partition < len(watermarks) else 0
         expected = tuple(offset for offset in offsets if offset < told)
         if seen.reached(partition) != expected:
-            return f"partition {partition} is said to be complete up to {told}, and holds {list(seen.reached(partition))}"
+            return (
+                f"partition {partition} is said to be complete up to {told}, and holds "
+                f"{list(seen.reached(partition))}"
+            )
     return None
 
 
@@ -99,12 +104,16 @@ def vacuumed_is_in_table(seen: Sequence[SnapshotSeen], partition: int, offsets: 
     for one in seen:
         lacking = sorted(set(offsets).difference(one.reached(partition)))
         if lacking:
-            return f"offsets {lacking} of partition {partition} were vacuumed, and snapshot {one.snapshot_id} lacks them"
+            return (
+                f"offsets {lacking} of partition {partition} were vacuumed, and snapshot {one.snapshot_id} "
+                "lacks them"
+            )
     return None
 
 
 def streams_find(data: Sequence[int], start: int, holds: Callable[[int], bool]) -> str | None:
-    """Every stable record of a partition that retention has left stands in an archive that readers take, or in intake."""
+    """Every stable record of a partition that retention has left stands in an archive that readers take, or
+    in intake."""
     lost = [offset for offset in data if offset >= start and not holds(offset)]
     return f"offsets {lost} stand in no archive that readers take, and not in intake" if lost else None
 

@@ -1,6 +1,8 @@
-"""What really is: both logs, the object store, the catalog, and what was sent. Every change is looked at as it happens.
+"""What really is: both logs, the object store, the catalog, and what was sent. Every change is looked at as
+it happens.
 
-Nothing here crashes or forgets, so it is what the processes are judged by. Must never be read by an actor that plays the product.
+Nothing here crashes or forgets, so it is what the processes are judged by. Must never be read by an actor
+that plays the product.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from archiver.ledger.fold import LedgerFold
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
-from archiver.objects.paths import ARCHIVE_PREFIX, INTAKE_PREFIX, checkpoint_prefix, parse_archive_key, parse_checkpoint_key
+from archiver.objects.paths import (
+    ARCHIVE_PREFIX,
+    INTAKE_PREFIX,
+    checkpoint_prefix,
+    parse_archive_key,
+    parse_checkpoint_key,
+)
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.ids import SeededIds, TopicId, TopicPartition
 from archiver.stream.archives import ArchiveIndex, find_archives
@@ -115,7 +123,8 @@ class Ground:
         self.lost: set[Identifier] = set()
         """Tables that somebody dropped."""
         self.came_back = False
-        """Erased rows are archived again, from intake that may be condemned: a finding while a snapshot without them is retained."""
+        """Erased rows are archived again, from intake that may be condemned: a finding while a snapshot
+        without them is retained."""
         self._written: set[str] = set()
         self._rewritten: set[str] = set()
         """Keys that DATA_WRITTEN has named."""
@@ -136,7 +145,10 @@ class Ground:
             known = {}
             self._data = (self.fold.next_index, known)
         if topic_id not in known:
-            known[topic_id] = tuple(self._data_of((topic_id, number)) for number in range(self.fold.topics_by_id[topic_id].partitions))
+            known[topic_id] = tuple(
+                self._data_of((topic_id, number))
+                for number in range(self.fold.topics_by_id[topic_id].partitions)
+            )
         return known[topic_id]
 
     def _data_of(self, tp: TopicPartition) -> tuple[int, ...]:
@@ -188,10 +200,19 @@ class Ground:
         for partition, offset, value, ingest_us in rows:
             tp = (topic_id, partition)
             if self._values[tp].get(offset) != value:
-                raise Violation("what was acknowledged is archived bit by bit", f"{key} has {value!r} at {offset}")
+                raise Violation(
+                    "what was acknowledged is archived bit by bit", f"{key} has {value!r} at {offset}"
+                )
             if self._times.setdefault(tp, {}).setdefault(offset, ingest_us) != ingest_us:
-                raise Violation("an ingest time never changes", f"{key} has {ingest_us} at {offset}, it was {self._times[tp][offset]}")
-        expected = [(parsed.partition, offset) for offset in self.data(topic_id)[parsed.partition] if parsed.base <= offset < parsed.end]
+                raise Violation(
+                    "an ingest time never changes",
+                    f"{key} has {ingest_us} at {offset}, it was {self._times[tp][offset]}",
+                )
+        expected = [
+            (parsed.partition, offset)
+            for offset in self.data(topic_id)[parsed.partition]
+            if parsed.base <= offset < parsed.end
+        ]
         if [(partition, offset) for partition, offset, _, _ in rows] != expected:
             raise Violation("an archive holds its range", f"{key} holds {[row[:2] for row in rows]}")
         return rows
@@ -221,10 +242,15 @@ class Ground:
                     for offset in range(segment.base, segment.end)
                 }
 
-                def holds(offset: int, archives: ArchiveIndex = archives, taken_in: set[int] = taken_in) -> bool:
+                def holds(
+                    offset: int, archives: ArchiveIndex = archives, taken_in: set[int] = taken_in
+                ) -> bool:
                     return offset in taken_in or archives.covering(offset) is not None
 
-                insist("streams find every record", predicates.streams_find(offsets, ledger.start(partition), holds))
+                insist(
+                    "streams find every record",
+                    predicates.streams_find(offsets, ledger.start(partition), holds),
+                )
 
     def _vacuumed(self, key: str) -> None:
         for topic in self.fold.topics_by_id.values():
@@ -237,17 +263,32 @@ class Ground:
                 gone = [offset for offset in offsets if any(one.base <= offset < one.end for one in mine)]
                 unstable = [segment for segment in mine if segment.end > self.fold.stable_offset(tp)]
                 if unstable:
-                    raise Violation("nothing vacuumed that the table lacks", f"{key} holds offsets that are not stable yet")
-                gone = [offset for offset in gone if offset >= self.ledger.topic(topic.topic_id).start(partition)]
+                    raise Violation(
+                        "nothing vacuumed that the table lacks",
+                        f"{key} holds offsets that are not stable yet",
+                    )
+                gone = [
+                    offset for offset in gone if offset >= self.ledger.topic(topic.topic_id).start(partition)
+                ]
                 if gone:
                     retained = [self.seen[snapshot_id] for snapshot_id in self.retained.get(identifier, ())]
-                    insist("nothing vacuumed that the table lacks", predicates.vacuumed_is_in_table(retained, partition, gone))
+                    insist(
+                        "nothing vacuumed that the table lacks",
+                        predicates.vacuumed_is_in_table(retained, partition, gone),
+                    )
 
     def _swept(self, key: str) -> None:
         path = self.objects.uri(key)
-        naming = [snapshot_id for retained in self.retained.values() for snapshot_id in retained if path in self.seen[snapshot_id].paths]
+        naming = [
+            snapshot_id
+            for retained in self.retained.values()
+            for snapshot_id in retained
+            if path in self.seen[snapshot_id].paths
+        ]
         if naming:
-            raise Violation("every referenced object exists", f"{key} was deleted, and snapshots {naming} name it")
+            raise Violation(
+                "every referenced object exists", f"{key} was deleted, and snapshots {naming} name it"
+            )
         if any(topic.pending_file(key) is not None for topic in self.ledger.topics.values()):
             raise Violation("every pending object exists", f"{key} was deleted, and the ledger offers it")
 
@@ -268,7 +309,9 @@ class Ground:
         for at, data in enumerate((self._entries or [])[index:], index):
             fold.apply(at, data)
         if encode(fold) != encode(self.ledger):
-            raise Violation("a fold from a checkpoint is the fold from the start", f"not from entry {index} on")
+            raise Violation(
+                "a fold from a checkpoint is the fold from the start", f"not from entry {index} on"
+            )
 
     def trim(self, below: int) -> None:
         """The control log's trim: what goes must be in a checkpoint."""
@@ -309,10 +352,14 @@ class Ground:
             if was is not None and was[0] is state and was[1:] == now[1:]:
                 continue  # nothing of it has changed
             self._checked_ledger[identifier] = now
-            wrong = predicates.ledger_within_table(mine.watermark, self.current(identifier), self.data(topic.topic_id))
+            wrong = predicates.ledger_within_table(
+                mine.watermark, self.current(identifier), self.data(topic.topic_id)
+            )
             view = self.tables.load(identifier)
             if wrong is None and view is not None and not is_set_back(view):
-                self.rolled_back.discard(identifier)  # a leader may still tell the ledger of a commit that was rolled back meanwhile
+                self.rolled_back.discard(
+                    identifier
+                )  # a leader may still tell the ledger of a commit that was rolled back meanwhile
             elif wrong is not None and identifier not in self.rolled_back:
                 raise Violation("the ledger is never ahead of the table", wrong)
 
@@ -337,7 +384,9 @@ class Ground:
         self.retained[identifier] = tuple(state.snapshots)
         for snapshot_id, snapshot in state.snapshots.items():
             if snapshot_id not in self.seen:
-                self.seen[snapshot_id] = self._look(identifier, state.uuid, topic_id, snapshot_id, snapshot, state.properties)
+                self.seen[snapshot_id] = self._look(
+                    identifier, state.uuid, topic_id, snapshot_id, snapshot, state.properties
+                )
                 self._ever.update(self.seen[snapshot_id].paths)
                 rows = sum(item.data_file.record_count for item in snapshot.files)
                 foreign = not self.seen[snapshot_id].ours and snapshot.view.operation != "replace"
@@ -346,14 +395,25 @@ class Ground:
             self._check_told(identifier, topic_id, state.current, state.properties.get(EXPIRED_CHANGES))
         self.check_ledger()
 
-    def _check_told(self, identifier: Identifier, topic_id: TopicId, current: int | None, told: str | None) -> None:
+    def _check_told(
+        self, identifier: Identifier, topic_id: TopicId, current: int | None, told: str | None
+    ) -> None:
         """What strangers changed is not forgotten with their snapshots, and not counted twice."""
         expired = self.book.expired(current, self.retained[identifier])
-        insist("what others changed is told once", told_once(expired, told, retired=bool(self.ledger.topic(topic_id).starts)))
+        insist(
+            "what others changed is told once",
+            told_once(expired, told, retired=bool(self.ledger.topic(topic_id).starts)),
+        )
         self.met["changes told after expiry"] = max(self.met["changes told after expiry"], len(expired))
 
     def _look(
-        self, identifier: Identifier, table: uuid.UUID, topic_id: TopicId, snapshot_id: int, snapshot: object, told: object
+        self,
+        identifier: Identifier,
+        table: uuid.UUID,
+        topic_id: TopicId,
+        snapshot_id: int,
+        snapshot: object,
+        told: object,
     ) -> SnapshotSeen:
         """A new snapshot, with everything that must hold of it."""
         view, files = snapshot.view, snapshot.files  # type: ignore[attr-defined]
@@ -375,7 +435,8 @@ class Ground:
                 self.came_back = True
         seen = SnapshotSeen(
             snapshot_id,
-            COMMIT_ID in view.summary and COMPACTED not in view.summary,  # a merge is what a compaction of others is
+            COMMIT_ID in view.summary
+            and COMPACTED not in view.summary,  # a merge is what a compaction of others is
             paths,
             tuple(path for path in paths if path not in before),
             held,
@@ -393,10 +454,18 @@ class Ground:
             self._look_at_ours(seen, identifier, table, topic_id, data, told)
         return seen
 
-    def _retired(self, topic_id: TopicId, parent: SnapshotSeen | None, held: tuple[tuple[int, ...], ...]) -> frozenset[tuple[int, int]]:
-        """What retention took out of the table: only what lies below the starts that the ledger knows (rule C1)."""
+    def _retired(
+        self, topic_id: TopicId, parent: SnapshotSeen | None, held: tuple[tuple[int, ...], ...]
+    ) -> frozenset[tuple[int, int]]:
+        """What retention took out of the table: only what lies below the starts that the ledger knows (rule
+        C1)."""
         before = parent.held if parent is not None else ()
-        gone = {(partition, offset) for partition, offsets in enumerate(before) for offset in offsets if offset not in held[partition]}
+        gone = {
+            (partition, offset)
+            for partition, offsets in enumerate(before)
+            for offset in offsets
+            if offset not in held[partition]
+        }
         beyond = [place for place in gone if place[1] >= self.ledger.topic(topic_id).start(place[0])]
         if beyond:
             raise Violation("only what is below the start is retired", f"{sorted(beyond)} are beyond")
@@ -404,33 +473,55 @@ class Ground:
         return frozenset(gone)
 
     def _below_starts(self, topic_id: TopicId) -> frozenset[tuple[int, int]]:
-        """Records that are kept no longer, wherever they still stand: nobody misses them in a snapshot that was never brought so far."""
+        """Records that are kept no longer, wherever they still stand: nobody misses them in a snapshot that
+        was never brought so far."""
         starts = self.ledger.topic(topic_id).starts
         if not starts:
             return frozenset()
         data = self.data(topic_id)
-        return frozenset((partition, offset) for partition, start in starts.items() for offset in data[partition] if offset < start)
+        return frozenset(
+            (partition, offset)
+            for partition, start in starts.items()
+            for offset in data[partition]
+            if offset < start
+        )
 
     def _look_at_merge(self, seen: SnapshotSeen, parent: SnapshotSeen | None) -> None:
-        """Merged archives took the place of small ones: the same rows as before, and the ledger knew of them."""
+        """Merged archives took the place of small ones: the same rows as before, and the ledger knew of
+        them."""
         self.met["merges committed"] += len(seen.added)
         untold = [path for path in seen.added if self.key(path) not in self._rewritten]
         if untold:
-            raise Violation("the ledger knows a file before the table does", f"{untold} are in no FILES_REWRITTEN")
+            raise Violation(
+                "the ledger knows a file before the table does", f"{untold} are in no FILES_REWRITTEN"
+            )
         if parent is None or seen.held != parent.held or len(seen.paths) >= len(parent.paths):
-            raise Violation("a merge moves no row", f"snapshot {seen.snapshot_id} has {seen.held}, before it: {parent and parent.held}")
+            raise Violation(
+                "a merge moves no row",
+                f"snapshot {seen.snapshot_id} has {seen.held}, before it: {parent and parent.held}",
+            )
 
     def _look_at_ours(
-        self, seen: SnapshotSeen, identifier: Identifier, table: uuid.UUID, topic_id: TopicId, data: predicates.Data, told: object
+        self,
+        seen: SnapshotSeen,
+        identifier: Identifier,
+        table: uuid.UUID,
+        topic_id: TopicId,
+        data: predicates.Data,
+        told: object,
     ) -> None:
         self.met["commits"] += 1
         self.met["empty commits"] += not seen.added
         unwritten = [path for path in seen.added if self.key(path) not in self._written]
         if unwritten:
-            raise Violation("the ledger knows a file before the table does", f"{unwritten} are in no DATA_WRITTEN")
+            raise Violation(
+                "the ledger knows a file before the table does", f"{unwritten} are in no DATA_WRITTEN"
+            )
         known = self.ledger.topic(topic_id).table_uuid
         if known is not None and known != table:
-            raise Violation("no commit to another table", f"{identifier} has uuid {table}, the ledger knows {known}")
+            raise Violation(
+                "no commit to another table", f"{identifier} has uuid {table}, the ledger knows {known}"
+            )
         evidence = read_evidence(told)  # type: ignore[arg-type]
         if evidence is None or evidence.snapshot_id != seen.snapshot_id:
             raise Violation("evidence names its commit", f"snapshot {seen.snapshot_id} came with {evidence}")
@@ -457,7 +548,8 @@ class Ground:
         return doubtful or identifier in self.lost or identifier in self.ever_rolled_back
 
     def audit_must_explain(self, name: str) -> bool:
-        """Whether rows were erased from the topic's table, and nothing else was done that would keep the audit from telling which."""
+        """Whether rows were erased from the topic's table, and nothing else was done that would keep the
+        audit from telling which."""
         identifier = self.identifiers[name]
         others = self.foreign | self.expired | self.lost | self.ever_rolled_back
         return identifier in self.removed - others and not self.ledger.topic(self.topic_id(name)).starts
@@ -468,7 +560,8 @@ class Ground:
         return [] if current is None else sorted(current.removed)
 
     def taken_over(self, name: str) -> None:
-        """An operator was told that a rollback was taken over. It was not if somebody expired the lineage instead: that hides it."""
+        """An operator was told that a rollback was taken over. It was not if somebody expired the lineage
+        instead: that hides it."""
         identifier = self.identifiers[name]
         view, seen = self.tables.load(identifier), self.current(identifier)
         evidence = None if view is None else read_evidence(view.properties)
@@ -479,8 +572,17 @@ class Ground:
 
     def orphans(self) -> list[str]:
         """Archives that no retained snapshot names."""
-        named = {path for retained in self.retained.values() for snapshot_id in retained for path in self.seen[snapshot_id].paths}
-        return [info.key for info in self.objects.list(ARCHIVE_PREFIX) if "/data/" in info.key and self.objects.uri(info.key) not in named]
+        named = {
+            path
+            for retained in self.retained.values()
+            for snapshot_id in retained
+            for path in self.seen[snapshot_id].paths
+        }
+        return [
+            info.key
+            for info in self.objects.list(ARCHIVE_PREFIX)
+            if "/data/" in info.key and self.objects.uri(info.key) not in named
+        ]
 
     def check_times(self) -> None:
         """Ingest times of everything that was ever archived."""

@@ -43,7 +43,8 @@ RETENTION_S = 4.0
 TRIMMED_EVERY = 7
 """In one seed of so many the ledger is kept short by checkpoints."""
 TWO_TOPICS_EVERY = 9
-"""In one seed of so many there are two topics; what happens to the table of one must not hold up the other."""
+"""In one seed of so many there are two topics; what happens to the table of one must not hold up the
+other."""
 
 
 def run(seed: int, *, keep_lines: bool = False, compacts: bool = False) -> Result:
@@ -64,7 +65,8 @@ def _played_lightly(light: bool, quick: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=256)
 def _settings(topics: tuple[tuple[str, int], ...], max_bytes: int, retention_s: float | None) -> Settings:
-    """The configuration of every process. Nothing is kept so shortly by a configuration that is read from a file."""
+    """The configuration of every process. Nothing is kept so shortly by a configuration that is read from a
+    file."""
     archive = {"kind": "iceberg", "catalog": "twin"}
     settings = Settings.model_validate(
         {
@@ -72,8 +74,17 @@ def _settings(topics: tuple[tuple[str, int], ...], max_bytes: int, retention_s: 
             "data": {"uri": "file:///nowhere"},
             "metadata": {"sqlite": {"path": "/nowhere/metadata.db"}},
             "catalogs": [{"name": "twin", "type": "sql", "uri": "sqlite:////nowhere/catalog.db"}],
-            "archive": {"max_bytes": max_bytes, "complete_delay_max": 1, "idle_max": 0.5, "start_delay_max": 1, "tick": 1},
-            "topics": [{"name": name, "partitions": count, "archive": {**archive, "table": f"demo.{name}"}} for name, count in topics],
+            "archive": {
+                "max_bytes": max_bytes,
+                "complete_delay_max": 1,
+                "idle_max": 0.5,
+                "start_delay_max": 1,
+                "tick": 1,
+            },
+            "topics": [
+                {"name": name, "partitions": count, "archive": {**archive, "table": f"demo.{name}"}}
+                for name, count in topics
+            ],
         }
     )
     kept = [topic.model_copy(update={"retention": retention_s}) for topic in settings.topics]
@@ -89,7 +100,9 @@ class _Run:
         self._profile = profile
         self._schedule = Schedule(seed, profile, trace)
         choices = random.Random(seed ^ 0x9B5)
-        topics = {"flights": choices.choice((1, 1, 2))} | ({"gates": 1} if seed % TWO_TOPICS_EVERY == 1 else {})
+        topics = {"flights": choices.choice((1, 1, 2))} | (
+            {"gates": 1} if seed % TWO_TOPICS_EVERY == 1 else {}
+        )
         identifiers: dict[str, Identifier] = {name: ("demo", name) for name in topics}
         self._ground = Ground(seed, identifiers)
         if seed % TRIMMED_EVERY == TRIMMED_EVERY // 2:
@@ -98,12 +111,18 @@ class _Run:
         self._orders = Orders(
             seed=seed,
             ground=self._ground,
-            settings=_settings(tuple(topics.items()), choices.choice((1, 20, 1000)), RETENTION_S if seed % RETENTION_EVERY == 2 else None),
+            settings=_settings(
+                tuple(topics.items()),
+                choices.choice((1, 20, 1000)),
+                RETENTION_S if seed % RETENTION_EVERY == 2 else None,
+            ),
             log=LogSettings.model_construct(
                 entry_bytes_max=1 << 19,
                 append_attempts_max=choices.choice((1, 2, 4)),
                 append_backoff=0.05,
-                checkpoint_entries=1_000 if seed % TRIMMED_EVERY != TRIMMED_EVERY // 2 else (6, 9, 14, 25)[seed // TRIMMED_EVERY % 4],
+                checkpoint_entries=1_000
+                if seed % TRIMMED_EVERY != TRIMMED_EVERY // 2
+                else (6, 9, 14, 25)[seed // TRIMMED_EVERY % 4],
                 checkpoint_bytes=1 << 24,
             ),
             limits=CommitLimits(
@@ -127,7 +146,9 @@ class _Run:
         def own() -> random.Random:
             return random.Random(choices.randrange(1 << 62))
 
-        self._busy.append(Feeder(self._ground, own(), self._seed, topics, choices.choice((2, 3, 4, 5)), light=light))
+        self._busy.append(
+            Feeder(self._ground, own(), self._seed, topics, choices.choice((2, 3, 4, 5)), light=light)
+        )
         deeds = [deed for _ in range(choices.choice((0, 1, 1, 2, 2, 3))) for deed in choices.choice(SCRIPTS)]
         if self._seed % BRANCH_EVERY == BRANCH_EVERY // 3:
             deeds = [one for deed in deeds for one in ("branch", deed)] or ["branch", "branch"]
@@ -136,7 +157,10 @@ class _Run:
             self._busy.append(Stranger("stranger", self._ground, own(), self._seed, touched, deeds))
             if choices.random() < 0.8:
                 self._busy.append(Mender(self._orders, own(), self._others_are_over))
-        for actor in [*self._busy, *(Daemon(f"daemon{n}", self._orders, own()) for n in range(choices.choice((1, 2, 2))))]:
+        for actor in [
+            *self._busy,
+            *(Daemon(f"daemon{n}", self._orders, own()) for n in range(choices.choice((1, 2, 2)))),
+        ]:
             self._schedule.add(actor)
 
     def _is_over(self) -> bool:
@@ -164,7 +188,15 @@ class _Run:
         if violation is not None:
             self._schedule.note("-", violation)
         counts = dict(self._ground.met)
-        return Result(self._seed, self._profile.name, self._schedule.steps, self._trace.digest(), violation, counts, self._trace.lines)
+        return Result(
+            self._seed,
+            self._profile.name,
+            self._schedule.steps,
+            self._trace.digest(),
+            violation,
+            counts,
+            self._trace.lines,
+        )
 
     # the end
 
@@ -180,37 +212,62 @@ class _Run:
                     raise Violation("nobody waits for people without a cause", self._orders.halted[name])
                 continue
             topic_id = ground.topic_id(name)
-            insist("complete exactly once", predicates.complete_once(ground.current(identifier), ground.data(topic_id)))
+            insist(
+                "complete exactly once",
+                predicates.complete_once(ground.current(identifier), ground.data(topic_id)),
+            )
             topic = ground.ledger.topic(topic_id)
             if topic.pending_by_id:
-                raise Violation("nothing is pending in the end", str([item.archive.key for item in topic.pending]))
+                raise Violation(
+                    "nothing is pending in the end", str([item.archive.key for item in topic.pending])
+                )
             for partition, offsets in enumerate(ground.data(topic_id)):
                 ground.met["records"] += len(offsets)
                 lag = [offset for offset in offsets if offset >= topic.watermark(partition)]
                 if lag:
                     raise Violation(
-                        "the ledger knows what the table holds", f"it is at {topic.watermark(partition)}, the table holds {lag}"
+                        "the ledger knows what the table holds",
+                        f"it is at {topic.watermark(partition)}, the table holds {lag}",
                     )
         self._audit()
 
     def _audit(self) -> None:
         """The product's own audit agrees."""
         ground = self._ground
-        audit = Audit(ground.objects, CLUSTER.cluster_id, lambda _: ground.tables, self._orders.settings.topics, ground.clock)
+        audit = Audit(
+            ground.objects,
+            CLUSTER.cluster_id,
+            lambda _: ground.tables,
+            self._orders.settings.topics,
+            ground.clock,
+        )
         document = audit.run(lambda: ground.ledger, lambda: Backlog(ground.fold), None)
         partitions = document["partitions"]
         assert isinstance(partitions, list)
         for item in partitions:
             identifier = ground.identifiers[item["topic"]]
             if item["topic"] not in self._orders.halted and ground.audit_must_explain(item["topic"]):
-                gone = [offset for partition, offset in ground.erased(identifier) if partition == item["partition"]]
+                gone = [
+                    offset
+                    for partition, offset in ground.erased(identifier)
+                    if partition == item["partition"]
+                ]
                 told = [offset for low, high in item["removed"] for offset in range(low, high)]
                 if item["verdict"] != "valid" or told != gone:
-                    raise Violation("the audit names what was erased", f"{gone} were, it says {item['verdict']} and {told}: {item['why']}")
+                    raise Violation(
+                        "the audit names what was erased",
+                        f"{gone} were, it says {item['verdict']} and {told}: {item['why']}",
+                    )
                 ground.met["audit names what was erased"] += bool(gone)
-            if item["topic"] in self._orders.halted or identifier in ground.removed | ground.foreign | ground.lost:
+            if (
+                item["topic"] in self._orders.halted
+                or identifier in ground.removed | ground.foreign | ground.lost
+            ):
                 ground.met[f"audit {item['verdict']} of a touched table"] += 1
             elif item["verdict"] != "valid":
-                raise Violation("the audit agrees", f"{item['topic']} {item['partition']} is {item['verdict']}: {item['why']}")
+                raise Violation(
+                    "the audit agrees",
+                    f"{item['topic']} {item['partition']} is {item['verdict']}: {item['why']}",
+                )
             else:
                 ground.met["audit valid"] += 1

@@ -1,7 +1,9 @@
-"""Pure functions of the product that are asked the same again and again in a million rounds: here the answer is remembered.
+"""Pure functions of the product that are asked the same again and again in a million rounds: here the answer
+is remembered.
 
-A run spends most of its time on comparing one and the same schema with itself otherwise. Only functions that depend on nothing but their
-arguments stand here, and what they give is never changed by who asked. One seed of many plays without.
+A run spends most of its time on comparing one and the same schema with itself otherwise. Only functions that
+depend on nothing but their arguments stand here, and what they give is never changed by who asked. One seed
+of many plays without.
 """
 
 from __future__ import annotations
@@ -61,9 +63,13 @@ def _remember(function: Callable[..., _T]) -> Callable[..., _T]:
 _fits = _remember(fit_table)
 
 
-def _fit_table(schema: TopicSchema, history: Sequence[TopicSchema], table_json: str, last_column_id: int, written: int) -> Fit:
+def _fit_table(
+    schema: TopicSchema, history: Sequence[TopicSchema], table_json: str, last_column_id: int, written: int
+) -> Fit:
     fit = _fits(schema, tuple(history), table_json, last_column_id, written)
-    return replace(fit, schema=schema) if fit.schema == schema else fit  # the caller asks whether it is the same object
+    return (
+        replace(fit, schema=schema) if fit.schema == schema else fit
+    )  # the caller asks whether it is the same object
 
 
 _recorded_entry = _remember(lambda _, entry: TopicSchema.from_entry(entry.value))
@@ -71,16 +77,22 @@ _recorded_entry = _remember(lambda _, entry: TopicSchema.from_entry(entry.value)
 
 def _recorded_schemas(ledger: Any) -> tuple[TopicSchema, ...]:
     entries = (entry for _, entry in sorted(ledger.schemas.items()))
-    return tuple(_recorded_entry(entry.SerializeToString(deterministic=True), _Beside(entry)) for entry in entries)
+    return tuple(
+        _recorded_entry(entry.SerializeToString(deterministic=True), _Beside(entry)) for entry in entries
+    )
 
 
 _decide: Callable[..., Decision] = prepare_topic.decide_schema
 _decided = _remember(lambda topic, history, _, view: _decide(topic, history, (None, None), view.value))
 
 
-def _decide_schema(topic: str, history: Sequence[TopicSchema], fetched: tuple[None, None], view: Any) -> Decision:
+def _decide_schema(
+    topic: str, history: Sequence[TopicSchema], fetched: tuple[None, None], view: Any
+) -> Decision:
     assert fetched == (None, None), "no topic of a run has a schema of its own"
-    decided: Decision = _decided(topic, tuple(history), 0 if view is None else view.last_column_id, _Beside(view))
+    decided: Decision = _decided(
+        topic, tuple(history), 0 if view is None else view.last_column_id, _Beside(view)
+    )
     return decided
 
 
@@ -119,5 +131,8 @@ _STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (commit, "stream_fields", _remember(stream_fields)),
     (Evidence, "from_json", staticmethod(_remember(Evidence.from_json))),
     (codec, "read", _remember(codec.read)),
-    *((module, "parse_archive_key", _remember(paths.parse_archive_key)) for module in (paths, fold, unreferenced_objects)),
+    *(
+        (module, "parse_archive_key", _remember(paths.parse_archive_key))
+        for module in (paths, fold, unreferenced_objects)
+    ),
 )

@@ -1,4 +1,5 @@
-"""The seeds of the publishing rig that `make test` plays: of 20,000, in four files for as many workers, a fifth, each day another.
+"""The seeds of the publishing rig that `make test` plays: of 20,000, in four files for as many workers, a
+fifth, each day another.
 
 `ARCHIVER_RIG_SHARE=whole` plays them all, `make simulate RIG=publish` as many others as you like.
 """

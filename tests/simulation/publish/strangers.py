@@ -1,7 +1,8 @@
-"""Foreign hands on a table: they compact, expire, roll back, remove rows, add rows of their own, drop the table or make it anew.
+"""Foreign hands on a table: they compact, expire, roll back, remove rows, add rows of their own, drop the
+table or make it anew.
 
-What they do is what their tools do to metadata and objects; they know nothing of the archiver. Promises that whatever they take away on
-purpose is told to the ground, which judges by it.
+What they do is what their tools do to metadata and objects; they know nothing of the archiver. Promises that
+whatever they take away on purpose is told to the ground, which judges by it.
 """
 
 from __future__ import annotations
@@ -27,21 +28,51 @@ _TRIES = 6
 """A stranger who finds nothing to do waits so often before he goes on to his next deed."""
 DAY_US = 86_400_000_000
 _VALUE = pa.struct([("__raw__", pa.binary())])
-_KAFKA = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))])
+_KAFKA = pa.struct(
+    [("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))]
+)
 
 SCRIPTS = (
-    *(("compact",), ("compact", "compact", "expire all"), ("expire all",), ("expire oldest",), ("compact", "expire all"), ("compact",)),
-    *(("roll back",), ("roll back",), ("roll back",), ("roll back", "expire others"), ("roll back", "roll back"), ("roll back", "compact")),
-    *(("remove rows",), ("remove rows", "compact"), ("append",), ("append", "expire all"), ("drop",), ("make anew",)),
+    *(
+        ("compact",),
+        ("compact", "compact", "expire all"),
+        ("expire all",),
+        ("expire oldest",),
+        ("compact", "expire all"),
+        ("compact",),
+    ),
+    *(
+        ("roll back",),
+        ("roll back",),
+        ("roll back",),
+        ("roll back", "expire others"),
+        ("roll back", "roll back"),
+        ("roll back", "compact"),
+    ),
+    *(
+        ("remove rows",),
+        ("remove rows", "compact"),
+        ("append",),
+        ("append", "expire all"),
+        ("drop",),
+        ("make anew",),
+    ),
 )
-"""What somebody does in a row. Whether a topic may wait for people after it is for `Ground.may_halt` to say."""
+"""What somebody does in a row. Whether a topic may wait for people after it is for `Ground.may_halt` to
+say."""
 
 
 class Stranger:
     """Somebody with other tools."""
 
     def __init__(
-        self, name: str, ground: Ground, choices: random.Random, seed: int, identifiers: list[Identifier], deeds: list[str]
+        self,
+        name: str,
+        ground: Ground,
+        choices: random.Random,
+        seed: int,
+        identifiers: list[Identifier],
+        deeds: list[str],
     ) -> None:
         self.name = name
         self._ground = ground
@@ -55,7 +86,9 @@ class Stranger:
         tries = 0
         while self._deeds:
             at_once = tries == 0 and self._random.random() < 0.5
-            process.sleep(self._random.randrange(1, 20_000) if at_once else self._random.randrange(100_000, 1_500_000))
+            process.sleep(
+                self._random.randrange(1, 20_000) if at_once else self._random.randrange(100_000, 1_500_000)
+            )
             process.require_current()
             identifier = self._random.choice(self._identifiers)
             view = self._ground.tables.load(identifier)
@@ -120,11 +153,15 @@ class Stranger:
         self._ground.tables.replace_files(identifier, [], [self._store(view, [])], "append")
         self._ground.foreign.add(identifier)
         if read_evidence(view.properties) is None:
-            self._ground.expired.add(identifier)  # there is no evidence to go by, and rows without coordinates tell nothing
+            self._ground.expired.add(
+                identifier
+            )  # there is no evidence to go by, and rows without coordinates tell nothing
         return True
 
     def _expire_all(self, identifier: Identifier, view: TableView) -> bool:
-        return self._expire(identifier, [one.snapshot_id for one in view.snapshots if one.snapshot_id != view.snapshot_id])
+        return self._expire(
+            identifier, [one.snapshot_id for one in view.snapshots if one.snapshot_id != view.snapshot_id]
+        )
 
     def _expire_oldest(self, identifier: Identifier, view: TableView) -> bool:
         ancestors = view.lineage()[1:]
@@ -133,7 +170,9 @@ class Stranger:
     def _expire_others(self, identifier: Identifier, view: TableView) -> bool:
         """What is in no lineage, as after a rollback."""
         mine = {one.snapshot_id for one in view.lineage()}
-        return self._expire(identifier, [one.snapshot_id for one in view.snapshots if one.snapshot_id not in mine])
+        return self._expire(
+            identifier, [one.snapshot_id for one in view.snapshots if one.snapshot_id not in mine]
+        )
 
     def _expire(self, identifier: Identifier, gone: list[int]) -> bool:
         if gone:
@@ -182,21 +221,32 @@ class Stranger:
         data = _parquet(rows)
         self._ground.objects.create(self._ground.key(path), data)
         self._ground.rows[path] = tuple(rows)
-        made = DataFile(path=path, record_count=len(rows) or 1, file_size=len(data), partition=(START_US // DAY_US,))
+        made = DataFile(
+            path=path, record_count=len(rows) or 1, file_size=len(data), partition=(START_US // DAY_US,)
+        )
         if not rows:
             return made
         fields = stream_fields(view.schema_json)
         partitions, offsets = [row[0] for row in rows], [row[1] for row in rows]
         return replace(
             made,
-            lower_bounds={fields.partition: struct.pack("<i", min(partitions)), fields.offset: struct.pack("<q", min(offsets))},
-            upper_bounds={fields.partition: struct.pack("<i", max(partitions)), fields.offset: struct.pack("<q", max(offsets))},
+            lower_bounds={
+                fields.partition: struct.pack("<i", min(partitions)),
+                fields.offset: struct.pack("<q", min(offsets)),
+            },
+            upper_bounds={
+                fields.partition: struct.pack("<i", max(partitions)),
+                fields.offset: struct.pack("<q", max(offsets)),
+            },
         )
 
 
 def _parquet(rows: list[Row]) -> bytes:
-    """A compactor writes Parquet in its own way; without rows of the stream, one row that has no place in it."""
-    places: list[dict[str, int] | None] = [{"partition": row[0], "offset": row[1], "ingest_timestamp": row[3]} for row in rows] or [None]
+    """A compactor writes Parquet in its own way; without rows of the stream, one row that has no place in
+    it."""
+    places: list[dict[str, int] | None] = [
+        {"partition": row[0], "offset": row[1], "ingest_timestamp": row[3]} for row in rows
+    ] or [None]
     values = [{"__raw__": row[2]} for row in rows] or [{"__raw__": b"somebody else's"}]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"value": pa.array(values, _VALUE), "kafka": pa.array(places, _KAFKA)}), sink)

@@ -1,5 +1,5 @@
-"""The publishing rig with compaction in every cleaning, also in days that go on: each day another share of 5,000 seeds;
-`ARCHIVER_RIG_SHARE=whole` plays them all.
+"""The publishing rig with compaction in every cleaning, also in days that go on: each day another share of
+5,000 seeds; `ARCHIVER_RIG_SHARE=whole` plays them all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from tests.simulation.publish.shares import DAY_S
 
 SEEDS = range(40_000, 45_000)
 SHARE = 250
-OFTEN = ("merged", "merges committed", "condemned: replaced", "compact", "roll back", "deleted archive", "audit valid", "takeovers")
+OFTEN = (
+    "merged",
+    "merges committed",
+    "condemned: replaced",
+    "compact",
+    "roll back",
+    "deleted archive",
+    "audit valid",
+    "takeovers",
+)
 
 
 def of_today() -> range:

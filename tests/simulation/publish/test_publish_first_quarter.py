@@ -1,4 +1,5 @@
-"""The publishing rig under faults and foreign hands: the first quarter of the seeds; the others may run beside it, in other processes."""
+"""The publishing rig under faults and foreign hands: the first quarter of the seeds; the others may run
+beside it, in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The publishing rig itself: each predicate finds what it is for, the catalog lies as it should, and broken code is noticed."""
+"""The publishing rig itself: each predicate finds what it is for, the catalog lies as it should, and broken
+code is noticed."""
 
 from __future__ import annotations
 
@@ -37,17 +38,28 @@ def doubled(held: tuple[tuple[int, ...], ...]) -> SnapshotSeen:
     [
         (predicates.no_offset_twice, doubled(((0, 1, 1), ()))),
         (predicates.no_path_twice, replace(GOOD, paths=("a", "a"))),
-        (lambda seen: predicates.no_path_again(seen, {"x", *(["b"] if seen is not GOOD else [])}), replace(GOOD)),
+        (
+            lambda seen: predicates.no_path_again(seen, {"x", *(["b"] if seen is not GOOD else [])}),
+            replace(GOOD),
+        ),
         (lambda seen: predicates.no_hole(seen, DATA), doubled(((0, 3), ()))),
         (lambda seen: predicates.no_hole(seen, DATA), doubled(((0, 1, 2, 3), ()))),
         (lambda seen: predicates.evidence_is_rows(seen, (4, 1), DATA), doubled(((0, 1), (0,)))),
         (lambda seen: predicates.evidence_is_rows(seen, (4, 1), DATA), doubled(((0, 1, 3), (0, 1)))),
-        (lambda seen: predicates.ledger_within_table(lambda at: (4, 1)[at], seen, DATA), doubled(((0, 1, 3), ()))),
-        (lambda seen: predicates.referenced_exist(seen, lambda path: path != "c"), replace(GOOD, paths=("a", "c"))),
+        (
+            lambda seen: predicates.ledger_within_table(lambda at: (4, 1)[at], seen, DATA),
+            doubled(((0, 1, 3), ())),
+        ),
+        (
+            lambda seen: predicates.referenced_exist(seen, lambda path: path != "c"),
+            replace(GOOD, paths=("a", "c")),
+        ),
         (lambda seen: predicates.vacuumed_is_in_table([seen], 0, [1]), doubled(((0,), ()))),
     ],
 )
-def test_a_predicate_finds_what_it_is_for(predicate: Callable[[SnapshotSeen], str | None], wrong: SnapshotSeen) -> None:
+def test_a_predicate_finds_what_it_is_for(
+    predicate: Callable[[SnapshotSeen], str | None], wrong: SnapshotSeen
+) -> None:
     assert predicate(GOOD) is None
     assert predicate(wrong) is not None
 
@@ -100,7 +112,9 @@ def test_times() -> None:
     assert predicates.times_never_step_back({0: 5, 3: 4}) is not None
 
 
-def test_broken_code_is_noticed_and_the_seed_shows_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_code_is_noticed_and_the_seed_shows_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Evidence that forgets a partition, or says less than the rows."""
 
     def lying(*arguments: object) -> Evidence:
@@ -154,7 +168,9 @@ APPLIED, CONFLICT, UNKNOWN = SwapOutcome.APPLIED, SwapOutcome.CONFLICT, SwapOutc
     ],
     ids=lambda item: item.name if isinstance(item, Profile) else "",
 )
-def test_what_a_swap_is_told_and_what_is_so(profile: Profile, possible: Collection[tuple[SwapOutcome, bool]]) -> None:
+def test_what_a_swap_is_told_and_what_is_so(
+    profile: Profile, possible: Collection[tuple[SwapOutcome, bool]]
+) -> None:
     looked: list[object] = []
     tables = WatchedTables(SeededIds(1), ManualClock(), looked.append)
     tables.create(IDENTIFIER, "memory:///t", schema_json(), "day", {})

@@ -1,7 +1,8 @@
-"""Refinement, commit, reconciling, cleaning and takeover under faults and foreign hands: what comes up at all, and seeds that failed once.
+"""Refinement, commit, reconciling, cleaning and takeover under faults and foreign hands: what comes up at
+all, and seeds that failed once.
 
-The shares that are played in `make test` are in `shares.py`, and run from `test_publish_first_quarter.py` and the three beside it. A seed
-that failed once stays here for good.
+The shares that are played in `make test` are in `shares.py`, and run from `test_publish_first_quarter.py` and
+the three beside it. A seed that failed once stays here for good.
 """
 
 from __future__ import annotations
@@ -19,24 +20,61 @@ from tests.simulation.publish.shares import play
 from tests.simulation.publish.troubles import TROUBLES
 
 ROOT = Path(__file__).resolve().parents[3]
-ONCE_FAILED = (154, 632, 1192, 2105, 3368, 4059, 6425, 6451, 6755, 10486, 11696, 14228, 16536, 16872, 30098, 30338, 30675)
-"""2105: the line of the vacuum stood above what a snapshot holds that somebody made on a table which was rolled back, and rolled forward
-later. 30675: the first mend of that lowered the line for a removal of rows that is kept behind the cut. 16536: the second one passed over
-what is behind the cut. 4059: an archive stayed condemned for ever once what holds its offsets was named by the table no longer. 30098: a
-cleaner broke when another leader had deleted what it was about to; 10486: so did its look at the next table, when it
-took over again for the one before. 30338: a cleaner condemned what the leader of the newest epoch was about
-to name. 154, 6425, 14228: nobody read a killed archive that alone had its records, and what had been condemned because of them stayed so
-for ever. 6451: rows that somebody had erased from a partition's end came back with a rollback that was taken over, because no commit of
-ours was left below it. 11696: a removal that was rolled back explained missing rows, behind the place where the lineage was cut. 1192,
-3368, 632, 6755, 16872: the rig missed records that retention had given up, a ledger that is told of a commit after it was rolled back, a
-rollback that somebody hid by expiry while an operator had it taken over, intake that is condemned and kept in doubt, and that what a table
-forgets in one run of cleaning is the next one's work."""
+ONCE_FAILED = (
+    154,
+    632,
+    1192,
+    2105,
+    3368,
+    4059,
+    6425,
+    6451,
+    6755,
+    10486,
+    11696,
+    14228,
+    16536,
+    16872,
+    30098,
+    30338,
+    30675,
+)
+"""2105: the line of the vacuum stood above what a snapshot holds that somebody made on a table which was
+rolled back, and rolled forward later. 30675: the first mend of that lowered the line for a removal of rows
+that is kept behind the cut. 16536: the second one passed over what is behind the cut. 4059: an archive stayed
+condemned for ever once what holds its offsets was named by the table no longer. 30098: a cleaner broke when
+another leader had deleted what it was about to; 10486: so did its look at the next table, when it took over
+again for the one before. 30338: a cleaner condemned what the leader of the newest epoch was about to name.
+154, 6425, 14228: nobody read a killed archive that alone had its records, and what had been condemned because
+of them stayed so for ever. 6451: rows that somebody had erased from a partition's end came back with a
+rollback that was taken over, because no commit of ours was left below it. 11696: a removal that was rolled
+back explained missing rows, behind the place where the lineage was cut. 1192, 3368, 632, 6755, 16872: the rig
+missed records that retention had given up, a ledger that is told of a commit after it was rolled back, a
+rollback that somebody hid by expiry while an operator had it taken over, intake that is condemned and kept in
+doubt, and that what a table forgets in one run of cleaning is the next one's work."""
 MUST_HAPPEN = (
     *("takeovers", "commits", "empty commits", "killed", "halted", "audit valid", "records"),
-    *("compact", "expire all", "expire oldest", "expire others", "roll back", "branch", "remove rows", "append", "drop", "make anew"),
+    *(
+        "compact",
+        "expire all",
+        "expire oldest",
+        "expire others",
+        "roll back",
+        "branch",
+        "remove rows",
+        "append",
+        "drop",
+        "make anew",
+    ),
     *("changes told after expiry", "audit names what was erased"),
     *("rolled forward", "rollback taken over", "start_moved", "retired rows"),
-    *("condemned: intake", "condemned: killed", "condemned: retired", "condemned: stray", "condemned: foreign"),
+    *(
+        "condemned: intake",
+        "condemned: killed",
+        "condemned: retired",
+        "condemned: stray",
+        "condemned: foreign",
+    ),
     *("deleted intake", "deleted archive", "repaired: unknown-commit", "repaired: missing-in-catalog"),
     *("found: rolled-back", "found: table-missing", "found: table-replaced", "found: orphan"),
 )
@@ -80,7 +118,9 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "tests.simulation", "--rig", "publish", "--seed", "7"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         said.append(done.stdout)
     assert said[0] == said[1]

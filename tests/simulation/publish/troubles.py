@@ -1,4 +1,5 @@
-"""What goes wrong in a run of this rig, and how often: a profile per kind of trouble, one with all at once, one with none.
+"""What goes wrong in a run of this rig, and how often: a profile per kind of trouble, one with all at once,
+one with none.
 
 A run is short, so the chances are higher than those of the other rig.
 """

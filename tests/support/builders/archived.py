@@ -1,6 +1,7 @@
 """A deployment of which a part is archived, for tests that only look at it.
 
-`from tests.support.builders.archived import archived` in a test file makes the fixture known there, together with those of `spark.py`.
+`from tests.support.builders.archived import archived` in a test file makes the fixture known there, together
+with those of `spark.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ from pyspark.sql import SparkSession
 
 from tests.support.builders.deployment import Deployment, check_present, sample_records
 
-RECORD = ["topic", "partition", "offset", "timestamp", "key", "value", "headers", "ingest_timestamp", "batch_start", "from"]
+RECORD = [
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "key",
+    "value",
+    "headers",
+    "ingest_timestamp",
+    "batch_start",
+    "from",
+]
 """The fields that `consume` prints, in their order."""
 SENT = sample_records(90)
 """Archived."""

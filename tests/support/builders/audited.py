@@ -1,4 +1,5 @@
-"""A deployment for the audit to look at: real intake files, archives and rows; the ledger's and the log's word is up to the test."""
+"""A deployment for the audit to look at: real intake files, archives and rows; the ledger's and the log's
+word is up to the test."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Document = dict[str, Any]
 
 
 class World:
-    """Two partitions of 30 records each in three intake files; what is archived, and what the ledger knows, is up to the test."""
+    """Two partitions of 30 records each in three intake files; what is archived, and what the ledger knows,
+    is up to the test."""
 
     def __init__(self, root: Path) -> None:
         self.store = LocalObjectStore(root)
@@ -54,15 +56,23 @@ class World:
         """More topics of the configuration."""
         schema = order_schema()
         properties = table_properties(CLUSTER, self.topic, "orders")
-        view = self.tables.create(TABLE, self.store.uri(paths.table_prefix(self.topic)), schema.iceberg_json, "day", properties)
+        view = self.tables.create(
+            TABLE, self.store.uri(paths.table_prefix(self.topic)), schema.iceberg_json, "day", properties
+        )
         self.mine = TopicLedger(self.topic, table_uuid=view.uuid)
         self.ledger.topics[self.topic] = self.mine
 
     def refine(self, epoch: int = 1) -> list[WrittenFile]:
         """Every record as archives of ten, in no table yet."""
-        plans = [plan for partition in (0, 1) for plan in self.intake.plans(self.topic, partition, max_bytes=1, epoch=epoch)]
+        plans = [
+            plan
+            for partition in (0, 1)
+            for plan in self.intake.plans(self.topic, partition, max_bytes=1, epoch=epoch)
+        ]
         topics = {self.topic: RefineTopic(self.topic, "orders", order_schema(), "day")}
-        task = TaskDescriptor(CLUSTER, StorePlace(f"file://{self.store.root}"), epoch, topics, tuple(plans), RefineOptions())
+        task = TaskDescriptor(
+            CLUSTER, StorePlace(f"file://{self.store.root}"), epoch, topics, tuple(plans), RefineOptions()
+        )
         files = [file for result in run_bundle(task) for file in result.files]
         return sorted(files, key=lambda file: (file.archive.partition, file.archive.base))
 
@@ -74,7 +84,9 @@ class World:
         def properties(snapshot_id: int, sequence: int) -> dict[str, str]:
             return {WATERMARKS: Evidence(snapshot_id, sequence, 1, commit_id, reached).to_json()}
 
-        prepared = self.tables.prepare(view, [file.data_file for file in files], properties, {COMMIT_ID: str(commit_id)}, False, ())
+        prepared = self.tables.prepare(
+            view, [file.data_file for file in files], properties, {COMMIT_ID: str(commit_id)}, False, ()
+        )
         assert self.tables.swap(prepared).outcome is SwapOutcome.APPLIED
 
     def record(self, *reached: int) -> None:
@@ -93,7 +105,11 @@ class World:
         assert view is not None
         return view
 
-    def audit(self, scope: tuple[str, frozenset[int] | None] | None = None, tables: Callable[[str], Tables] | None = None) -> Document:
+    def audit(
+        self,
+        scope: tuple[str, frozenset[int] | None] | None = None,
+        tables: Callable[[str], Tables] | None = None,
+    ) -> Document:
         """The document, as JSON has it."""
         archive: dict[str, Any] = {"kind": self.kind}
         if self.kind == "iceberg":
@@ -113,7 +129,9 @@ class World:
 
     def identify(self, topic_id: str, name: str) -> None:
         """The `topic.json` of a topic's folder."""
-        self.store.create(paths.topic_key(topic_id), json.dumps({"format": 1, "topic": name, "topic_id": topic_id}).encode())
+        self.store.create(
+            paths.topic_key(topic_id), json.dumps({"format": 1, "topic": name, "topic_id": topic_id}).encode()
+        )
 
 
 def verdicts(document: Document) -> list[str]:

@@ -1,4 +1,5 @@
-"""An intake log in memory with files that hold nothing but their keys, and the vacuum over it: for tests of what may go and when."""
+"""An intake log in memory with files that hold nothing but their keys, and the vacuum over it: for tests of
+what may go and when."""
 
 from __future__ import annotations
 
@@ -88,7 +89,10 @@ class Vacuumed:
         sequencer = by or self.sequencer
         topics = sequencer.refresh().topics_by_name
         segments = [
-            PlacedSegment(topics[run.topic].topic_id, run.partition, 0, 0, run.rows, 10, self.clock.now_us(), run.stamp) for run in runs
+            PlacedSegment(
+                topics[run.topic].topic_id, run.partition, 0, 0, run.rows, 10, self.clock.now_us(), run.stamp
+            )
+            for run in runs
         ]
         return sequencer.append_file(key, 7, b"d" * 32, segments)
 
@@ -117,8 +121,13 @@ class Vacuumed:
         found: dict[TopicId, TopicLine] = {}
         for topic in intake.topics_by_id.values():
             name = topic.name
-            offsets = tuple(0 if name in self.why else self.lines.get((name, partition), 0) for partition in range(topic.partitions))
-            found[topic.topic_id] = TopicLine(topic.topic_id, name, offsets, offsets, self.why.get(name), name in self.doubted)
+            offsets = tuple(
+                0 if name in self.why else self.lines.get((name, partition), 0)
+                for partition in range(topic.partitions)
+            )
+            found[topic.topic_id] = TopicLine(
+                topic.topic_id, name, offsets, offsets, self.why.get(name), name in self.doubted
+            )
         return found
 
     def cleaning(self, leader: Leader | None = None, name: str = "a") -> CleanRun:

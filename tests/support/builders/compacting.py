@@ -74,7 +74,11 @@ def rows_of_table(deployment: Deployment) -> list[Mapping[str, Any]]:
 def erase(table: Table, partition: int, base: int) -> None:
     """Somebody takes one archive out of the table."""
     files = [task.file for task in table.scan().plan_files()]
-    (gone,) = [file for file in files if f"/partition={partition:05d}/" in file.file_path and f"/{base:020d}-" in file.file_path]
+    (gone,) = [
+        file
+        for file in files
+        if f"/partition={partition:05d}/" in file.file_path and f"/{base:020d}-" in file.file_path
+    ]
     transaction = Transaction(table, autocommit=True)
     producer = _OverwriteFiles(Operation.OVERWRITE, transaction, table.io)
     producer.delete_data_file(gone)

@@ -1,7 +1,8 @@
 """A small deployment of the real parts in one folder: configuration, descriptor set, data, metadata, catalog.
 
-`Deployment.run` is the command in a process of its own, as a user has it (and as a kill needs it); `Deployment.cli` is the same command in
-this process, which is quicker because it shares the tests' Spark session.
+`Deployment.run` is the command in a process of its own, as a user has it (and as a kill needs it);
+`Deployment.cli` is the same command in this process, which is quicker because it shares the tests' Spark
+session.
 """
 
 from __future__ import annotations
@@ -69,17 +70,21 @@ class Deployment:
         return self.root / "data"
 
     def stored(self) -> list[tuple[Path, int]]:
-        """Its files and when each was written (ns); no folders: an empty one of the spool goes when the collector finds its maker."""
+        """Its files and when each was written (ns); no folders: an empty one of the spool goes when the
+        collector finds its maker."""
         return sorted((path, path.stat().st_mtime_ns) for path in self.data.rglob("*") if path.is_file())
 
     def document(self) -> dict[str, Any]:
-        """The configuration: a Protobuf topic and a raw one with tables, one with archives only, one that is never archived."""
+        """The configuration: a Protobuf topic and a raw one with tables, one with archives only, one that is
+        never archived."""
         schema = {"descriptor_set": "shop.binpb", "message": "shop.Order"}
         document: dict[str, Any] = {
             "cluster": "test",
             "data": {"uri": "data"},
             "metadata": {"sqlite": {"path": "metadata.db"}},
-            "catalogs": [{"name": "local", "type": "sql", "uri": f"sqlite:///{self.root}/catalog.db?timeout=60"}],
+            "catalogs": [
+                {"name": "local", "type": "sql", "uri": f"sqlite:///{self.root}/catalog.db?timeout=60"}
+            ],
             "spark": {"master": "local[2]", "driver_memory": "1g"},
             "intake": {"delay_max": "20ms"},
             "log": {"append_backoff": "5ms"},
@@ -90,7 +95,11 @@ class Deployment:
                     "value": schema,
                     "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"},
                 },
-                {"name": "clicks", "partitions": 2, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.clicks"}},
+                {
+                    "name": "clicks",
+                    "partitions": 2,
+                    "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.clicks"},
+                },
                 {"name": "files", "partitions": 1, "archive": {"kind": "parquet"}},
                 {"name": "kept", "partitions": 1, "archive": {"kind": "none"}},
             ],
@@ -105,10 +114,16 @@ class Deployment:
 
     def environ(self, armed: str = "") -> dict[str, str]:
         """The environment of a command."""
-        found = {name: value for name, value in os.environ.items() if name not in (failpoints.VARIABLE, "ARCHIVER_CONFIG")}
+        found = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in (failpoints.VARIABLE, "ARCHIVER_CONFIG")
+        }
         found["ARCHIVER_CONFIG"] = str(self.config)
         found["PYTHONPATH"] = str(ROOT)
-        scratch = self.root / "tmp"  # A killed process leaves its temporary files, Spark's among them, where pytest removes them.
+        scratch = (
+            self.root / "tmp"
+        )  # A killed process leaves its temporary files, Spark's among them, where pytest removes them.
         scratch.mkdir(exist_ok=True)
         found["TMPDIR"] = str(scratch)
         if self.failpoints_asked:
@@ -177,11 +192,14 @@ def jsonl(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def sample_records(count: int, first: int = 0) -> list[dict[str, Any]]:
-    """Records for every topic of the deployment, `count` in all: keys, tombstones, headers, and values that do not decode among them."""
+    """Records for every topic of the deployment, `count` in all: keys, tombstones, headers, and values that
+    do not decode among them."""
     records: list[dict[str, Any]] = []
     for number in range(first, first + count):
         topic = ("orders", "clicks", "orders", "files", "orders", "kept")[number % 6]
-        value: bytes | None = order(number, lines=number % 4) if topic == "orders" else f"click {number}".encode()
+        value: bytes | None = (
+            order(number, lines=number % 4) if topic == "orders" else f"click {number}".encode()
+        )
         if number % 17 == 4:
             value = b"\xff\xff not a message"
         if number % 19 == 5:
@@ -192,7 +210,9 @@ def sample_records(count: int, first: int = 0) -> list[dict[str, Any]]:
                 "timestamp": f"2026-01-02T03:{number // 60 % 60:02}:{number % 60:02}.{number % 1000:03}000Z",
                 "key": None if number % 11 == 3 else text(f"key-{number % 29}".encode()),
                 "value": text(value),
-                "headers": [["trace", text(str(number).encode())], ["trace", None]] if number % 5 == 0 else [],
+                "headers": [["trace", text(str(number).encode())], ["trace", None]]
+                if number % 5 == 0
+                else [],
             }
         )
     return records
@@ -204,8 +224,8 @@ def check_present(
     acknowledged: Sequence[Mapping[str, Any]],
     gaps: Container[tuple[str, int, int]] = (),
 ) -> None:
-    """Each acknowledged record is exactly where it was acknowledged, byte for byte, and offsets have no hole but for the `gaps` (topic,
-    partition, offset).
+    """Each acknowledged record is exactly where it was acknowledged, byte for byte, and offsets have no hole
+    but for the `gaps` (topic, partition, offset).
     """
     found: dict[tuple[str, int, int], Any] = {}
     for topic in ("orders", "clicks", "files", "kept"):
@@ -218,7 +238,11 @@ def check_present(
             assert offset == due, f"{topic}:{partition}: offset {offset} where {due} was due"
             following[partition] = offset + 1
             found[topic, partition, offset] = record
-    places = [(item["topic"], item["partition"], item["offset"]) for item in acknowledged if item["offset"] is not None]
+    places = [
+        (item["topic"], item["partition"], item["offset"])
+        for item in acknowledged
+        if item["offset"] is not None
+    ]
     assert len(set(places)) == len(places), "two records were acknowledged at one offset"
     for record, item in zip(sent, acknowledged, strict=False):
         if item["offset"] is None:

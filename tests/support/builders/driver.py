@@ -1,7 +1,8 @@
-"""Archiving with the real log, store, ledger and catalog, and refinement in the process of the test instead of Spark.
+"""Archiving with the real log, store, ledger and catalog, and refinement in the process of the test instead
+of Spark.
 
-One `Driver` is one process's application on a deployment's folder; several may stand on the same folder. Its clock is the system's, plus
-what the test adds.
+One `Driver` is one process's application on a deployment's folder; several may stand on the same folder. Its
+clock is the system's, plus what the test adds.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ class AheadClock(SystemClock):
 
 def refine_here(job: RefineJob) -> list[PlanResult]:
     """The job in this process; tasks and results are packed as on their way to a worker and back."""
-    return [unpack_result(pack(result)) for descriptor in job.descriptors() for result in run_bundle(unpack_task(pack(descriptor)))]
+    return [
+        unpack_result(pack(result))
+        for descriptor in job.descriptors()
+        for result in run_bundle(unpack_task(pack(descriptor)))
+    ]
 
 
 class Driver:
@@ -82,11 +87,15 @@ class Driver:
         made = self.application.archiving(self.told.append)
         return ArchiveRun(replace(made._parts, refine=noted, cores=lambda: 2))
 
-    def archive(self, scope: Scope | None = None, *, everything: bool = True, refine: Refine = refine_here) -> ArchiveReport:
+    def archive(
+        self, scope: Scope | None = None, *, everything: bool = True, refine: Refine = refine_here
+    ) -> ArchiveReport:
         """Archive whatever is stable, or what is due."""
         return self.run(refine).run(scope, everything=everything)
 
-    def send(self, topic: str, values: Sequence[bytes | None], partition: int | None = None) -> list[Acknowledgement]:
+    def send(
+        self, topic: str, values: Sequence[bytes | None], partition: int | None = None
+    ) -> list[Acknowledgement]:
         """Send values, in one intake file if they are few."""
         with self.application.writer() as writer:
             pending = [writer.send(topic, Record(None, value), partition) for value in values]
@@ -98,18 +107,35 @@ class Driver:
         return self.application.topic(topic).topic_id
 
     def records(self, topic: str) -> dict[int, list[StreamRecord]]:
-        """Every committed record of a topic, per partition; offsets are checked to be dense, but for those of aborted transactions."""
-        state, stream, intake = self.application.topic(topic), self.application.stream(), self.application.intake()
-        found = {partition: list(stream.read(state.topic_id, partition)) for partition in range(state.partitions)}
+        """Every committed record of a topic, per partition; offsets are checked to be dense, but for those of
+        aborted transactions."""
+        state, stream, intake = (
+            self.application.topic(topic),
+            self.application.stream(),
+            self.application.intake(),
+        )
+        found = {
+            partition: list(stream.read(state.topic_id, partition)) for partition in range(state.partitions)
+        }
         for partition, records in found.items():
             tp = (state.topic_id, partition)
-            gaps = {offset for low, high in intake.gaps(tp, 0, intake.next_offset(tp)) for offset in range(low, high)}
-            assert [record.offset for record in records] == [offset for offset in range(intake.stable_offset(tp)) if offset not in gaps]
+            gaps = {
+                offset
+                for low, high in intake.gaps(tp, 0, intake.next_offset(tp))
+                for offset in range(low, high)
+            }
+            assert [record.offset for record in records] == [
+                offset for offset in range(intake.stable_offset(tp)) if offset not in gaps
+            ]
         return found
 
     def watermarks(self, topic: str) -> dict[int, int]:
         """As the ledger has them, without zeros."""
-        return {partition: end for partition, end in self.application.ledger().topic(self.topic_id(topic)).watermarks.items() if end}
+        return {
+            partition: end
+            for partition, end in self.application.ledger().topic(self.topic_id(topic)).watermarks.items()
+            if end
+        }
 
     def audit(self) -> dict[str, Any]:
         """The audit's document."""
@@ -146,7 +172,10 @@ def spoiled(wanted: Callable[[PlanResult], bool], error: Any, why: str = "spoilt
     """Refinement in which the wanted plans fail."""
 
     def refine(job: RefineJob) -> list[PlanResult]:
-        return [replace(result, files=(), error=error, why=why) if wanted(result) else result for result in refine_here(job)]
+        return [
+            replace(result, files=(), error=error, why=why) if wanted(result) else result
+            for result in refine_here(job)
+        ]
 
     return refine
 

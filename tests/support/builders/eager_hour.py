@@ -1,4 +1,5 @@
-"""Many commits to a table in a bucket, and what else a daemon does between them: for tests and benches that count requests."""
+"""Many commits to a table in a bucket, and what else a daemon does between them: for tests and benches that
+count requests."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def in_bucket(folder: Path, server: S3Server, endpoint: str) -> Deployment:
     """One topic with a table, in a new bucket."""
     archive = {"kind": "iceberg", "catalog": "local", "table": "shop.clicks"}
     topics = [{"name": "clicks", "partitions": 2, "archive": archive}]
-    return Deployment(folder, overrides={"data": data_group(folder, server.new_bucket(), endpoint), "topics": topics})
+    return Deployment(
+        folder, overrides={"data": data_group(folder, server.new_bucket(), endpoint), "topics": topics}
+    )
 
 
 def commit(driver: Driver, times: int) -> None:

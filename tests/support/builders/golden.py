@@ -1,6 +1,7 @@
 """The golden deployment: logs, catalog and data folder as one released version left them.
 
-Iceberg's metadata names files by absolute paths, so the deployment is unpacked where it was made. One test at a time may be there.
+Iceberg's metadata names files by absolute paths, so the deployment is unpacked where it was made. One test at
+a time may be there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def golden_place(version: str) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)  # a killed archiver's JVM may still be clearing its own files
+            shutil.rmtree(
+                folder, ignore_errors=True
+            )  # a killed archiver's JVM may still be clearing its own files
             with contextlib.suppress(OSError):
                 PLACE.rmdir()
     finally:
@@ -73,12 +76,23 @@ class Golden(Deployment):
 
     def digests(self) -> dict[str, str]:
         """By path, of everything in the data folder."""
-        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in self.data.rglob("*") if path.is_file()}
+        return {
+            str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.data.rglob("*")
+            if path.is_file()
+        }
 
     def check_taken_over(self, before: dict[str, str]) -> None:
-        """What an earlier version stored stands as it was, and its archives came into the tables as they are."""
+        """What an earlier version stored stands as it was, and its archives came into the tables as they
+        are."""
         after = self.digests()
-        assert {path: digest for path, digest in after.items() if path in before} == before, "what was stored is never changed"
+        assert {path: digest for path, digest in after.items() if path in before} == before, (
+            "what was stored is never changed"
+        )
         assert not self.pending()
-        killed = [item for topic in self.cli("ledger", "show", "--output", "json").json()["topics"] for item in topic["killed"]]
+        killed = [
+            item
+            for topic in self.cli("ledger", "show", "--output", "json").json()["topics"]
+            for item in topic["killed"]
+        ]
         assert not killed, "the archives of the earlier version were committed as they are"

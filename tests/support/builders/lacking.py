@@ -14,7 +14,11 @@ LACKING = [
     OSError(errno.ESTALE, "Stale file handle"),
     OSError(errno.ECONNRESET, "Connection reset by peer"),
 ]
-DAMAGED = [pa.ArrowInvalid("Corrupt snappy compressed data"), OSError("Unexpected end of stream"), OSError(errno.EIO, "Input/output error")]
+DAMAGED = [
+    pa.ArrowInvalid("Corrupt snappy compressed data"),
+    OSError("Unexpected end of stream"),
+    OSError(errno.EIO, "Input/output error"),
+]
 
 
 def failing(error: Exception) -> Any:

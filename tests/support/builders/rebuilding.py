@@ -1,4 +1,5 @@
-"""A deployment with every kind of history that a table can be made anew of, and what stood in it before it was lost."""
+"""A deployment with every kind of history that a table can be made anew of, and what stood in it before it
+was lost."""
 
 from __future__ import annotations
 
@@ -30,10 +31,14 @@ def second_version() -> tuple[bytes, Any]:
     changed = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTOR_SET)
     message = changed.file[0].message_type[1]
     del message.field[1]
-    message.field.add(name="note", number=4, type=message.field[0].TYPE_STRING, label=message.field[0].LABEL_OPTIONAL)
+    message.field.add(
+        name="note", number=4, type=message.field[0].TYPE_STRING, label=message.field[0].LABEL_OPTIONAL
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(changed.file[0])
-    return changed.SerializeToString(), message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    return changed.SerializeToString(), message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("shop.Order")
+    )
 
 
 @dataclass
@@ -58,15 +63,18 @@ class Before:
 
 
 def make_history(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Before:
-    """Several partitions and rounds; two schema versions; a replayed archive beside the one that it replaced; aborted transactions inside
-    an archive, and ranges of nothing else; an attempt that came to nothing and overlaps what came after it.
+    """Several partitions and rounds; two schema versions; a replayed archive beside the one that it replaced;
+    aborted transactions inside an archive, and ranges of nothing else; an attempt that came to nothing and
+    overlaps what came after it.
     """
     with Driver(deployment) as driver:
         send_unmended(driver, monkeypatch)
         assert replay(driver).state == "replayed"
         aborting = Transactional(driver.application, driver.clock, "aborting")
         driver.send("orders", [order(100)], 1)
-        aborting.send({("orders", 1): [order(101)] * 3, ("orders", 2): [order(102)] * 4, ("clicks", 1): [b"never"]})
+        aborting.send(
+            {("orders", 1): [order(101)] * 3, ("orders", 2): [order(102)] * 4, ("clicks", 1): [b"never"]}
+        )
         driver.send("orders", [order(103), None], 1)
         driver.send("clicks", [f"click {number}".encode() for number in range(5)], 0)
         assert aborting.abort() is None
@@ -143,12 +151,17 @@ def places_by_duckdb(deployment: Deployment, table: str) -> list[tuple[int, int]
     with catalog_table(deployment, table) as opened:
         paths = [task.file.file_path.removeprefix("file://") for task in opened.scan().plan_files()]
     with duckdb.connect() as connection:
-        connection.execute('SELECT kafka."partition", kafka."offset" FROM read_parquet(?, hive_partitioning=false) ORDER BY ALL', [paths])
+        connection.execute(
+            'SELECT kafka."partition", kafka."offset" FROM read_parquet(?, hive_partitioning=false) '
+            "ORDER BY ALL",
+            [paths],
+        )
         return [(int(partition), int(offset)) for partition, offset in connection.fetchall()]
 
 
 def lose_catalog(deployment: Deployment) -> None:
-    """The catalog's database is gone; the tables' metadata files are of no use to anybody, so they may go as well."""
+    """The catalog's database is gone; the tables' metadata files are of no use to anybody, so they may go as
+    well."""
     (deployment.root / "catalog.db").unlink()
     for folder in deployment.data.glob("archive/*/metadata"):
         shutil.rmtree(folder)

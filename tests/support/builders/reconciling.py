@@ -17,7 +17,8 @@ LATER_S = 1000.0
 
 
 def archived(root: Path, **overrides: Any) -> Deployment:
-    """Two commits to the table of `clicks` (offsets 0 to 4 and 5 to 8 of partition 0, 0 to 2 of partition 1), one to that of `orders`."""
+    """Two commits to the table of `clicks` (offsets 0 to 4 and 5 to 8 of partition 0, 0 to 2 of partition 1),
+    one to that of `orders`."""
     deployment = Deployment(root, **overrides)
     with Driver(deployment) as driver:
         driver.send("clicks", [b"a"] * 5, 0)
@@ -29,7 +30,9 @@ def archived(root: Path, **overrides: Any) -> Deployment:
     return deployment
 
 
-def reconciled(deployment: Deployment, fix: Fix = "nothing", topic: str | None = None, ahead_s: float = 0.0) -> ReconcileReport:
+def reconciled(
+    deployment: Deployment, fix: Fix = "nothing", topic: str | None = None, ahead_s: float = 0.0
+) -> ReconcileReport:
     """A run in a process's application of its own, some time later."""
     clock = AheadClock()
     clock.ahead_s = ahead_s
@@ -62,7 +65,11 @@ def others_go_on(deployment: Deployment, *, halted: str = "clicks", going: str =
 def commits(table: Table) -> list[int]:
     """Ids of the snapshots of ours, oldest first."""
     found = sorted(table.metadata.snapshots, key=lambda item: item.sequence_number or 0)
-    return [item.snapshot_id for item in found if item.summary is not None and COMMIT_ID in item.summary.additional_properties]
+    return [
+        item.snapshot_id
+        for item in found
+        if item.summary is not None and COMMIT_ID in item.summary.additional_properties
+    ]
 
 
 def roll_back(deployment: Deployment, number: int = 0, table: str = "shop.clicks") -> None:

@@ -1,7 +1,7 @@
 """A program of its own: refines incompressible records and prints by how many MiB the process grew.
 
-`python -m tests.support.builders.refine_memory FOLDER` makes the records; with `BUFFER_BYTES ROW_GROUP_BYTES` behind it, another process
-refines them, so that its peak is refinement's alone.
+`python -m tests.support.builders.refine_memory FOLDER` makes the records; with `BUFFER_BYTES ROW_GROUP_BYTES`
+behind it, another process refines them, so that its peak is refinement's alone.
 """
 
 from __future__ import annotations
@@ -50,12 +50,16 @@ def fill(intake: Intake) -> Any:
         }
         arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in INTAKE_SCHEMA]
         table = pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA)
-        intake.table(table, [((topic, partition), ROWS, ROWS * VALUE_BYTES, NOW + number) for partition in range(PARTITIONS)])
+        intake.table(
+            table,
+            [((topic, partition), ROWS, ROWS * VALUE_BYTES, NOW + number) for partition in range(PARTITIONS)],
+        )
     return topic
 
 
 def peak_mib() -> int:
-    """The process's highest resident size so far. Linux counts the parent's into `ru_maxrss`, but not into VmHWM."""
+    """The process's highest resident size so far. Linux counts the parent's into `ru_maxrss`, but not into
+    VmHWM."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
@@ -69,10 +73,14 @@ def main(folder: str, *bounds: str) -> None:
     if not bounds:
         intake = Intake(LocalObjectStore(Path(folder) / "data"))
         topic = fill(intake)
-        plans_file.write_bytes(pickle.dumps([plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)]))
+        plans_file.write_bytes(
+            pickle.dumps([plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)])
+        )
         return
     plans = pickle.loads(plans_file.read_bytes())
-    options = RefineOptions(buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]), reads_max=int(bounds[2]))
+    options = RefineOptions(
+        buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]), reads_max=int(bounds[2])
+    )
     task = task_of(Intake(LocalObjectStore(Path(folder) / "data")), plans, options=options, ahead=False)
     before = peak_mib()
     for result in run_bundle(task):

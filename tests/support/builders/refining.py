@@ -30,7 +30,12 @@ CLUSTER = "c" * 32
 def identify(root: Path, cluster_id: str = CLUSTER) -> None:
     """Make a folder that cluster's, as the first start does."""
     root.mkdir(parents=True, exist_ok=True)
-    document = {"format": 1, "cluster_id": cluster_id, "name": "test", "created": "2026-01-02T03:04:05.678901Z"}
+    document = {
+        "format": 1,
+        "cluster_id": cluster_id,
+        "name": "test",
+        "created": "2026-01-02T03:04:05.678901Z",
+    }
     (root / cluster_key()).write_text(json.dumps(document), encoding="utf-8")
 
 
@@ -44,13 +49,17 @@ def job_of(
     store: S3Options | None = None,
     ahead: bool = True,
 ) -> RefineJob:
-    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is nobody's. `ahead`: intake is read
-    ahead as from a bucket, unless the options say by how much.
+    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is
+    nobody's. `ahead`: intake is read ahead as from a bucket, unless the options say by how much.
     """
     objects: Any = intake.objects
     if not (objects.root / cluster_key()).exists():
         identify(objects.root)
-    topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for one in bundles for plan in one}
+    topics = {
+        plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity)
+        for one in bundles
+        for plan in one
+    }
     place = StorePlace(f"file://{objects.root}", store or S3Options())
     options = options or RefineOptions()
     if ahead and not options.reads_max:
@@ -84,7 +93,9 @@ def table_of(intake: Intake, result: PlanResult) -> pa.Table:
     """The rows of all files of a plan."""
     assert result.error is None, result.why
     objects: Any = intake.objects
-    return pa.concat_tables([pq.read_table(objects.root / one.archive.key, partitioning=None) for one in result.files])
+    return pa.concat_tables(
+        [pq.read_table(objects.root / one.archive.key, partitioning=None) for one in result.files]
+    )
 
 
 def kafka(table: pa.Table, name: str) -> list[Any]:

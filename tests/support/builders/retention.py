@@ -15,8 +15,13 @@ def keep(deployment: Deployment, retention: str) -> None:
 
 
 def forget_snapshots(deployment: Deployment, table_name: str) -> None:
-    """Somebody expires all snapshots but the current one: pyiceberg stamps them by the system's clock, which a test cannot move."""
+    """Somebody expires all snapshots but the current one: pyiceberg stamps them by the system's clock, which
+    a test cannot move."""
     with catalog_table(deployment, table_name) as table:
-        gone = [item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != table.metadata.current_snapshot_id]
+        gone = [
+            item.snapshot_id
+            for item in table.metadata.snapshots
+            if item.snapshot_id != table.metadata.current_snapshot_id
+        ]
         with table.maintenance.expire_snapshots() as expire:
             expire.by_ids(gone)

@@ -17,7 +17,14 @@ def file_ref(log_index: int) -> FileRef:
 
 
 def segment(
-    base: int, rows: int, *, raw_bytes: int = 100, log_index: int = 0, row_group: int = 0, first_row: int = 0, accept_us: int = 0
+    base: int,
+    rows: int,
+    *,
+    raw_bytes: int = 100,
+    log_index: int = 0,
+    row_group: int = 0,
+    first_row: int = 0,
+    accept_us: int = 0,
 ) -> SegmentRef:
     """A segment of `rows` records from offset `base` on."""
     return SegmentRef(

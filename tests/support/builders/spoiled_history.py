@@ -1,8 +1,9 @@
 """A history as a deployment really has it, and one kind of damage for each partition of its largest topic.
 
-The good one: a Protobuf topic whose schema changes half-way, with transactions that were aborted, intake files that were cleaned away; a
-topic whose table somebody else compacted, then deleted from; one with archives only; one whose last archives wait for their catalog; one
-whose first archive is gone because its retention was over.
+The good one: a Protobuf topic whose schema changes half-way, with transactions that were aborted, intake
+files that were cleaned away; a topic whose table somebody else compacted, then deleted from; one with
+archives only; one whose last archives wait for their catalog; one whose first archive is gone because its
+retention was over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from archiver.runtime import failpoints
 from intake.records import Record
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import WAIT_S, Driver, catalog_table
-from tests.support.builders.spoiling import Hands, Rows, bound, flip_in_footer, flip_in_page, path_of, records_digest, rewritten
+from tests.support.builders.spoiling import (
+    Hands,
+    Rows,
+    bound,
+    flip_in_footer,
+    flip_in_page,
+    path_of,
+    records_digest,
+    rewritten,
+)
 from tests.support.catalog.foreign_rows import hide, rewrite
 from tests.support.intake.transactions import Transactional
 from tests.support.schema.orders import DESCRIPTOR_SET, order
@@ -102,7 +112,9 @@ def _with_aborted(rows: Rows) -> Rows:
 
 def _aborted_row(place: Place) -> None:
     rewritten(place.path(1), _with_aborted)
-    place.hands.told(place.files[1], place.path(1), record_count=ROWS + 1, offsets=(GAP[1] - 1, GAP[1] + ROWS - 1))
+    place.hands.told(
+        place.files[1], place.path(1), record_count=ROWS + 1, offsets=(GAP[1] - 1, GAP[1] + ROWS - 1)
+    )
 
 
 def _altered_with_digest(place: Place) -> None:
@@ -117,7 +129,9 @@ def _altered_with_digest(place: Place) -> None:
 
 def _overlap(place: Place) -> None:
     """One more file, of somebody else, with the end of one archive and the beginning of the next."""
-    rows = pa.concat_tables([pq.ParquetFile(place.path(number)).read().slice(low, 5) for number, low in ((1, 5), (2, 0))])
+    rows = pa.concat_tables(
+        [pq.ParquetFile(place.path(number)).read().slice(low, 5) for number, low in ((1, 5), (2, 0))]
+    )
     path = place.path(0).parent / f"overlap-{place.number}.parquet"
     pq.write_table(rows.replace_schema_metadata(None), path)
     place.hands.add(place.files[1], path, record_count=10, offsets=(GAP[1] + 5, GAP[1] + 14))
@@ -182,7 +196,10 @@ SPOILINGS = (
         fast="valid",
     ),
     Spoiling(
-        "the same, and the digest in the footer renewed", _altered_with_digest, why="that of the same offsets in intake is", fast="valid"
+        "the same, and the digest in the footer renewed",
+        _altered_with_digest,
+        why="that of the same offsets in intake is",
+        fast="valid",
     ),
     Spoiling(
         "a bit flipped in the footer",
@@ -198,10 +215,24 @@ SPOILINGS = (
         lists={"missing": [[18, 19]]},
         fast="valid",
     ),
-    Spoiling("a row of an aborted transaction", _aborted_row, why="the table holds rows at offsets 12, which are gaps"),
+    Spoiling(
+        "a row of an aborted transaction",
+        _aborted_row,
+        why="the table holds rows at offsets 12, which are gaps",
+    ),
     Spoiling("an orphan", _orphan, "valid", "^$", fast="valid"),
-    Spoiling("an object deleted", lambda place: place.path(1).unlink(), why="is not in the object store", lists={"missing": [SECOND]}),
-    Spoiling("an overlap", _overlap, why="offsets 18 to 27 are in the table more than once", lists={"doubled": [[18, 28]]}),
+    Spoiling(
+        "an object deleted",
+        lambda place: place.path(1).unlink(),
+        why="is not in the object store",
+        lists={"missing": [SECOND]},
+    ),
+    Spoiling(
+        "an overlap",
+        _overlap,
+        why="offsets 18 to 27 are in the table more than once",
+        lists={"doubled": [[18, 28]]},
+    ),
     Spoiling(
         "a file gone from the table",
         lambda place: place.hands.out(place.files[1]),
@@ -225,7 +256,12 @@ class History:
             },
             {"name": "clicks", "partitions": 1, "archive": {**archive, "table": "shop.clicks"}},
             {"name": "files", "partitions": 2, "archive": {"kind": "parquet"}},
-            {"name": "aged", "partitions": 1, "retention": "2h", "archive": {**archive, "table": "shop.aged"}},
+            {
+                "name": "aged",
+                "partitions": 1,
+                "retention": "2h",
+                "archive": {**archive, "table": "shop.aged"},
+            },
         ]
         self.deployment = Deployment(root, overrides={"topics": topics})
         self._aged()
@@ -235,7 +271,8 @@ class History:
         self.hidden_by = hide(self.deployment, lambda offset: offset in (2, 3, 11), "shop.clicks")
 
     def _aged(self) -> None:
-        """Two archives; then retention takes the first of them out of ledger, table and, after the grace, the store."""
+        """Two archives; then retention takes the first of them out of ledger, table and, after the grace, the
+        store."""
         with Driver(self.deployment) as driver:
             noon_s = _until_noon_s(driver)
             for hours in (-8.0, -5.6):
@@ -251,7 +288,9 @@ class History:
 
     @staticmethod
     def _archives(driver: Driver) -> list[str]:
-        return [info.key for info in driver.application.objects.list(f"archive/{driver.topic_id('aged')}/data/")]
+        return [
+            info.key for info in driver.application.objects.list(f"archive/{driver.topic_id('aged')}/data/")
+        ]
 
     def _round(self, number: int) -> None:
         if number == 1:
@@ -270,7 +309,11 @@ class History:
     def _send(self, driver: Driver, number: int) -> None:
         with driver.application.writer() as writer:
             pending = [
-                writer.send(topic, Record(f"k{row}".encode() if row % 3 else None, _value(number, row), (("trace", b"x"),)), partition)
+                writer.send(
+                    topic,
+                    Record(f"k{row}".encode() if row % 3 else None, _value(number, row), (("trace", b"x"),)),
+                    partition,
+                )
                 for topic, partitions in (("orders", len(SPOILINGS)), ("clicks", 1), ("files", 2))
                 for partition in range(partitions)
                 for row in range(ROWS)
@@ -310,5 +353,7 @@ def _wider() -> bytes:
     """The same messages with one more field."""
     files = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTOR_SET)
     kind = descriptor_pb2.FieldDescriptorProto
-    files.file[0].message_type[1].field.add(name="note", number=9, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL)
+    files.file[0].message_type[1].field.add(
+        name="note", number=9, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL
+    )
     return files.SerializeToString()

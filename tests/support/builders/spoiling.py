@@ -1,8 +1,8 @@
 """Ways to spoil what an archiver has stored, for tests of whoever must notice.
 
-Made with pyarrow and pyiceberg, and with none of the project's code: an archive is read, changed and written again, its footer sealed
-anew by the rule that docs/data-layout.md gives; the table's manifests are made to agree. So each change is one that checksums alone do not
-show, unless a test wants them to.
+Made with pyarrow and pyiceberg, and with none of the project's code: an archive is read, changed and written
+again, its footer sealed anew by the rule that docs/data-layout.md gives; the table's manifests are made to
+agree. So each change is one that checksums alone do not show, unless a test wants them to.
 """
 
 from __future__ import annotations
@@ -28,15 +28,22 @@ _SEAL = b"archiver.footer_sha256\x18\x40"
 
 
 def rewritten(path: Path, change: Callable[[Rows], Rows], to: Path | None = None, **footer: str) -> int:
-    """Write the rows of an archive again, changed, and its footer with some keys changed; returns the new size."""
+    """Write the rows of an archive again, changed, and its footer with some keys changed; returns the new
+    size."""
     file = pq.ParquetFile(path)
     table = file.read().replace_schema_metadata(None)
-    keys = {name.decode(): text.decode() for name, text in (file.metadata.metadata or {}).items() if name.startswith(b"archiver.")}
+    keys = {
+        name.decode(): text.decode()
+        for name, text in (file.metadata.metadata or {}).items()
+        if name.startswith(b"archiver.")
+    }
     file.close()
     keys |= {f"archiver.{name}": text for name, text in footer.items()}
     target = path if to is None else to
     target.parent.mkdir(parents=True, exist_ok=True)
-    with pq.ParquetWriter(target, table.schema, compression="zstd", store_schema=False, write_page_checksum=True) as writer:
+    with pq.ParquetWriter(
+        target, table.schema, compression="zstd", store_schema=False, write_page_checksum=True
+    ) as writer:
         writer.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema))
         writer.add_key_value_metadata({**keys, "archiver.footer_sha256": "0" * 64})
     _seal(target)
@@ -52,7 +59,8 @@ def _seal(path: Path) -> None:
 
 
 def records_digest(rows: Rows, values: list[bytes | None]) -> str:
-    """The digest of an archive's records by the rule that `intake.read.digest` states, from its rows and the values they mean; in hex."""
+    """The digest of an archive's records by the rule that `intake.read.digest` states, from its rows and the
+    values they mean; in hex."""
     parts = [b""] * 18
 
     def number(place: int, value: int) -> None:
@@ -94,7 +102,11 @@ def flip_in_page(path: Path, column: str) -> None:
     """Turn one bit inside a page of that column."""
     metadata = pq.read_metadata(path)
     group = metadata.row_group(0)
-    chunk = next(group.column(number) for number in range(group.num_columns) if group.column(number).path_in_schema == column)
+    chunk = next(
+        group.column(number)
+        for number in range(group.num_columns)
+        if group.column(number).path_in_schema == column
+    )
     first = chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset
     _flip(path, first + chunk.total_compressed_size - 1)
 
@@ -120,7 +132,8 @@ class _Replace(_OverwriteFiles):
 
 
 class Hands:
-    """Collects changes of which files a table has, and commits them as one snapshot of operation `replace`."""
+    """Collects changes of which files a table has, and commits them as one snapshot of operation
+    `replace`."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -140,11 +153,14 @@ class Hands:
         self._in.append(file)
 
     def told(self, file: DataFile, path: Path, **changes: Any) -> None:
-        """Make the table say of a file what its object now is; `offsets` sets the bounds of the offset column."""
+        """Make the table say of a file what its object now is; `offsets` sets the bounds of the offset
+        column."""
         self._out.append(file)
         self.add(file, path, **changes)
 
-    def add(self, like: DataFile, path: Path, *, offsets: tuple[int, int] | None = None, **changes: Any) -> None:
+    def add(
+        self, like: DataFile, path: Path, *, offsets: tuple[int, int] | None = None, **changes: Any
+    ) -> None:
         """Put one more file into the table, described as `like` but for the changes."""
         values = {name: getattr(like, name) for name in _FIELDS}
         values |= {"file_path": f"file://{path}", "file_size_in_bytes": path.stat().st_size, **changes}
@@ -158,7 +174,9 @@ class Hands:
 
     def commit(self) -> None:
         """One snapshot with all of it."""
-        producer: Any = _Replace(Operation.OVERWRITE, Transaction(self._table, autocommit=True), self._table.io)
+        producer: Any = _Replace(
+            Operation.OVERWRITE, Transaction(self._table, autocommit=True), self._table.io
+        )
         for file in self._out:
             producer.delete_data_file(file)
         for file in self._in:
@@ -167,8 +185,25 @@ class Hands:
 
 
 _FIELDS = (
-    *("content", "file_path", "file_format", "partition", "record_count", "file_size_in_bytes", "column_sizes", "value_counts"),
-    *("null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds", "key_metadata", "split_offsets", "equality_ids"),
+    *(
+        "content",
+        "file_path",
+        "file_format",
+        "partition",
+        "record_count",
+        "file_size_in_bytes",
+        "column_sizes",
+        "value_counts",
+    ),
+    *(
+        "null_value_counts",
+        "nan_value_counts",
+        "lower_bounds",
+        "upper_bounds",
+        "key_metadata",
+        "split_offsets",
+        "equality_ids",
+    ),
     "sort_order_id",
 )
 

@@ -31,9 +31,13 @@ def partition(
     return PartitionStanding(topic, number, 0, 100, stages, held, cause, reason)
 
 
-def topic(*partitions: PartitionStanding, name: str = "orders", kind: Kind = "iceberg", stuck: str | None = None) -> TopicStanding:
+def topic(
+    *partitions: PartitionStanding, name: str = "orders", kind: Kind = "iceberg", stuck: str | None = None
+) -> TopicStanding:
     """A topic with these partitions, committed a minute ago."""
-    return TopicStanding(name, TopicId("0" * 32), kind, partitions, NOW_US - 60_000_000, NOW_US - 90_000_000, 0, stuck)
+    return TopicStanding(
+        name, TopicId("0" * 32), kind, partitions, NOW_US - 60_000_000, NOW_US - 90_000_000, 0, stuck
+    )
 
 
 def of(*topics: TopicStanding, differences: tuple[str, ...] = ()) -> Standing:

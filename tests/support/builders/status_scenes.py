@@ -1,4 +1,5 @@
-"""States of a deployment as the status page meets them, each made by a real application on a folder of its own.
+"""States of a deployment as the status page meets them, each made by a real application on a folder of its
+own.
 
 For tests of the page, and for the pictures of it (`scripts/screenshots.py`).
 """
@@ -57,7 +58,14 @@ class Scene:
         """A dependency was asked."""
         self.journal.checked(name, why, self.now_us)
 
-    def cycle(self, job: str, outcome: Outcome, line: str, document: dict[str, Any] | None = None, seconds: float = 0.2) -> None:
+    def cycle(
+        self,
+        job: str,
+        outcome: Outcome,
+        line: str,
+        document: dict[str, Any] | None = None,
+        seconds: float = 0.2,
+    ) -> None:
         """A job ended."""
         self.journal.add(Cycle(job, self.now_us, seconds, outcome, line, document or {}))
 
@@ -85,7 +93,9 @@ class Scene:
     def _standing(self) -> Any:
         app = self.driver.application
         ledger, intake = app.ledger(), app.intake()
-        return standing(intake, ledger, app.settings.topics, self.now_us, self.stuck, archive=app.settings.archive)
+        return standing(
+            intake, ledger, app.settings.topics, self.now_us, self.stuck, archive=app.settings.archive
+        )
 
     def values(self, query: Mapping[str, str] | None = None) -> PageValues:
         """What the page shows of it."""
@@ -128,14 +138,21 @@ def healthy(root: Path, steps: int = 24) -> Scene:
     scene.look()
     scene.cycle("cleanup", "fine", "12 objects condemned, 31 deleted, 4.2 MiB free again", seconds=1.4)
     verdicts = [{"verdict": "valid"}] * 6
-    scene.cycle("audit", "fine", "valid: 6 partitions, 1,402 records", {"verdict": "valid", "partitions": verdicts}, 2.8)
+    scene.cycle(
+        "audit",
+        "fine",
+        "valid: 6 partitions, 1,402 records",
+        {"verdict": "valid", "partitions": verdicts},
+        2.8,
+    )
     scene.cycle("watch", "fine", "3 dependencies answer")
     scene.wait(4)
     return scene
 
 
 def troubled(root: Path) -> Scene:
-    """A table that somebody dropped, a transaction that stays open, a dependency that is away, an audit that found something."""
+    """A table that somebody dropped, a transaction that stays open, a dependency that is away, an audit that
+    found something."""
     scene = healthy(root, 8)
     app = scene.driver.application
     with catalog_table(scene.deployment, "shop.clicks") as table:
@@ -150,10 +167,18 @@ def troubled(root: Path) -> Scene:
         scene.wait(500)
         scene.look()
     scene.tick()
-    scene.check("catalog local", "no answer within 5 s: <b>connection refused</b> by catalog.internal:8181, proxy said " + "x" * 90)
+    scene.check(
+        "catalog local",
+        "no answer within 5 s: <b>connection refused</b> by catalog.internal:8181, proxy said " + "x" * 90,
+    )
     scene.cycle("cleanup", "untold", "the catalog local does not answer, so nothing was deleted")
     partitions = [{"verdict": "invalid"}, *[{"verdict": "valid"}] * 5]
-    scene.cycle("audit", "wrong", "invalid: clicks partition 0 lacks 17 records", {"verdict": "invalid", "partitions": partitions})
+    scene.cycle(
+        "audit",
+        "wrong",
+        "invalid: clicks partition 0 lacks 17 records",
+        {"verdict": "invalid", "partitions": partitions},
+    )
     scene.cycle("watch", "untold", "catalog local does not answer")
     scene.wait(130)
     scene.look()
@@ -166,7 +191,11 @@ def starting(root: Path) -> PageValues:
     with Scene(Deployment(root)) as scene:
         now_us = scene.now_us
         values = scene.values()
-    journal.checked("metadata", "cannot open metadata.db: unable to open database file; bring the disk back", now_us - 95_000_000)
+    journal.checked(
+        "metadata",
+        "cannot open metadata.db: unable to open database file; bring the disk back",
+        now_us - 95_000_000,
+    )
     journal.checked("objects", None, now_us - 95_000_000)
     journal.checked("java", "no Java 17 or newer was found; set JAVA_HOME", now_us - 95_000_000)
     journal.add(Cycle("watch", now_us - 3_000_000, 0.1, "untold", "metadata does not answer"))
@@ -185,8 +214,13 @@ def starting(root: Path) -> PageValues:
 
 def many(root: Path, partitions: int = 300, others: int = 30) -> Scene:
     """A topic of many partitions with all kinds of lag, and many small topics beside it."""
-    topics: list[dict[str, Any]] = [{"name": "telemetry", "partitions": partitions, "archive": {"kind": "parquet"}}]
-    topics += [{"name": f"device-{number:03}", "partitions": 4, "archive": {"kind": "parquet"}} for number in range(others)]
+    topics: list[dict[str, Any]] = [
+        {"name": "telemetry", "partitions": partitions, "archive": {"kind": "parquet"}}
+    ]
+    topics += [
+        {"name": f"device-{number:03}", "partitions": 4, "archive": {"kind": "parquet"}}
+        for number in range(others)
+    ]
     scene = Scene(Deployment(root, overrides={"topics": topics, "archive": {"concurrent_max": 4000}}))
     app = scene.driver.application
     with app.writer() as writer:
@@ -217,5 +251,10 @@ def empty(root: Path) -> Scene:
     return Scene(Deployment(root, overrides={"topics": [], "catalogs": []}))
 
 
-SCENES: Mapping[str, Callable[[Path], Scene]] = {"healthy": healthy, "troubled": troubled, "many": many, "empty": empty}
+SCENES: Mapping[str, Callable[[Path], Scene]] = {
+    "healthy": healthy,
+    "troubled": troubled,
+    "many": many,
+    "empty": empty,
+}
 """All but `starting`, which has no application."""

@@ -1,7 +1,8 @@
-"""Archives with records that could not be decoded, a schema that is mended later, and what a replay of them must leave as it was.
+"""Archives with records that could not be decoded, a schema that is mended later, and what a replay of them
+must leave as it was.
 
-A codec that refuses some payloads stands for a schema that cannot read them: what it writes is what archives of such a schema are, and
-without it the topic's own schema is the mended one.
+A codec that refuses some payloads stands for a schema that cannot read them: what it writes is what archives
+of such a schema are, and without it the topic's own schema is the mended one.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ COUNT = 20
 
 @contextmanager
 def unmended(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> Iterator[None]:
-    """While it lasts, the orders of these numbers cannot be decoded, every other one of them for another cause."""
-    refused = {order(number, lines=number % 4): (NOT_UTF8, MALFORMED)[place % 2] for place, number in enumerate(numbers)}
+    """While it lasts, the orders of these numbers cannot be decoded, every other one of them for another
+    cause."""
+    refused = {
+        order(number, lines=number % 4): (NOT_UTF8, MALFORMED)[place % 2]
+        for place, number in enumerate(numbers)
+    }
     true = PtarsEngine.decode
 
     def decode(self: PtarsEngine, payloads: Any) -> Decoded:
@@ -44,7 +49,9 @@ def unmended(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> Iterato
         wrong: Any = pa.array([row in errors for row in range(len(payloads))], pa.bool_())
         columns: Any = found.columns
         return dataclasses.replace(
-            found, columns=pa.StructArray.from_arrays(columns.flatten(), fields=list(columns.type), mask=wrong), errors=errors
+            found,
+            columns=pa.StructArray.from_arrays(columns.flatten(), fields=list(columns.type), mask=wrong),
+            errors=errors,
         )
 
     with monkeypatch.context() as patch:
@@ -52,8 +59,11 @@ def unmended(monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]) -> Iterato
         yield
 
 
-def send_unmended(driver: Driver, monkeypatch: pytest.MonkeyPatch, first: int = 0, partition: int = 0) -> None:
-    """Twenty orders, one value that never decodes and a tombstone, archived while the orders `BAD` cannot be decoded."""
+def send_unmended(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, first: int = 0, partition: int = 0
+) -> None:
+    """Twenty orders, one value that never decodes and a tombstone, archived while the orders `BAD` cannot be
+    decoded."""
     values: list[bytes | None] = [order(number, lines=number % 4) for number in range(first, first + COUNT)]
     driver.send("orders", [*values, NEVER, None], partition)
     with unmended(monkeypatch, [first + number for number in BAD]):
@@ -69,10 +79,13 @@ def replay(driver: Driver, files_max: int = 1000, *, dry_run: bool = False) -> T
 
 
 def rows_in_table(deployment: Deployment) -> dict[tuple[int, int], Any]:
-    """(partition, offset) → the value column, as pyiceberg reads the table of the orders; no row stands there twice."""
+    """(partition, offset) → the value column, as pyiceberg reads the table of the orders; no row stands there
+    twice."""
     with catalog_table(deployment, "shop.orders") as table:
         found = table.scan(selected_fields=("value", "kafka")).to_arrow()
-    partitions, offsets = (pc.struct_field(found["kafka"], name).to_pylist() for name in ("partition", "offset"))
+    partitions, offsets = (
+        pc.struct_field(found["kafka"], name).to_pylist() for name in ("partition", "offset")
+    )
     places = list(zip(partitions, offsets, strict=True))
     assert len(set(places)) == len(places)
     return dict(zip(places, found["value"].to_pylist(), strict=True))
@@ -80,7 +93,11 @@ def rows_in_table(deployment: Deployment) -> dict[tuple[int, int], Any]:
 
 def undecoded_in_table(deployment: Deployment) -> list[tuple[int, int]]:
     """Where values stand that are not decoded."""
-    return sorted(place for place, value in rows_in_table(deployment).items() if value is not None and value["__err__"] is not None)
+    return sorted(
+        place
+        for place, value in rows_in_table(deployment).items()
+        if value is not None and value["__err__"] is not None
+    )
 
 
 def files_of_table(deployment: Deployment) -> set[str]:

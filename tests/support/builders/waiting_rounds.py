@@ -20,7 +20,9 @@ class WaitingRounds:
     """The leadership of a daemon, and rounds in threads of their own that wait for a turn of it."""
 
     def __init__(self, leader: Leader, vacuumed: Vacuumed) -> None:
-        self.leadership = Leadership(leader, MemoryLease(leader.owner, vacuumed.place), lasting=True, wait_s=WAIT_S)
+        self.leadership = Leadership(
+            leader, MemoryLease(leader.owner, vacuumed.place), lasting=True, wait_s=WAIT_S
+        )
         with self.leadership.turn():
             self.leadership.lead()
         self.order: list[str] = []
@@ -29,7 +31,9 @@ class WaitingRounds:
 
     def cleaning(self, vacuumed: Vacuumed) -> CleanRun:
         """The vacuum of this daemon."""
-        return CleanRun(dataclasses.replace(vacuumed.cleaning(self.leadership.leader)._parts, leadership=self.leadership))
+        return CleanRun(
+            dataclasses.replace(vacuumed.cleaning(self.leadership.leader)._parts, leadership=self.leadership)
+        )
 
     def ask(self, work: Callable[[], object] = lambda: None) -> None:
         """A round becomes due; returns when it waits for its turn."""

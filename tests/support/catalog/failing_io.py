@@ -1,4 +1,5 @@
-"""Our file access over a store that loses the connection while a manifest is written. Named in the property `py-io-impl` by a test."""
+"""Our file access over a store that loses the connection while a manifest is written. Named in the property
+`py-io-impl` by a test."""
 
 from __future__ import annotations
 

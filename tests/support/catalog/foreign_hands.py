@@ -1,4 +1,5 @@
-"""Other hands on a table, played with pyiceberg on a real one: compaction, appends, rollback, expiry. And a look at what it holds."""
+"""Other hands on a table, played with pyiceberg on a real one: compaction, appends, rollback, expiry. And a
+look at what it holds."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def check_rows(tables: Tables, folder: Path, *expected: tuple[int, int, int]) ->
         catalog = load_catalog("local", type="sql", uri=f"sqlite:///{folder}/catalog.db")
         found = catalog.load_table(IDENTIFIER).scan().to_arrow()["kafka"].to_pylist()
         catalog.close()
-        assert sorted((row["partition"], row["offset"]) for row in found if row is not None) == rows(*expected)
+        assert sorted((row["partition"], row["offset"]) for row in found if row is not None) == rows(
+            *expected
+        )
 
 
 class _Replace(_OverwriteFiles):
@@ -58,7 +61,9 @@ def compact(tables: Tables, bench: Bench, partition: int, base: int, end: int) -
     swap_files(tables, view, [one], "replace")
 
 
-def swap_files(tables: Tables, view: TableView, add: Sequence[DataFile], operation: str, remove: bool = True) -> None:
+def swap_files(
+    tables: Tables, view: TableView, add: Sequence[DataFile], operation: str, remove: bool = True
+) -> None:
     if isinstance(tables, MemoryTables):
         old = [item.path for item in tables.live_files(view)] if remove else []
         tables.replace_files(IDENTIFIER, old, add, operation)

@@ -1,4 +1,5 @@
-"""Other hands on the rows of a deployment's table: they rewrite all files, take rows away, or hide them behind a position-delete file.
+"""Other hands on the rows of a deployment's table: they rewrite all files, take rows away, or hide them
+behind a position-delete file.
 
 Played with pyiceberg, whose own way of doing this needs a native library that we do not install.
 """
@@ -32,8 +33,16 @@ Keep = Callable[[int], bool]
 """Whether the row with that offset is kept."""
 
 
-def rewrite(deployment: Deployment, operation: str, keep: Keep = lambda _: True, table: str = "shop.clicks", *, remove: bool = True) -> int:
-    """Write the rows of all files that are kept into a new file for each partition, in place of all there are (or beside them).
+def rewrite(
+    deployment: Deployment,
+    operation: str,
+    keep: Keep = lambda _: True,
+    table: str = "shop.clicks",
+    *,
+    remove: bool = True,
+) -> int:
+    """Write the rows of all files that are kept into a new file for each partition, in place of all there are
+    (or beside them).
 
     Returns the snapshot's id.
     """
@@ -42,7 +51,9 @@ def rewrite(deployment: Deployment, operation: str, keep: Keep = lambda _: True,
         rows = rows.filter(pa.array([keep(offset) for offset in _offsets(rows)], pa.bool_()))
         transaction = Transaction(found, autocommit=True)
         maker = _Replace if operation == "replace" else _OverwriteFiles
-        producer: Any = maker(Operation.OVERWRITE if operation == "replace" else Operation(operation), transaction, found.io)
+        producer: Any = maker(
+            Operation.OVERWRITE if operation == "replace" else Operation(operation), transaction, found.io
+        )
         partitions = _partitions(rows)
         for partition in sorted(set(partitions)):
             of_partition = rows.filter(pa.array([one == partition for one in partitions], pa.bool_()))
@@ -63,10 +74,15 @@ def hide(deployment: Deployment, hidden: Keep, table: str = "shop.clicks") -> in
             if hidden(offset)
         ]
         ids = [{b"PARQUET:field_id": number} for number in (b"2147483546", b"2147483545")]
-        fields: list[pa.Field[Any]] = [pa.field("file_path", pa.string(), False, ids[0]), pa.field("pos", pa.int64(), False, ids[1])]
+        fields: list[pa.Field[Any]] = [
+            pa.field("file_path", pa.string(), False, ids[0]),
+            pa.field("pos", pa.int64(), False, ids[1]),
+        ]
         schema = pa.schema(fields)
         path = _new_path(found)
-        pq.write_table(pa.table([[name for name, _ in places], [row for _, row in places]], schema=schema), path)
+        pq.write_table(
+            pa.table([[name for name, _ in places], [row for _, row in places]], schema=schema), path
+        )
         deletes = IcebergDataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
             file_path=f"file://{path}",
@@ -95,7 +111,9 @@ class _DeletesWriter(ManifestWriterV2):
 
 class _HideRows(_FastAppendFiles):
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
-        return _DeletesWriter(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
+        return _DeletesWriter(
+            spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
+        )
 
 
 def _stored(table: Table, rows: pa.Table, partition: int) -> IcebergDataFile:
@@ -104,7 +122,9 @@ def _stored(table: Table, rows: pa.Table, partition: int) -> IcebergDataFile:
     offsets = _offsets(rows)
     fields = stream_fields(table.schema().model_dump_json())
     day = live(table)[0].partition[0]
-    made = data_file(f"file://{path}", fields, partition, min(offsets), max(offsets) + 1, path.stat().st_size, day)
+    made = data_file(
+        f"file://{path}", fields, partition, min(offsets), max(offsets) + 1, path.stat().st_size, day
+    )
     return data_file_of(replace(made, record_count=len(offsets)), table.spec().spec_id)
 
 

@@ -1,4 +1,5 @@
-"""A REST catalog that answers what a test says, over real HTTP on a loopback port: for answers that no real catalog gives."""
+"""A REST catalog that answers what a test says, over real HTTP on a loopback port: for answers that no real
+catalog gives."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ from urllib.parse import urlsplit
 
 
 class HostileCatalog:
-    """Serves `config` at `/v1/config`, `table` for every table that is loaded, and a redirect where `redirect` names an address."""
+    """Serves `config` at `/v1/config`, `table` for every table that is loaded, and a redirect where
+    `redirect` names an address."""
 
     def __init__(self) -> None:
         self.config: Mapping[str, Any] | Iterable[bytes] = {"defaults": {}, "overrides": {}}
         self.table: Mapping[str, Any] | None = None
         self.redirect: str | None = None
         self.redirects_posts = False
-        """Whether a POST is redirected with 302 to the same address, where a GET is then answered with `table`."""
+        """Whether a POST is redirected with 302 to the same address, where a GET is then answered with
+        `table`."""
         self.refusal: bytes | None = None
         """The body of a 404, in place of `table`."""
         self.content_type = "application/json"
@@ -27,7 +30,9 @@ class HostileCatalog:
         self.sent = 0
         """Bytes of streamed answers that were written."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
 
     @property
     def uri(self) -> str:

@@ -1,4 +1,5 @@
-"""A REST catalog that refuses everything and repeats, in the words of its error, all that it was sent: headers, tokens, bodies."""
+"""A REST catalog that refuses everything and repeats, in the words of its error, all that it was sent:
+headers, tokens, bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class LoudCatalog:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("latin-1")
                 said = f"{self.command} {self.path} {dict(self.headers)} {body}"
                 heard.append(said)
-                document: dict[str, Any] = {"error": {"message": f"refused: {said}", "type": "Loud", "code": 418}}
+                document: dict[str, Any] = {
+                    "error": {"message": f"refused: {said}", "type": "Loud", "code": 418}
+                }
                 answer = json.dumps(document).encode()
                 self.send_response(418)
                 self.send_header("Content-Type", "application/json")

@@ -1,8 +1,10 @@
-"""A lake to ask: topics archived to an S3 server's bucket, their tables in a real REST catalog; what every engine must find in it is known.
+"""A lake to ask: topics archived to an S3 server's bucket, their tables in a real REST catalog; what every
+engine must find in it is known.
 
-`Lake.orders` is the topic of docs/queries.md: three days, two partitions, two archives each, its message changed each morning. `Lake.types`
-has one message with a field for each row of docs/schema-mapping.md, as far as one topic can have them. `Lake.readings` is one archive with
-so many rows that its encodings are chosen from them.
+`Lake.orders` is the topic of docs/queries.md: three days, two partitions, two archives each, its message
+changed each morning. `Lake.types` has one message with a field for each row of docs/schema-mapping.md, as far
+as one topic can have them. `Lake.readings` is one archive with so many rows that its encodings are chosen
+from them.
 """
 
 from __future__ import annotations
@@ -44,20 +46,29 @@ BROKEN: Final = b"\xff\xff"
 WAIT_S: Final = 60.0
 READINGS: Final = ROWS_MIN + 1000
 READING: Final = (
-    "int64 id = 1; string name = 2; int32 kind = 3; string city = 4; int64 step = 5; double amount = 6; bytes blob = 7;"
+    "int64 id = 1; string name = 2; int32 kind = 3; string city = 4; int64 step = 5; double amount = "
+    "6; bytes blob = 7;"
     "repeated int64 parts = 8;"
 )
-"""Numbers without a pattern, names that begin alike, few numbers, few texts, numbers that count up, the rest by its type."""
+"""Numbers without a pattern, names that begin alike, few numbers, few texts, numbers that count up, the rest
+by its type."""
 _INCLUDE = Path(protoc.__file__).parent / "_proto"
 _LINE = "message Line { string sku = 1; int32 quantity = 2; }\n"
 _READINGS = f'syntax = "proto3";\npackage shop;\nmessage Reading {{ {READING} }}\n'
 _HEAD = f'syntax = "proto3";\npackage shop;\n{_LINE}'
 MESSAGES: Final = (
     "int64 id = 1; string customer = 2; int32 total = 3; int32 state = 4; repeated Line lines = 5;",
-    "int64 id = 1; string buyer = 2; int64 total = 3; int32 state = 4; repeated Line lines = 5; string note = 6;",
-    "int64 id = 1; string buyer = 2; int64 total = 3; string state = 4; repeated Line lines = 5; string note = 6;",
+    (
+        "int64 id = 1; string buyer = 2; int64 total = 3; int32 state = 4; repeated Line lines = 5; string "
+        "note = 6;"
+    ),
+    (
+        "int64 id = 1; string buyer = 2; int64 total = 3; string state = 4; repeated Line lines = 5; "
+        "string note = 6;"
+    ),
 )
-"""Of the orders of each day: a field renamed, one widened, one added; then one whose new type does not fit its column."""
+"""Of the orders of each day: a field renamed, one widened, one added; then one whose new type does not fit
+its column."""
 
 
 class Reads(S3Faults):
@@ -134,7 +145,14 @@ def compiled(folder: Path, files: dict[str, str]) -> bytes:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     target = folder / "compiled.binpb"
-    arguments = ["protoc", f"-I{folder}", f"-I{_INCLUDE}", "--include_imports", f"--descriptor_set_out={target}", *files]
+    arguments = [
+        "protoc",
+        f"-I{folder}",
+        f"-I{_INCLUDE}",
+        "--include_imports",
+        f"--descriptor_set_out={target}",
+        *files,
+    ]
     assert protoc.main(arguments) == 0
     return target.read_bytes()
 
@@ -165,10 +183,17 @@ def _deployment(folder: Path, server: S3Server, catalog: RestCatalog, reads: Rea
             "value": {"descriptor_set": f"{name}.binpb", "message": message},
             "archive": {"kind": "iceberg", "catalog": CATALOG, "table": f"shop.{name}"},
         }
-        for name, partitions, message in (("orders", 2, "shop.Order"), ("types", 1, "all.All"), ("readings", 1, "shop.Reading"))
+        for name, partitions, message in (
+            ("orders", 2, "shop.Order"),
+            ("types", 1, "all.All"),
+            ("readings", 1, "shop.Reading"),
+        )
     ]
     catalogs = [{"name": CATALOG, **catalog.properties}]
-    return Deployment(folder, overrides={"data": data, "catalogs": catalogs, "topics": topics, "intake": {"clock_skew_max": "1d"}})
+    return Deployment(
+        folder,
+        overrides={"data": data, "catalogs": catalogs, "topics": topics, "intake": {"clock_skew_max": "1d"}},
+    )
 
 
 def _fill_types(lake: Lake, folder: Path) -> None:
@@ -181,7 +206,9 @@ def _fill_types(lake: Lake, folder: Path) -> None:
     everything = compiled(folder / "types", {**files, "all.proto": text})
     (lake.deployment.root / "types.binpb").write_bytes(everything)
     (lake.deployment.root / "orders.binpb").write_bytes(_orders(folder, 0))
-    (lake.deployment.root / "readings.binpb").write_bytes(compiled(folder / "readings", {"readings.proto": _READINGS}))
+    (lake.deployment.root / "readings.binpb").write_bytes(
+        compiled(folder / "readings", {"readings.proto": _READINGS})
+    )
     payload = bytearray()
     for place, row in enumerate(rows):
         inner = _example(row, everything)
@@ -197,12 +224,19 @@ def _fill_types(lake: Lake, folder: Path) -> None:
 def _fill_readings(lake: Lake) -> None:
     random = Random(5)
     for number in range(READINGS):
-        fields = {"id": random.getrandbits(40), "name": f"reading-{number:09}", "kind": random.randrange(7), "city": f"city {number % 11}"}
+        fields = {
+            "id": random.getrandbits(40),
+            "name": f"reading-{number:09}",
+            "kind": random.randrange(7),
+            "city": f"city {number % 11}",
+        }
         odd = {"step": number * 10, "amount": random.randrange(10_000) / 4, "parts": [number] * (number % 3)}
         lake.readings.append({**fields, **odd, "blob": random.randbytes(number % 5)})
     make = message_class(Source("shop.Reading", (lake.deployment.root / "readings.binpb").read_bytes()))
     with Driver(lake.deployment) as driver:
-        driver.send("readings", [make(**one).SerializeToString(deterministic=True) for one in lake.readings], 0)
+        driver.send(
+            "readings", [make(**one).SerializeToString(deterministic=True) for one in lake.readings], 0
+        )
         _archive(driver, "readings")
         objects, data = driver.application.objects, f"archive/{driver.topic_id('readings')}/data/"
         (archive,) = (info.key for info in objects.list(data))
@@ -228,11 +262,14 @@ def _varint(number: int) -> bytes:
 
 
 def _orders(folder: Path, day: int) -> bytes:
-    return compiled(folder / f"orders-{day}", {"orders.proto": f"{_HEAD}message Order {{ {MESSAGES[day]} }}\n"})
+    return compiled(
+        folder / f"orders-{day}", {"orders.proto": f"{_HEAD}message Order {{ {MESSAGES[day]} }}\n"}
+    )
 
 
 def _fill_day(lake: Lake, day: int, clock: AheadClock) -> None:
-    """The orders of one day. The last record of a partition's first archive cannot be decoded, that of its second one is a tombstone."""
+    """The orders of one day. The last record of a partition's first archive cannot be decoded, that of its
+    second one is a tombstone."""
     schema = _orders(lake.deployment.root / "protos", day)
     (lake.deployment.root / "orders.binpb").write_bytes(schema)
     make = message_class(Source("shop.Order", schema))

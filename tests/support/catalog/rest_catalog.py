@@ -1,9 +1,10 @@
-"""The real Iceberg REST catalog of the tests: Java's own, in a process of its own on a loopback port that the system chose.
+"""The real Iceberg REST catalog of the tests: Java's own, in a process of its own on a loopback port that the
+system chose.
 
-It is what Iceberg's Java tests run against: `RESTCatalogAdapter` over `JdbcCatalog`, here on a SQLite file, behind the servlet of the same
-jar and Spark's Jetty. Nothing is compiled: a plain Java process runs py4j, which pyspark brings along, and this side builds the objects.
-The process ends with its standard input, so it never outlives the tests, however they end. The warehouse is a folder, or a
-bucket of the S3 server of tests.
+It is what Iceberg's Java tests run against: `RESTCatalogAdapter` over `JdbcCatalog`, here on a SQLite file,
+behind the servlet of the same jar and Spark's Jetty. Nothing is compiled: a plain Java process runs py4j,
+which pyspark brings along, and this side builds the objects. The process ends with its standard input, so it
+never outlives the tests, however they end. The warehouse is a folder, or a bucket of the S3 server of tests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from archiver.spark.java import require_java
 from tests.support.servers.maven import jars, spark_jars
 
 VERSION = "1.11.0"
-"""The newest whose `iceberg-core` tests, which hold the servlet, are published; its control vocabulary is that of 1.12."""
+"""The newest whose `iceberg-core` tests, which hold the servlet, are published; its control vocabulary is
+that of 1.12."""
 
 PACKAGES = (
     *(f"org.apache.iceberg:iceberg-{part}:{VERSION}" for part in ("api", "common", "core", "bundled-guava")),
@@ -33,21 +35,34 @@ PACKAGES = (
     "org.apache.httpcomponents.core5:httpcore5:5.3.6",
     "com.github.ben-manes.caffeine:caffeine:3.2.2",
 )
-AWS_PACKAGES = (*(f"org.apache.iceberg:iceberg-{part}:{VERSION}" for part in ("aws", "aws-bundle")), "dev.failsafe:failsafe:3.3.2")
+AWS_PACKAGES = (
+    *(f"org.apache.iceberg:iceberg-{part}:{VERSION}" for part in ("aws", "aws-bundle")),
+    "dev.failsafe:failsafe:3.3.2",
+)
 """With a warehouse in a bucket."""
 OF_SPARK = (
     *("py4j", "spark-core_2.13", "jakarta.servlet-api", "hadoop-client-api", "hadoop-client-runtime", "avro"),
-    *("jackson-core", "jackson-annotations", "jackson-databind", "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core"),
+    *(
+        "jackson-core",
+        "jackson-annotations",
+        "jackson-databind",
+        "slf4j-api",
+        "log4j-slf4j2-impl",
+        "log4j-api",
+        "log4j-core",
+    ),
 )
 STOP_TIMEOUT_S = 20
 _MEMORY = ("-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class RestCatalog:
-    """One catalog, kept in `folder`: ended and started again it knows its tables, as a real one does. `uri` is "" while it is not up."""
+    """One catalog, kept in `folder`: ended and started again it knows its tables, as a real one does. `uri`
+    is "" while it is not up."""
 
     def __init__(self, folder: Path, bucket: Mapping[str, str] | None = None) -> None:
-        """`bucket`: the warehouse is there; how it is reached, in the words of Iceberg's S3FileIO, and `warehouse`."""
+        """`bucket`: the warehouse is there; how it is reached, in the words of Iceberg's S3FileIO, and
+        `warehouse`."""
         self._bucket = bucket
         self.warehouse = folder / "warehouse"
         self.uri = ""
@@ -80,7 +95,8 @@ class RestCatalog:
         return load_catalog("rest", **self.properties)
 
     def warm_up(self) -> None:
-        """Go through what tests ask for once: a new JVM's first answers take seconds, and tests bound how long they wait."""
+        """Go through what tests ask for once: a new JVM's first answers take seconds, and tests bound how
+        long they wait."""
         client = self.client()
         client.create_namespace("warm")
         table = client.create_table("warm.up", pa.schema([("x", pa.int64())]))
@@ -104,7 +120,11 @@ class RestCatalog:
         port_of_gateway, token, self._process = launch_gateway(
             jarpath=str(spark_jars("py4j")[0]),
             classpath=os.pathsep.join(
-                str(path) for path in [*jars(*PACKAGES, *(AWS_PACKAGES if self._bucket else ())), *spark_jars(*OF_SPARK)]
+                str(path)
+                for path in [
+                    *jars(*PACKAGES, *(AWS_PACKAGES if self._bucket else ())),
+                    *spark_jars(*OF_SPARK),
+                ]
             ),
             java_path=str(require_java(os.environ).executable),
             javaopts=list(_MEMORY),
@@ -112,10 +132,13 @@ class RestCatalog:
             enable_auth=True,
             return_proc=True,
         )
-        # Without memory management: with it, every Java object tells the JVM when it is collected, and those of a JVM that was killed log a
-        # traceback then, from inside the garbage collector. Formatting one parses source, and in Python 3.11 before 3.11.8 that breaks any
-        # other parsing which the collector has interrupted: "AST constructor recursion depth mismatch", in whichever test comes later.
-        parameters = GatewayParameters(port=port_of_gateway, auth_token=token, auto_convert=True, enable_memory_management=False)
+        # Without memory management: with it, every Java object tells the JVM when it is collected, and those
+        # of a JVM that was killed log a traceback then, from inside the garbage collector. Formatting one
+        # parses source, and in Python 3.11 before 3.11.8 that breaks any other parsing which the collector
+        # has interrupted: "AST constructor recursion depth mismatch", in whichever test comes later.
+        parameters = GatewayParameters(
+            port=port_of_gateway, auth_token=token, auto_convert=True, enable_memory_management=False
+        )
         self._gateway = JavaGateway(gateway_parameters=parameters)
         try:
             self.uri = f"http://127.0.0.1:{self._serve(self._gateway.jvm, port)}"
@@ -138,12 +161,15 @@ class RestCatalog:
             self._gateway = None
 
     def go_away(self) -> None:
-        """End it at once, and refuse connections at its address until it comes back: nobody else gets the port."""
+        """End it at once, and refuse connections at its address until it comes back: nobody else gets the
+        port."""
         port = int(self.uri.rpartition(":")[2])
         self.kill()
         self._held = socket.socket()
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held.bind(("127.0.0.1", port))  # and not listening, which leaves the port to a server of ours that says the same
+        self._held.bind(
+            ("127.0.0.1", port)
+        )  # and not listening, which leaves the port to a server of ours that says the same
 
     def come_back(self) -> None:
         """Start it again at its old address, with all that it had acknowledged."""
@@ -169,7 +195,8 @@ class RestCatalog:
             "warehouse": f"file://{self.warehouse}",
             "clients": "1",
             "jdbc.schema-version": "V1",
-            "jdbc.synchronous": "OFF",  # a process that is killed loses nothing by it, and no answer waits for a disk
+            # a process that is killed loses nothing by it, and no answer waits for a disk
+            "jdbc.synchronous": "OFF",
         }
         if self._bucket is not None:
             settings |= {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **self._bucket}
@@ -177,7 +204,9 @@ class RestCatalog:
         rest, jetty = java.org.apache.iceberg.rest, java.org.sparkproject.jetty
         handler = jetty.servlet.ServletContextHandler()
         handler.setContextPath("/")
-        handler.addServlet(jetty.servlet.ServletHolder(rest.RESTCatalogServlet(rest.RESTCatalogAdapter(catalog))), "/*")
+        handler.addServlet(
+            jetty.servlet.ServletHolder(rest.RESTCatalogServlet(rest.RESTCatalogAdapter(catalog))), "/*"
+        )
         server = jetty.server.Server(java.java.net.InetSocketAddress("127.0.0.1", port))
         server.setHandler(handler)
         server.start()

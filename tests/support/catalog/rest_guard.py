@@ -1,8 +1,10 @@
-"""A proxy before the real REST catalog that lets nobody pass whom it does not know, and the token server beside it.
+"""A proxy before the real REST catalog that lets nobody pass whom it does not know, and the token server
+beside it.
 
-It judges by other means than the client: tokens are its own, and a signature is made anew by botocore and compared. It can also hand out
-credentials with each table, as a catalog does that vends them. Faults of `HttpFaults` come before it asks who somebody is; what it does
-not know the operation of is let through the same check.
+It judges by other means than the client: tokens are its own, and a signature is made anew by botocore and
+compared. It can also hand out credentials with each table, as a catalog does that vends them. Faults of
+`HttpFaults` come before it asks who somebody is; what it does not know the operation of is let through the
+same check.
 """
 
 from __future__ import annotations
@@ -122,7 +124,11 @@ class Guarded(HttpFaults):
     def said(self, status: int) -> Answer:
         """As the base class; what redirects leads to a path of nobody's."""
         plain = super().said(status)
-        return Answer(status, [*plain.headers, ("Location", f"{self.uri}/elsewhere")], plain.body) if 300 <= status < 400 else plain
+        return (
+            Answer(status, [*plain.headers, ("Location", f"{self.uri}/elsewhere")], plain.body)
+            if 300 <= status < 400
+            else plain
+        )
 
     def operation_of(self, asked: Asked) -> Operation:
         """As the base class; `token` is asked of the token server."""
@@ -138,7 +144,11 @@ class Guarded(HttpFaults):
         if asked.operation == "swap" and self.guard.on_swap is not None:
             then, self.guard.on_swap = self.guard.on_swap, None
             then()
-        if asked.operation in ("load", "create") and answer.status == 200 and (self.guard.vended or self.guard.credentials):
+        if (
+            asked.operation in ("load", "create")
+            and answer.status == 200
+            and (self.guard.vended or self.guard.credentials)
+        ):
             document = json.loads(answer.body)
             document["config"] = {**document.get("config", {}), **self.guard.vended}
             document["storage-credentials"] = self.guard.credentials
@@ -153,10 +163,24 @@ def properties(guarded: Guarded) -> dict[str, str]:
         case "bearer":
             return {**plain, "token": BEARER}
         case "sigv4":
-            signing = {"rest.sigv4-enabled": "true", "rest.signing-region": REGION, "rest.signing-name": SERVICE}
-            return {**plain, **signing, "client.access-key-id": ACCESS_KEY_ID, "client.secret-access-key": SECRET_ACCESS_KEY}
+            signing = {
+                "rest.sigv4-enabled": "true",
+                "rest.signing-region": REGION,
+                "rest.signing-name": SERVICE,
+            }
+            return {
+                **plain,
+                **signing,
+                "client.access-key-id": ACCESS_KEY_ID,
+                "client.secret-access-key": SECRET_ACCESS_KEY,
+            }
         case _:
-            return {**plain, "credential": f"{CLIENT_ID}:{CLIENT_SECRET}", "oauth2-server-uri": guarded.token_uri, "scope": "tables"}
+            return {
+                **plain,
+                "credential": f"{CLIENT_ID}:{CLIENT_SECRET}",
+                "oauth2-server-uri": guarded.token_uri,
+                "scope": "tables",
+            }
 
 
 def signature(asked: Asked, headers: dict[str, str]) -> str:
@@ -170,7 +194,10 @@ def signature(asked: Asked, headers: dict[str, str]) -> str:
     names = said.partition("SignedHeaders=")[2].partition(",")[0].split(";")
     if "host" not in names or "x-amz-date" not in names:
         return "nothing that is signed"
-    if headers.get("x-amz-content-sha256", hashlib.sha256(asked.body).hexdigest()) != hashlib.sha256(asked.body).hexdigest():
+    if (
+        headers.get("x-amz-content-sha256", hashlib.sha256(asked.body).hexdigest())
+        != hashlib.sha256(asked.body).hexdigest()
+    ):
         return "another body"
     request = AWSRequest(
         method=asked.method,
@@ -183,7 +210,8 @@ def signature(asked: Asked, headers: dict[str, str]) -> str:
     signer = SigV4Auth(Credentials(ACCESS_KEY_ID, SECRET_ACCESS_KEY), SERVICE, REGION)
     canonical = signer.canonical_request(request)
     return (
-        f"AWS4-HMAC-SHA256 Credential={signer.scope(request)}, SignedHeaders={signer.signed_headers(signer.headers_to_sign(request))}, "
+        f"AWS4-HMAC-SHA256 Credential={signer.scope(request)}, "
+        f"SignedHeaders={signer.signed_headers(signer.headers_to_sign(request))}, "
         f"Signature={signer.signature(signer.string_to_sign(request, canonical), request)}"
     )
 

@@ -1,7 +1,9 @@
-"""Rounds of archiving against the real REST catalog behind a proxy that fails on request, refinement in the process of the test.
+"""Rounds of archiving against the real REST catalog behind a proxy that fails on request, refinement in the
+process of the test.
 
-One topic with a Protobuf value that may change. What a round must not do whatever fails is checked from outside: by pyiceberg on the
-catalog itself, by DuckDB on the files that it plans, and by the listing of objects.
+One topic with a Protobuf value that may change. What a round must not do whatever fails is checked from
+outside: by pyiceberg on the catalog itself, by DuckDB on the files that it plans, and by the listing of
+objects.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ class RestRounds:
         catalog_settings: dict[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """`archive` are settings of that group; one attempt per commit, unless they say otherwise, so that a fault is not outlived.
-        `others` is a number of further topics, `other0` and so on, with tables of their own and raw values.
-        `faults` is another kind of proxy before the catalog, `catalog_settings` more settings of the catalog.
+        """`archive` are settings of that group; one attempt per commit, unless they say otherwise, so that a
+        fault is not outlived. `others` is a number of further topics, `other0` and so on, with tables of
+        their own and raw values. `faults` is another kind of proxy before the catalog, `catalog_settings`
+        more settings of the catalog.
         """
         self.catalog = catalog
         self.table = f"shop_{folder.name.replace('-', '_')}.sales"
@@ -58,10 +61,20 @@ class RestRounds:
             "archive": {"kind": "iceberg", "catalog": "local", "table": self.table},
         }
         further = [
-            {"name": f"other{number}", "partitions": 1, "archive": {**self._topic["archive"], "table": f"{self.table}_{number}"}}
+            {
+                "name": f"other{number}",
+                "partitions": 1,
+                "archive": {**self._topic["archive"], "table": f"{self.table}_{number}"},
+            }
             for number in range(others)
         ]
-        self._catalog = {"name": "local", "type": "rest", "uri": self.faults.uri, "request_timeout": TIMEOUT_S, **(catalog_settings or {})}
+        self._catalog = {
+            "name": "local",
+            "type": "rest",
+            "uri": self.faults.uri,
+            "request_timeout": TIMEOUT_S,
+            **(catalog_settings or {}),
+        }
         overrides = {
             "catalogs": [self._catalog],
             "topics": [self._topic, *further],
@@ -103,7 +116,8 @@ class RestRounds:
         self.deployment.write(self.deployment.document())
 
     def hurry(self, *, again: bool = True) -> None:
-        """From here on, in a new process, requests are bounded by `HURRIED_S`; without `again`, as they were before."""
+        """From here on, in a new process, requests are bounded by `HURRIED_S`; without `again`, as they were
+        before."""
         self.close()
         self._catalog["request_timeout"] = HURRIED_S if again else TIMEOUT_S
         self.deployment.write(self.deployment.document())
@@ -118,7 +132,9 @@ class RestRounds:
     def send(self, count: int = 3) -> None:
         """So many records into each partition."""
         for partition in range(PARTITIONS):
-            values = [self._made(price=number, city="x" * number).SerializeToString() for number in range(count)]
+            values = [
+                self._made(price=number, city="x" * number).SerializeToString() for number in range(count)
+            ]
             told = self.opened.send(TOPIC, values, partition)
             self.sent += [(one.partition, one.offset) for one in told if one.offset is not None]
 
@@ -135,19 +151,27 @@ class RestRounds:
     # what must hold
 
     def rows(self) -> list[tuple[int, int]]:
-        """(partition, offset) of every row of the table, doubled ones twice: as pyiceberg reads it, and as DuckDB reads its files."""
+        """(partition, offset) of every row of the table, doubled ones twice: as pyiceberg reads it, and as
+        DuckDB reads its files."""
         client = self.catalog.client()
         try:
             if not client.table_exists(self.table):
                 return []
             table = client.load_table(self.table)
-            one = [(row["partition"], row["offset"]) for row in table.scan().to_arrow()["kafka"].to_pylist() if row is not None]
+            one = [
+                (row["partition"], row["offset"])
+                for row in table.scan().to_arrow()["kafka"].to_pylist()
+                if row is not None
+            ]
             files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
         finally:
             client.close()
         other: list[tuple[int, int]] = []
         if files:
-            query = "select kafka.partition, kafka.offset from read_parquet($1, union_by_name = true, hive_partitioning = false)"
+            query = (
+                "select kafka.partition, kafka.offset from read_parquet($1, union_by_name = true, "
+                "hive_partitioning = false)"
+            )
             with duckdb.connect() as connection:
                 other = connection.execute(query, [files]).fetchall()
         assert sorted(one) == sorted(other)
@@ -155,7 +179,9 @@ class RestRounds:
 
     def check_unharmed(self) -> None:
         """Nothing was deleted, the table is readable, and no row in it is doubled or was never sent."""
-        found = {path for path in self.deployment.data.rglob("*") if path.is_file() and ".spool" not in path.parts}
+        found = {
+            path for path in self.deployment.data.rglob("*") if path.is_file() and ".spool" not in path.parts
+        }
         gone = self._objects - found
         assert not gone, gone
         self._objects = found

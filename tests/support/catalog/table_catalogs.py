@@ -1,4 +1,5 @@
-"""The catalogs that the suite of tables runs on, by name: pyiceberg's on SQLite, the real REST catalog, and the twin in memory."""
+"""The catalogs that the suite of tables runs on, by name: pyiceberg's on SQLite, the real REST catalog, and
+the twin in memory."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ SEED = 7
 
 def sql_tables(folder: Path) -> IcebergTables:
     """A catalog of its own connection on the folder's SQLite file."""
-    return IcebergTables("local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(SEED))
+    return IcebergTables(
+        "local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(SEED)
+    )
 
 
 def opened(request: pytest.FixtureRequest, folder: Path) -> Tables:
-    """The kind that the fixture's parameter names; a REST catalog that other tests have used is emptied first."""
+    """The kind that the fixture's parameter names; a REST catalog that other tests have used is emptied
+    first."""
     if request.param == "memory":
         return MemoryTables(SeededIds(SEED), ManualClock(START_US))
     return real_tables(request, folder)

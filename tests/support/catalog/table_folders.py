@@ -1,6 +1,8 @@
-"""A table with everything in its folder, on real files and a real catalog, and other hands on it: for tests of what cleaning may take.
+"""A table with everything in its folder, on real files and a real catalog, and other hands on it: for tests
+of what cleaning may take.
 
-Judges by other means than the cleaner: pyiceberg's own reading of metadata says what is named, and the listing what is there.
+Judges by other means than the cleaner: pyiceberg's own reading of metadata says what is named, and the
+listing what is there.
 """
 
 from __future__ import annotations
@@ -36,7 +38,15 @@ from reconcile.vacuum.replaced_archives import ReplacedArchives
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.support.catalog.foreign_hands import expire_all_but_current, roll_back, swap_files, view_of
-from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, Limits, data_file, write_rows
+from tests.support.catalog.tables import (
+    CLUSTER_ID,
+    IDENTIFIER,
+    TOPIC_ID,
+    Bench,
+    Limits,
+    data_file,
+    write_rows,
+)
 
 PARTITIONS = 2
 HOUR_S = 3600
@@ -49,17 +59,23 @@ METADATA_LEFT_MAX = 24
 class TableFolder:
     """One topic's table, its folder, and the processes that work on them."""
 
-    def __init__(self, folder: Path, tables: Tables, deletes_max: int = 1000, retention_s: float | None = RETENTION_S) -> None:
+    def __init__(
+        self, folder: Path, tables: Tables, deletes_max: int = 1000, retention_s: float | None = RETENTION_S
+    ) -> None:
         self.bench = Bench(folder)
         self.tables = tables
         self.objects = LocalObjectStore(folder)
         self.clock = self.bench.clock
-        self.clock.advance(10 * 365 * 86400)  # pyiceberg stamps snapshots by the system's clock; by this one they are old
+        self.clock.advance(
+            10 * 365 * 86400
+        )  # pyiceberg stamps snapshots by the system's clock; by this one they are old
         self.place = LeasePlace()
         self.deletes_max = deletes_max
         self.numbers = 0
         archive = TopicArchiveSettings(kind="iceberg", catalog="local", table=".".join(IDENTIFIER))
-        self.settings = TopicSettings(name="flights", partitions=PARTITIONS, retention=retention_s, archive=archive)
+        self.settings = TopicSettings(
+            name="flights", partitions=PARTITIONS, retention=retention_s, archive=archive
+        )
         self.log = MemoryLogStore(1 << 20).log("intake")
         self.leader = self.bench.leader()
         self.bench.table(tables)
@@ -93,12 +109,19 @@ class TableFolder:
         return key
 
     def _committer(self, leader: Leader) -> Committer:
-        return Committer(self.tables, leader, CommitLimits(attempts_max=4, backoff_s=0.01, snapshots_max=3, snapshots_age_s=0), self.clock)
+        return Committer(
+            self.tables,
+            leader,
+            CommitLimits(attempts_max=4, backoff_s=0.01, snapshots_max=3, snapshots_age_s=0),
+            self.clock,
+        )
 
     def cleaning(self) -> CleanRun:
         """Cleaning by a process of its own."""
         self.numbers += 1
-        leader = Leader(self.bench.log, SeededIds(1000 + self.numbers), self.clock, f"cleaner{self.numbers}:1", Limits())
+        leader = Leader(
+            self.bench.log, SeededIds(1000 + self.numbers), self.clock, f"cleaner{self.numbers}:1", Limits()
+        )
         settings = (self.settings,)
 
         def tables(_catalog: str) -> Tables:
@@ -114,7 +137,13 @@ class TableFolder:
                 superseded=lambda: (),
                 replaced=ReplacedArchives(tables, settings).keys,
                 folders=TableFolders(
-                    self.objects, CLUSTER_ID, leader, tables, lambda _: self._committer(leader), settings, SeededIds(9000 + self.numbers)
+                    self.objects,
+                    CLUSTER_ID,
+                    leader,
+                    tables,
+                    lambda _: self._committer(leader),
+                    settings,
+                    SeededIds(9000 + self.numbers),
                 ),
                 settings=CleanupSettings(grace=HOUR_S, deletes_max=self.deletes_max),
                 clock=self.clock,
@@ -149,7 +178,9 @@ class TableFolder:
 
     def intake(self) -> Backlog:
         fold = IntakeFold()
-        declared = pb.TopicDeclared(topic_id=bytes.fromhex(TOPIC_ID), name="flights", partitions=PARTITIONS, created_us=1)
+        declared = pb.TopicDeclared(
+            topic_id=bytes.fromhex(TOPIC_ID), name="flights", partitions=PARTITIONS, created_us=1
+        )
         fold.apply(0, pb.IntakeEntry(format=1, id=bytes(16), topic=declared).SerializeToString())
         return Backlog(fold)
 
@@ -160,13 +191,20 @@ class TableFolder:
         view = view_of(self.tables)
         ranges: dict[int, tuple[int, int]] = {}
         for file in self.tables.live_files(view):
-            assert file.partition_min is not None and file.offset_min is not None and file.offset_max is not None
+            assert (
+                file.partition_min is not None and file.offset_min is not None and file.offset_max is not None
+            )
             low, high = ranges.get(file.partition_min, (file.offset_min, file.offset_max + 1))
             ranges[file.partition_min] = (min(low, file.offset_min), max(high, file.offset_max + 1))
         added = []
         for partition, (base, end) in ranges.items():
             self.numbers += 1
-            path = self.bench.folder / data_prefix(TOPIC_ID) / "ingest_day=2024-10-04" / f"compacted-{self.numbers}.parquet"
+            path = (
+                self.bench.folder
+                / data_prefix(TOPIC_ID)
+                / "ingest_day=2024-10-04"
+                / f"compacted-{self.numbers}.parquet"
+            )
             size = write_rows(path, "row", partition, range(base, end), view.schema_json)
             one = data_file(f"file:{path}", stream_fields(view.schema_json), partition, base, end, size)
             added.append(one)
@@ -209,7 +247,10 @@ class TableFolder:
             found.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
                 found.add(manifest.manifest_path)
-                found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
+                found |= {
+                    entry.data_file.file_path
+                    for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                }
         return {str(Path(path.removeprefix("file://").removeprefix("file:"))) for path in found}
 
     def stored(self) -> dict[str, set[str]]:
@@ -220,7 +261,8 @@ class TableFolder:
         }
 
     def uncovered(self, without: str = "") -> list[tuple[int, int]]:
-        """(partition, offset) between start and watermark that no archive holds for a stream, when the path `without` is not there."""
+        """(partition, offset) between start and watermark that no archive holds for a stream, when the path
+        `without` is not there."""
         ledger = self.ledger()
         topic = ledger.topic(TOPIC_ID)
         held: set[tuple[int, int]] = set()
@@ -229,7 +271,11 @@ class TableFolder:
             unread = info.key in topic.unread or info.key in ledger.condemned
             if parsed is not None and not unread and str(self.bench.folder / info.key) != without:
                 held |= {(parsed.partition, offset) for offset in range(parsed.base, parsed.end)}
-        due = [(one, offset) for one in range(PARTITIONS) for offset in range(topic.start(one), topic.watermark(one))]
+        due = [
+            (one, offset)
+            for one in range(PARTITIONS)
+            for offset in range(topic.start(one), topic.watermark(one))
+        ]
         return [place for place in due if place not in held]
 
     def check(self) -> None:
@@ -252,7 +298,8 @@ class TableFolder:
                 self.check()
 
     def check_nothing_is_left(self) -> None:
-        """After `settle_down`, of what nobody names the next run condemns or deletes everything but archives that streams need."""
+        """After `settle_down`, of what nobody names the next run condemns or deletes everything but archives
+        that streams need."""
         before = {what: paths - self.named() for what, paths in self.stored().items()}
         self.clock.advance(60)  # less than the retention of the newest archive
         self.clean()
@@ -262,4 +309,6 @@ class TableFolder:
         assert sorted(after["metadata"]) == []
         for path in sorted(after["data"]):
             assert self.uncovered(without=path), f"{path} is named by nobody, and no stream needs it"
-        assert len(before["metadata"]) <= METADATA_LEFT_MAX, "what was condemned is deleted once the table has moved"
+        assert len(before["metadata"]) <= METADATA_LEFT_MAX, (
+            "what was condemned is deleted once the table has moved"
+        )

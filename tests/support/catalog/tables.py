@@ -1,4 +1,5 @@
-"""Small real tables for tests: a schema, archives with rows, a leader with a log, and catalogs whose replies get lost."""
+"""Small real tables for tests: a schema, archives with rows, a leader with a log, and catalogs whose replies
+get lost."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ import pyarrow.parquet as pq
 from archiver.catalog.commit import CommitLimits, CommitOutcome, Committer
 from archiver.catalog.identity import TableTarget, ensure_table
 from archiver.catalog.table_layout import PARTITION_FIELD_ID, StreamFields, stream_fields
-from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, Tables, TableView
+from archiver.catalog.tables import (
+    Evolved,
+    Identifier,
+    LiveFile,
+    NewProperties,
+    Prepared,
+    SwapOutcome,
+    Swapped,
+    Tables,
+    TableView,
+)
 from archiver.events.types import DataFile, DataWritten, Event, PartitionField, TableReference
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.bridge import append_files_written
@@ -39,7 +50,8 @@ FIELDS = (PartitionField(PARTITION_FIELD_ID, "ingest_day", "date"),)
 
 
 def schema_json() -> str:
-    """A value of one text column, and the stream's coordinates; ids that no catalog would assign by itself."""
+    """A value of one text column, and the stream's coordinates; ids that no catalog would assign by
+    itself."""
 
     def column(number: int, name: str, kind: Any) -> dict[str, Any]:
         return {"id": number, "name": name, "required": False, "type": kind}
@@ -66,12 +78,24 @@ class Limits:
     append_backoff: float = 0.01
 
 
-def target_in(folder: Path, partitions: int = 2, identifier: Identifier = IDENTIFIER, granularity: Granularity = "day") -> TableTarget:
+def target_in(
+    folder: Path, partitions: int = 2, identifier: Identifier = IDENTIFIER, granularity: Granularity = "day"
+) -> TableTarget:
     """A topic's table with its files under `folder`."""
-    return TableTarget("flights", TOPIC_ID, CLUSTER_ID, identifier, partitions, granularity, f"file://{folder}/archive/{TOPIC_ID}")
+    return TableTarget(
+        "flights",
+        TOPIC_ID,
+        CLUSTER_ID,
+        identifier,
+        partitions,
+        granularity,
+        f"file://{folder}/archive/{TOPIC_ID}",
+    )
 
 
-def bounds_of(fields: StreamFields, partition: int, low: int, high: int) -> tuple[dict[int, bytes], dict[int, bytes]]:
+def bounds_of(
+    fields: StreamFields, partition: int, low: int, high: int
+) -> tuple[dict[int, bytes], dict[int, bytes]]:
     """Lower and upper bounds of kafka.partition and kafka.offset, as a manifest carries them."""
     return (
         {fields.partition: struct.pack("<i", partition), fields.offset: struct.pack("<q", low)},
@@ -80,7 +104,14 @@ def bounds_of(fields: StreamFields, partition: int, low: int, high: int) -> tupl
 
 
 def data_file(
-    path: str, fields: StreamFields, partition: int, base: int, end: int, size: int = 100, day: int = 20_000, spec_id: int = 0
+    path: str,
+    fields: StreamFields,
+    partition: int,
+    base: int,
+    end: int,
+    size: int = 100,
+    day: int = 20_000,
+    spec_id: int = 0,
 ) -> DataFile:
     """What a table is told about rows [base, end) of one partition."""
     lower, upper = bounds_of(fields, partition, base, end - 1)
@@ -99,15 +130,24 @@ def data_file(
     )
 
 
-def write_rows(path: Path, text: str, partition: int, offsets: Sequence[int], schema: str, ingest_us: int = START_US) -> int:
+def write_rows(
+    path: Path, text: str, partition: int, offsets: Sequence[int], schema: str, ingest_us: int = START_US
+) -> int:
     """A Parquet file with field ids as the table has them; returns its size."""
     document = json.loads(schema)
     table = pa.table(
         {
-            "value": pa.array([{"text": f"{text} {offset}"} for offset in offsets], pa.struct([("text", pa.string())])),
+            "value": pa.array(
+                [{"text": f"{text} {offset}"} for offset in offsets], pa.struct([("text", pa.string())])
+            ),
             "kafka": pa.array(
                 [
-                    {"partition": partition, "offset": offset, "event_timestamp": ingest_us, "ingest_timestamp": ingest_us}
+                    {
+                        "partition": partition,
+                        "offset": offset,
+                        "event_timestamp": ingest_us,
+                        "ingest_timestamp": ingest_us,
+                    }
                     for offset in offsets
                 ],
                 pa.struct(
@@ -121,7 +161,9 @@ def write_rows(path: Path, text: str, partition: int, offsets: Sequence[int], sc
             ),
         }
     )
-    table = table.cast(pa.schema([_with_id(table.schema.field(item["name"]), item) for item in document["fields"]]))
+    table = table.cast(
+        pa.schema([_with_id(table.schema.field(item["name"]), item) for item in document["fields"]])
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)
     return path.stat().st_size
@@ -152,13 +194,17 @@ class Bench:
 
     def committer(self, tables: Tables, leader: Leader, **limits: Any) -> Committer:
         """A committer with small bounds."""
-        return Committer(tables, leader, replace(CommitLimits(attempts_max=4, backoff_s=0.01), **limits), self.clock)
+        return Committer(
+            tables, leader, replace(CommitLimits(attempts_max=4, backoff_s=0.01), **limits), self.clock
+        )
 
     def table(self, tables: Tables) -> TableView:
         """The topic's table, created if need be."""
         return ensure_table(tables, self.target, None, schema_json())
 
-    def archive(self, view: TableView, epoch: int, partition: int, base: int, end: int) -> tuple[ArchiveFile, DataFile]:
+    def archive(
+        self, view: TableView, epoch: int, partition: int, base: int, end: int
+    ) -> tuple[ArchiveFile, DataFile]:
         """A real archive with rows [base, end)."""
         key = archive_key(TOPIC_ID, partition, "day", partition_value_of(START_US, "day"), base, end, epoch)
         path = self.folder / key
@@ -178,16 +224,21 @@ class Bench:
             ingest_min_us=START_US,
             ingest_max_us=max(START_US, self.clock.now_us()),
         )
-        return archive, data_file(f"file://{path}", stream_fields(view.schema_json), partition, base, end, size)
+        return archive, data_file(
+            f"file://{path}", stream_fields(view.schema_json), partition, base, end, size
+        )
 
     def write(self, leader: Leader, view: TableView, *ranges: tuple[int, int, int]) -> list[str]:
-        """DATA_WRITTEN for archives of (partition, base, end), with the table as `view` shows it as T3 token; returns their keys."""
+        """DATA_WRITTEN for archives of (partition, base, end), with the table as `view` shows it as T3 token;
+        returns their keys."""
         written = [self.archive(view, leader.epoch, *one) for one in ranges]
         reference = TableReference("local", view.identifier[:-1], view.identifier[-1], view.uuid)
         commit_id = new_uuid(self.ids)
 
         def event(files: Sequence[DataFile]) -> Event:
-            return Event(new_uuid(self.ids), START_US, "group", DataWritten(commit_id, reference, tuple(files)))
+            return Event(
+                new_uuid(self.ids), START_US, "group", DataWritten(commit_id, reference, tuple(files))
+            )
 
         append_files_written(
             leader,
@@ -211,7 +262,9 @@ class Bench:
 
     def commit(self, tables: Tables, leader: Leader, **limits: Any) -> CommitOutcome:
         """Commit what is pending and tell the ledger."""
-        outcome = self.committer(tables, leader, **limits).commit(self.target, new_uuid(self.ids), valid_through_us=START_US)
+        outcome = self.committer(tables, leader, **limits).commit(
+            self.target, new_uuid(self.ids), valid_through_us=START_US
+        )
         assert outcome is not None
         self.tell(leader, outcome)
         return outcome
@@ -264,7 +317,8 @@ class SwapFault(enum.Enum):
 
 
 class FaultyTables:
-    """A `Tables` with a script: the first swap gets the first fault, and so on; after the script all is well."""
+    """A `Tables` with a script: the first swap gets the first fault, and so on; after the script all is
+    well."""
 
     def __init__(self, tables: Tables, *script: SwapFault) -> None:
         self.swaps = 0
@@ -281,7 +335,12 @@ class FaultyTables:
         return self._tables.load(identifier)
 
     def create(
-        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        granularity: Granularity,
+        properties: Mapping[str, str],
     ) -> TableView:
         return self._tables.create(identifier, location, schema_json, granularity, properties)
 
@@ -320,14 +379,21 @@ class FaultyTables:
         return self._tables.prepare_exchange(view, removed, added, summary)
 
     def prepare_removal(
-        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+        self,
+        view: TableView,
+        paths: Collection[str],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        expire: Sequence[int],
     ) -> Prepared:
         return self._tables.prepare_removal(view, paths, properties, summary, expire)
 
     def named_paths(self, view: TableView) -> Iterator[str]:
         return self._tables.named_paths(view)
 
-    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
+    def live_files(
+        self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()
+    ) -> Iterator[LiveFile]:
         return self._tables.live_files(view, snapshot_id, nulls_of)
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:

@@ -1,4 +1,5 @@
-"""Packages of Debian, unpacked into a folder: neither installed nor, where the machine's own lists have them, looked up anew.
+"""Packages of Debian, unpacked into a folder: neither installed nor, where the machine's own lists have them,
+looked up anew.
 
 Needs no root. A machine that has never asked for its lists of packages gets private ones, which go again.
 """
@@ -37,7 +38,14 @@ def _run_with_lists_of_its_own(packages: Sequence[str], folder: Path) -> None:
     state = folder / "apt"
     for part in ("lists/partial", "cache/archives/partial"):
         (state / part).mkdir(parents=True, exist_ok=True)
-    options = ["-o", f"Dir::State::Lists={state / 'lists'}", "-o", f"Dir::Cache={state / 'cache'}", "-o", "APT::Sandbox::User="]
+    options = [
+        "-o",
+        f"Dir::State::Lists={state / 'lists'}",
+        "-o",
+        f"Dir::Cache={state / 'cache'}",
+        "-o",
+        "APT::Sandbox::User=",
+    ]
     _run(["apt-get", *options, "update"], folder)
     _run(["apt-get", *options, "download", *packages], folder)
     shutil.rmtree(state)
@@ -45,7 +53,9 @@ def _run_with_lists_of_its_own(packages: Sequence[str], folder: Path) -> None:
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise Absent(f"{' '.join(command)} took more than {TIMEOUT_S} s") from error
     if done.returncode != 0:

@@ -1,8 +1,9 @@
-"""The tools that judge what is deployed: Helm, kubeconform and Compose's own reader built with Go, promtool from Debian, and the schemas of
-Kubernetes' objects.
+"""The tools that judge what is deployed: Helm, kubeconform and Compose's own reader built with Go, promtool
+from Debian, and the schemas of Kubernetes' objects.
 
-Owns `.cache/parts/deploy`. Two processes that ask at once fetch once, and what is there under its final name is whole. On a machine without
-Go, or without Debian's packages, the tests that need them are skipped by name; continuous integration skips none.
+Owns `.cache/parts/deploy`. Two processes that ask at once fetch once, and what is there under its final name
+is whole. On a machine without Go, or without Debian's packages, the tests that need them are skipped by name;
+continuous integration skips none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from tests.support.deploy import debian
 
 CACHE = Path(__file__).resolve().parents[3] / ".cache" / "parts" / "deploy"
 SOURCES = Path(__file__).resolve().parent
-"""Below it are the programs of ours around Helm's and Compose's own packages, with the hashes of all that they need."""
+"""Below it are the programs of ours around Helm's and Compose's own packages, with the hashes of all that
+they need."""
 KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0"
 KUBERNETES = "k8s.io/kubernetes@v1.36.3"
 """Whose API the objects are held against."""
@@ -46,7 +48,10 @@ KINDS: Final = {
     "rolebinding-rbac-v1": "io.k8s.api.rbac.v1.RoleBinding",
 }
 """Schemas by the name under which kubeconform looks for them: a kind that is not here is refused."""
-OPERATOR_KINDS: Final = {"servicemonitor-monitoring-v1": "servicemonitors", "prometheusrule-monitoring-v1": "prometheusrules"}
+OPERATOR_KINDS: Final = {
+    "servicemonitor-monitoring-v1": "servicemonitors",
+    "prometheusrule-monitoring-v1": "prometheusrules",
+}
 
 
 def fetch_or_tell() -> None:
@@ -115,14 +120,20 @@ def _schemas(folder: Path) -> Path:
     """JSON schemas that refuse what they do not know, of Kubernetes' own description of its API."""
     made = folder / "schemas"
     made.mkdir()
-    definitions = json.loads((_module(KUBERNETES, folder) / "api/openapi-spec/swagger.json").read_text())["definitions"]
+    definitions = json.loads((_module(KUBERNETES, folder) / "api/openapi-spec/swagger.json").read_text())[
+        "definitions"
+    ]
     for name, definition in KINDS.items():
         (made / f"{name}.json").write_text(json.dumps(_strict(definitions[definition], definitions)))
     resources = _module(OPERATOR, folder) / "example/prometheus-operator-crd"
     for name, plural in OPERATOR_KINDS.items():
-        (version,) = yaml.safe_load((resources / f"monitoring.coreos.com_{plural}.yaml").read_text())["spec"]["versions"]
+        (version,) = yaml.safe_load((resources / f"monitoring.coreos.com_{plural}.yaml").read_text())["spec"][
+            "versions"
+        ]
         schema = version["schema"]["openAPIV3Schema"]
-        schema["properties"]["metadata"] = {"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}
+        schema["properties"]["metadata"] = {
+            "$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+        }
         (made / f"{name}.json").write_text(json.dumps(_strict(schema, definitions)))
     return made
 
@@ -137,9 +148,15 @@ def _strict(schema: Any, definitions: dict[str, Any]) -> Any:
         return _strict(definitions[reference.removeprefix("#/definitions/")], definitions)
     if schema.get("format") == "int-or-string" or schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
-    found = {name: _strict(value, definitions) for name, value in schema.items() if name not in ("description", "format", "properties")}
+    found = {
+        name: _strict(value, definitions)
+        for name, value in schema.items()
+        if name not in ("description", "format", "properties")
+    }
     if "properties" in schema:
-        found["properties"] = {name: _strict(value, definitions) for name, value in schema["properties"].items()}
+        found["properties"] = {
+            name: _strict(value, definitions) for name, value in schema["properties"].items()
+        }
         found.setdefault("additionalProperties", False)
     return found
 
@@ -153,12 +170,19 @@ def _module(module: str, folder: Path) -> Path:
 def _go(*arguments: str, folder: Path) -> str:
     if not shutil.which("go"):
         raise Absent("this machine has no Go")
-    return _run(["go", *arguments], folder, BUILD_TIMEOUT_S, {**os.environ, "GOBIN": str(folder), "GOTOOLCHAIN": "local"})
+    return _run(
+        ["go", *arguments],
+        folder,
+        BUILD_TIMEOUT_S,
+        {**os.environ, "GOBIN": str(folder), "GOTOOLCHAIN": "local"},
+    )
 
 
 def _run(command: list[str], folder: Path, timeout_s: float, environ: dict[str, str] | None = None) -> str:
     try:
-        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise Absent(f"{' '.join(command)} took more than {timeout_s:g} s") from error
     if done.returncode != 0:

@@ -1,4 +1,5 @@
-"""A Dockerfile as a list of instructions: enough of its grammar to judge ours, for there is no engine to try it on."""
+"""A Dockerfile as a list of instructions: enough of its grammar to judge ours, for there is no engine to try
+it on."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Instruction:
 
 def read_dockerfile(path: Path) -> list[Instruction]:
     """Every instruction; raises `AssertionError` for what is none."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    lines = [
+        line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")
+    ]
     stage, found = "", []
     for text in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
         if not text.strip():
@@ -60,7 +63,11 @@ def read_dockerfile(path: Path) -> list[Instruction]:
 
 def copied_sources(instructions: list[Instruction], stage: str) -> list[str]:
     """What a stage copies from the project's folder."""
-    copies = [one for one in instructions if one.stage == stage and one.name in ("COPY", "ADD") and "from" not in one.flags()]
+    copies = [
+        one
+        for one in instructions
+        if one.stage == stage and one.name in ("COPY", "ADD") and "from" not in one.flags()
+    ]
     return [source for one in copies for source in one.words()[:-1]]
 
 

@@ -1,7 +1,7 @@
 """The project installed as docs/operations/install.md says, below a scratch folder that takes the place of /.
 
-`Installed.block` runs the page's own commands. Where a command needs root or the service's user, it runs as this user; where it needs a
-running systemd or a container engine, it is left out (`NOT_RUN`).
+`Installed.block` runs the page's own commands. Where a command needs root or the service's user, it runs as
+this user; where it needs a running systemd or a container engine, it is left out (`NOT_RUN`).
 """
 
 from __future__ import annotations
@@ -52,13 +52,20 @@ class Installed:
         return self.root / "opt/stream-archiver/bin"
 
     def environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a newcomer: nothing of the tests' own, but for what reaches a package index and Java."""
+        """The environment of a newcomer: nothing of the tests' own, but for what reaches a package index and
+        Java."""
         # Fetched or built once; every file is checked by its hash all the same.
         cache = {"PIP_CACHE_DIR": str(Path.home() / ".cache/pip")}
         kept = cache | {name: value for name, value in os.environ.items() if _PIP.match(name)}
         scratch = self.root / "tmp"
         scratch.mkdir(exist_ok=True)
-        return {**kept, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(scratch), "TMPDIR": str(scratch), **(more or {})}
+        return {
+            **kept,
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(scratch),
+            "TMPDIR": str(scratch),
+            **(more or {}),
+        }
 
     def shell(self, script: str, cwd: Path | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Run lines of the page; what they printed."""
@@ -72,13 +79,17 @@ class Installed:
             timeout=timeout_s,
             check=False,
         )
-        assert done.returncode == 0, f"{script}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert done.returncode == 0, (
+            f"{script}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
         return done.stdout
 
     def here(self, script: str) -> str:
         """A script of the page with other folders, this user, and the tests' Python."""
         script = re.sub(r"\bsudo (?:-u stream-archiver )?", "", script).replace(" -g stream-archiver ", " ")
-        script = script.replace("systemd-sysusers ", f"systemd-sysusers --root={shlex.quote(str(self.root))} ")
+        script = script.replace(
+            "systemd-sysusers ", f"systemd-sysusers --root={shlex.quote(str(self.root))} "
+        )
         script = re.sub(r"^python3 ", f"{shlex.quote(sys.executable)} ", script, flags=re.MULTILINE)
         return _PLACES.sub(f"{self.root}/", script)
 
@@ -92,11 +103,15 @@ class Installed:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def command(self, *arguments: str, cwd: Path, stdin: str = "", environ: Mapping[str, str] | None = None) -> str:
+    def command(
+        self, *arguments: str, cwd: Path, stdin: str = "", environ: Mapping[str, str] | None = None
+    ) -> str:
         """The installed command `archiver`; its standard output."""
         return self.program([str(self.bin / "archiver"), *arguments], cwd, stdin, environ)
 
-    def program(self, command: Sequence[str], cwd: Path, stdin: str = "", environ: Mapping[str, str] | None = None) -> str:
+    def program(
+        self, command: Sequence[str], cwd: Path, stdin: str = "", environ: Mapping[str, str] | None = None
+    ) -> str:
         """Any program, from an unrelated folder; its standard output."""
         done = subprocess.run(
             command,
@@ -108,18 +123,26 @@ class Installed:
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
-        assert done.returncode == 0, f"{shlex.join(command)}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        assert done.returncode == 0, (
+            f"{shlex.join(command)}: exit code "
+            f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
         return done.stdout
 
 
 def section(heading: str, page: Path = PAGE) -> list[list[str]]:
-    """The commands of each `sh` block below a heading of the page, up to the next heading, but for those that are only read."""
+    """The commands of each `sh` block below a heading of the page, up to the next heading, but for those that
+    are only read."""
     source = page.read_text(encoding="utf-8")
     headings = [(match.start(), match[1]) for match in re.finditer(r"^#+ (.+)$", source, re.MULTILINE)]
     found = []
     for block in blocks(page):
         at = sum(len(line) for line in source.splitlines(keepends=True)[: block.line - 1])
-        if block.language == "sh" and "no-run" not in block.options and [name for start, name in headings if start < at][-1] == heading:
+        if (
+            block.language == "sh"
+            and "no-run" not in block.options
+            and [name for start, name in headings if start < at][-1] == heading
+        ):
             found.append([line for line in block.text.splitlines() if line.strip()])
     return found
 

@@ -1,5 +1,5 @@
-"""A service that the pages of docs/operations speak of, below a scratch folder that takes the place of /: its daemon is a process of this
-checkout, its commands are the pages' own.
+"""A service that the pages of docs/operations speak of, below a scratch folder that takes the place of /: its
+daemon is a process of this checkout, its commands are the pages' own.
 
 `play` runs the lines of a block; `systemctl stop` and `start` in it stop and start the daemon.
 """
@@ -22,7 +22,8 @@ from tests.support.schema.orders import DESCRIPTOR_SET
 STATE = "var/lib/stream-archiver"
 CONFIG = "etc/stream-archiver/archiver.yaml"
 PAUSE_S = 0.2
-"""Of the load, between what it sends: it goes on for as long as Spark takes to start, and all of it is compared."""
+"""Of the load, between what it sends: it goes on for as long as Spark takes to start, and all of it is
+compared."""
 
 
 class Service(Deployment):
@@ -36,7 +37,10 @@ class Service(Deployment):
         for folder in (self.config.parent, self.machine.bin, self.scratch, self.backups):
             folder.mkdir(parents=True)
         program = self.machine.bin / "archiver"
-        program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m archiver "$@"\n')
+        program.write_text(
+            f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m "
+            'archiver "$@"\n'
+        )
         program.chmod(0o755)
         super().__init__(self.machine.root / STATE, overrides=overrides)
 
@@ -57,7 +61,10 @@ class Service(Deployment):
         return self.machine.root / CONFIG
 
     def document(self) -> dict[str, Any]:
-        places = {"data": {"uri": f"file://{self.root}/data"}, "metadata": {"sqlite": {"path": f"{self.root}/metadata.db"}}}
+        places = {
+            "data": {"uri": f"file://{self.root}/data"},
+            "metadata": {"sqlite": {"path": f"{self.root}/metadata.db"}},
+        }
         return super().document() | places | self.overrides
 
     def environ(self, armed: str = "") -> dict[str, str]:

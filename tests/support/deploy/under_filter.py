@@ -1,7 +1,9 @@
-"""Starts a command under the system call filter of a unit, as systemd would: `python under_filter.py WORDS [WORDS …] -- COMMAND …`.
+"""Starts a command under the system call filter of a unit, as systemd would: `python under_filter.py WORDS
+[WORDS …] -- COMMAND …`.
 
-Each WORDS is the value of one `SystemCallFilter=`. A call that the filter refuses fails with EPERM. Uses systemd's own list of its groups,
-and libseccomp, which is there wherever systemd is. Stands alone, so that the command inherits nothing of the tests.
+Each WORDS is the value of one `SystemCallFilter=`. A call that the filter refuses fails with EPERM. Uses
+systemd's own list of its groups, and libseccomp, which is there wherever systemd is. Stands alone, so that
+the command inherits nothing of the tests.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ def expand(word: str) -> set[str]:
     """The system calls of a group, or the one of that name."""
     if not word.startswith("@"):
         return {word}
-    listed = subprocess.run(["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True, timeout=60).stdout
+    listed = subprocess.run(
+        ["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     inner = [line.strip() for line in listed.splitlines()[1:]]
     return set().union(*(expand(one) for one in inner if one and not one.startswith("#")))
 
 
 def allowed(filters: list[str]) -> set[str]:
-    """What is left after every filter, in their order. The first one decides that only what it names is allowed."""
+    """What is left after every filter, in their order. The first one decides that only what it names is
+    allowed."""
     found = expand("@default")
     for words in filters:
         for word in words.removeprefix("~").split():

@@ -1,7 +1,9 @@
-"""Control events that Java's own builders can make, as the judge wants them: the content, the partition spec, the table's schema.
+"""Control events that Java's own builders can make, as the judge wants them: the content, the partition spec,
+the table's schema.
 
-What Java's classes hold is narrower than the wire: counts are not negative, a data file has no equality ids, all files have the spec of
-their event. A value of `fixed` is null, because those classes fail when they write one.
+What Java's classes hold is narrower than the wire: counts are not negative, a data file has no equality ids,
+all files have the spec of their event. A value of `fixed` is null, because those classes fail when they write
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ def cases(count: int, table_uuid: bool, seeded: int) -> list[Case]:
     found: list[Case] = []
 
     @seed(seeded)
-    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(events())
     def collect(made: tuple[Event, tuple[PartitionField, ...]]) -> None:
         event, fields = made
@@ -44,9 +52,17 @@ def cases(count: int, table_uuid: bool, seeded: int) -> list[Case]:
 def _table(fields: tuple[PartitionField, ...]) -> dict[str, Any]:
     """A table that has a column for each partition field."""
     columns = [{"id": 1, "name": "first", "required": False, "type": "long"}]
-    columns += [{"id": _SOURCE_ID + at, "name": f"source_{at}", "required": False, "type": field.type} for at, field in enumerate(fields)]
+    columns += [
+        {"id": _SOURCE_ID + at, "name": f"source_{at}", "required": False, "type": field.type}
+        for at, field in enumerate(fields)
+    ]
     listed = [
-        {"name": field.name, "transform": "identity", "source-id": _SOURCE_ID + at, "field-id": field.field_id}
+        {
+            "name": field.name,
+            "transform": "identity",
+            "source-id": _SOURCE_ID + at,
+            "field-id": field.field_id,
+        }
         for at, field in enumerate(fields)
     ]
     return {
@@ -70,11 +86,16 @@ def _java(payload: Any, fields: tuple[PartitionField, ...]) -> Any:
 
 
 def _named(table: TableReference) -> TableReference:
-    return dataclasses.replace(table, name=f"t{table.name}", namespace=tuple(one.replace("\0", "") for one in table.namespace))
+    return dataclasses.replace(
+        table, name=f"t{table.name}", namespace=tuple(one.replace("\0", "") for one in table.namespace)
+    )
 
 
 def _file(file: DataFile, fields: tuple[PartitionField, ...]) -> DataFile:
-    values = tuple(None if one.type.startswith("fixed") else value for one, value in zip(fields, file.partition, strict=True))
+    values = tuple(
+        None if one.type.startswith("fixed") else value
+        for one, value in zip(fields, file.partition, strict=True)
+    )
     offsets = tuple(sorted(abs(one) % _SIZE_MAX for one in file.split_offsets or ()))
     return dataclasses.replace(
         file,
@@ -101,7 +122,8 @@ def _data_file(file: DataFile, fields: tuple[PartitionField, ...]) -> DataFile:
 
 
 def _delete_file(file: DataFile, fields: tuple[PartitionField, ...]) -> DataFile:
-    """Equality deletes, position deletes, or (in Puffin) a deletion vector, which alone says where in the file it lies."""
+    """Equality deletes, position deletes, or (in Puffin) a deletion vector, which alone says where in the
+    file it lies."""
     equality, vector = bool(file.equality_ids), file.file_format == "PUFFIN"
     return dataclasses.replace(
         _file(file, fields),
@@ -109,7 +131,11 @@ def _delete_file(file: DataFile, fields: tuple[PartitionField, ...]) -> DataFile
         equality_ids=None if vector else file.equality_ids or None,
         sort_order_id=(file.sort_order_id or 0) % 1000 if equality and not vector else None,
         first_row_id=None,
-        referenced_data_file=file.referenced_data_file or "x" if vector else None if equality else file.referenced_data_file,
+        referenced_data_file=file.referenced_data_file or "x"
+        if vector
+        else None
+        if equality
+        else file.referenced_data_file,
         content_offset=abs(file.content_offset or 0) % _SIZE_MAX if vector else None,
         content_size=abs(file.content_size or 0) % _SIZE_MAX if vector else None,
     )

@@ -1,6 +1,7 @@
 """The Java classes of Iceberg as the judge of control events: compiled once per release, run as a process.
 
-Owns the way to them: which packages a release needs. Needs a Java runtime (the one that Spark needs) and no JDK.
+Owns the way to them: which packages a release needs. Needs a Java runtime (the one that Spark needs) and no
+JDK.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Judge:
         return self.read(file, options=("--strict", "--stream"))
 
     def write(self, cases: Sequence[dict[str, Any]], folder: Path) -> None:
-        """Write NAME.bin and NAME.json of each case (a golden file's `name`, `event`, `table_schema` and `partition_spec`)."""
+        """Write NAME.bin and NAME.json of each case (a golden file's `name`, `event`, `table_schema` and
+        `partition_spec`)."""
         listed = folder / "cases.json"
         listed.write_text(json.dumps(cases), encoding="utf-8")
         done = self._run("gen", str(folder), str(listed))
@@ -84,6 +86,8 @@ class Judge:
 def judge(release: str) -> Judge:
     """The judge of a release; fetched and compiled unless that was done before."""
     iceberg = [f"org.apache.iceberg:iceberg-{name}:{release}" for name in _ICEBERG]
-    needed = jars(*iceberg, f"org.apache.avro:avro:{AVRO_OF[release]}", "com.github.ben-manes.caffeine:caffeine:3.2.2")
+    needed = jars(
+        *iceberg, f"org.apache.avro:avro:{AVRO_OF[release]}", "com.github.ben-manes.caffeine:caffeine:3.2.2"
+    )
     needed += spark_jars("jackson-annotations", "jackson-core", "jackson-databind", "slf4j-api")
     return Judge(release, (compiled(f"event-judge/{release}", SOURCES, needed), *needed))

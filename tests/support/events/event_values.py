@@ -25,7 +25,19 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 """Any characters, those beyond the basic plane and control characters included."""
 
-_TYPES = ["boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"]
+_TYPES = [
+    "boolean",
+    "int",
+    "long",
+    "float",
+    "double",
+    "date",
+    "time",
+    "timestamp",
+    "timestamptz",
+    "timestamp_ns",
+    "timestamptz_ns",
+]
 _TYPES += ["string", "uuid", "binary", "fixed[5]", "decimal(9, 2)", "decimal(38, 0)"]
 
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -38,7 +50,9 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "uuid": st.uuids(),
     "binary": st.binary(max_size=12),
     "fixed[5]": st.binary(min_size=5, max_size=5),
-    "decimal(9, 2)": st.integers(-(10**9) + 1, 10**9 - 1).map(lambda unscaled: decimal.Decimal(unscaled).scaleb(-2)),
+    "decimal(9, 2)": st.integers(-(10**9) + 1, 10**9 - 1).map(
+        lambda unscaled: decimal.Decimal(unscaled).scaleb(-2)
+    ),
     "decimal(38, 0)": st.integers(-(10**38) + 1, 10**38 - 1).map(decimal.Decimal),
 }
 
@@ -48,7 +62,10 @@ def partition_fields(draw: st.DrawFn) -> tuple[PartitionField, ...]:
     """Up to five fields; a prefix keeps their names apart after Avro's rewriting."""
     kinds = draw(st.lists(st.sampled_from(_TYPES), max_size=5))
     names = [f"p{at}_{draw(TEXTS)}" for at in range(len(kinds))]
-    return tuple(PartitionField(1000 + at, name, kind) for at, (name, kind) in enumerate(zip(names, kinds, strict=True)))
+    return tuple(
+        PartitionField(1000 + at, name, kind)
+        for at, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    )
 
 
 def _maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -1,4 +1,5 @@
-"""A folder of files, a log, an object store, and processes that take the files in; what is in the log is read without asking them."""
+"""A folder of files, a log, an object store, and processes that take the files in; what is in the log is read
+without asking them."""
 
 from __future__ import annotations
 
@@ -41,7 +42,13 @@ _SEEDS = count(10**6, 1000)
 class Inbox:
     """What the processes share."""
 
-    def __init__(self, root: Path, log: Log | None = None, objects: ObjectStore | None = None, first_seed: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        log: Log | None = None,
+        objects: ObjectStore | None = None,
+        first_seed: int | None = None,
+    ) -> None:
         self.folder = root / "in"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.clock: Clock = SystemClock()
@@ -58,13 +65,16 @@ class Inbox:
         return made.rename(path)
 
     def process(self, form: str = "jsonl", glob: str = "*", **chosen: Any) -> Taker:
-        """Another process; `chosen` are settings of source, intake and log by their names, and `partitions`."""
+        """Another process; `chosen` are settings of source, intake and log by their names, and
+        `partitions`."""
         self._processes += 1
         return Taker(self, form, glob, self._processes, chosen)
 
     def backlog(self) -> Backlog:
         """The log as a process reads it that has just started."""
-        return Sequencer(self.log, SeededIds(0), self.clock, LogSettings(), CheckpointStore(self.objects)).backlog()
+        return Sequencer(
+            self.log, SeededIds(0), self.clock, LogSettings(), CheckpointStore(self.objects)
+        ).backlog()
 
     def fold(self) -> IntakeFold:
         """The same without shelves."""
@@ -86,10 +96,20 @@ class Taker:
     """One process: its sequencer and its sources."""
 
     def __init__(self, inbox: Inbox, form: str, glob: str, seed: int, chosen: dict[str, Any]) -> None:
-        log_settings = LogSettings.model_validate({"append_attempts_max": 2, "append_backoff": 0.001, **_of(LogSettings, chosen)})
+        log_settings = LogSettings.model_validate(
+            {"append_attempts_max": 2, "append_backoff": 0.001, **_of(LogSettings, chosen)}
+        )
         intake = IntakeSettings.model_validate(_of(IntakeSettings, chosen))
-        source = {"glob": f"{inbox.folder}/{glob}", "topic": TOPIC, "format": form, "settle": 0, **_of(FileSourceSettings, chosen)}
-        self.settings = [FileSourceSettings.model_validate(source | more) for more in chosen.get("sources", [{}])]
+        source = {
+            "glob": f"{inbox.folder}/{glob}",
+            "topic": TOPIC,
+            "format": form,
+            "settle": 0,
+            **_of(FileSourceSettings, chosen),
+        }
+        self.settings = [
+            FileSourceSettings.model_validate(source | more) for more in chosen.get("sources", [{}])
+        ]
         partitions = chosen.get("partitions", 1)
         objects = inbox.objects
         checkpoints = CheckpointStore(objects)

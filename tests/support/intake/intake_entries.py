@@ -27,7 +27,9 @@ def topic_id_of(number: int) -> TopicId:
 
 def declared(number: int, name: str, partitions: int) -> bytes:
     """A topic."""
-    topic = pb.TopicDeclared(topic_id=bytes.fromhex(topic_id_of(number)), name=name, partitions=partitions, created_us=number)
+    topic = pb.TopicDeclared(
+        topic_id=bytes.fromhex(topic_id_of(number)), name=name, partitions=partitions, created_us=number
+    )
     return pb.IntakeEntry(format=1, id=b"i" * 16, topic=topic).SerializeToString()
 
 
@@ -37,7 +39,9 @@ def named(key: str, runs: Sequence[Run]) -> bytes:
     for run in runs:
         if not topics or topics[-1].topic_id.hex() != run.topic_id:
             topics.append(pb.TopicSegments(topic_id=bytes.fromhex(run.topic_id)))
-        topics[-1].segments.add(partition=run.partition, rows=run.rows, raw_bytes=run.raw_bytes, accept_max_us=run.accept_max_us)
+        topics[-1].segments.add(
+            partition=run.partition, rows=run.rows, raw_bytes=run.raw_bytes, accept_max_us=run.accept_max_us
+        )
     file = pb.IntakeFile(key=key, size=100, footer_sha256=b"d" * 32, topics=topics)
     return pb.IntakeEntry(format=1, id=b"i" * 16, file=file).SerializeToString()
 

@@ -1,7 +1,7 @@
 """Intake made by hand: files with any accept times, entries folded as the product folds them.
 
-The writer of the product takes its times from a clock; tests of refinement need clocks that step back, and files that are damaged.
-Transactional producers number their records as the product's do.
+The writer of the product takes its times from a clock; tests of refinement need clocks that step back, and
+files that are damaged. Transactional producers number their records as the product's do.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Intake:
     def producer(self, transactional_id: str, timeout_us: int = HOUR_US) -> Opened:
         """Open a transactional producer, or open it again."""
         applied = self._apply(
-            producer=pb.ProducerOpened(transactional_id=transactional_id, transaction_timeout_us=timeout_us, time_us=1), version=2
+            producer=pb.ProducerOpened(
+                transactional_id=transactional_id, transaction_timeout_us=timeout_us, time_us=1
+            ),
+            version=2,
         )
         assert applied.producer is not None
         return applied.producer
@@ -79,20 +82,35 @@ class Intake:
         number = len(self._names) + 1
         topic_id = TopicId(f"{number:032x}")
         self._names[topic_id] = name
-        self._apply(topic=pb.TopicDeclared(topic_id=bytes.fromhex(topic_id), name=name, partitions=partitions, created_us=1))
+        self._apply(
+            topic=pb.TopicDeclared(
+                topic_id=bytes.fromhex(topic_id), name=name, partitions=partitions, created_us=1
+            )
+        )
         return topic_id
 
     def tick(self, time_us: int) -> None:
         """Nothing later has an ingest time before this."""
         self._apply(tick=pb.Tick(time_us=time_us))
 
-    def file(self, rows: dict[tuple[TopicId, int], Sequence[Row]], row_group_bytes: int = 1 << 20, producer: Opened | None = None) -> str:
-        """Store one intake file with these segments and append its entry; returns its key. With a producer they are its transaction's."""
+    def file(
+        self,
+        rows: dict[tuple[TopicId, int], Sequence[Row]],
+        row_group_bytes: int = 1 << 20,
+        producer: Opened | None = None,
+    ) -> str:
+        """Store one intake file with these segments and append its entry; returns its key. With a producer
+        they are its transaction's."""
         order = sorted(rows, key=lambda tp: (self._names[tp[0]], tp[1]))
-        table = pa.Table.from_pylist([self._cells(tp, row) for tp in order for row in rows[tp]], schema=INTAKE_SCHEMA)
+        table = pa.Table.from_pylist(
+            [self._cells(tp, row) for tp in order for row in rows[tp]], schema=INTAKE_SCHEMA
+        )
         return self.table(
             table,
-            [(tp, len(rows[tp]), sum(r.raw_bytes for r in rows[tp]), max(r.accept_us for r in rows[tp])) for tp in order],
+            [
+                (tp, len(rows[tp]), sum(r.raw_bytes for r in rows[tp]), max(r.accept_us for r in rows[tp]))
+                for tp in order
+            ],
             row_group_bytes,
             producer,
         )
@@ -106,7 +124,9 @@ class Intake:
     ) -> str:
         """As `file`, from columns; each run is (topic partition, rows, raw bytes, newest accept time)."""
         segments = [
-            SegmentRows(*tp, count, raw_bytes, newest, None if producer is None else self._stamp(producer, tp, count))
+            SegmentRows(
+                *tp, count, raw_bytes, newest, None if producer is None else self._stamp(producer, tp, count)
+            )
             for tp, count, raw_bytes, newest in runs
         ]
         written = write_intake_file(table, segments, row_group_bytes)
@@ -136,12 +156,22 @@ class Intake:
         self._sequences[producer, tp] = sequence + count
         return Stamp(*producer, sequence, transactional=True)
 
-    def plans(self, topic_id: TopicId, partition: int = 0, *, epoch: int = 1, start: int = 0, max_bytes: int = 1 << 40) -> list[Plan]:
+    def plans(
+        self,
+        topic_id: TopicId,
+        partition: int = 0,
+        *,
+        epoch: int = 1,
+        start: int = 0,
+        max_bytes: int = 1 << 40,
+    ) -> list[Plan]:
         """Plans for everything of the partition from `start` on."""
         tp = (topic_id, partition)
         stable = self.fold.stable_offset(tp)
         window = look(self.backlog, tp, start, stable, 1 << 62)
-        return plan_partition(tp, self._names[topic_id], window.segments, start, stable, epoch, max_bytes, window.gaps)
+        return plan_partition(
+            tp, self._names[topic_id], window.segments, start, stable, epoch, max_bytes, window.gaps
+        )
 
     def _cells(self, tp: tuple[TopicId, int], row: Row) -> dict[str, object]:
         return {

@@ -1,7 +1,8 @@
-"""Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that repeat and wrap, transactions,
-ticks, barriers, positions of sources.
+"""Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that
+repeat and wrap, transactions, ticks, barriers, positions of sources.
 
-Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs, files behind a barrier.
+Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs,
+files behind a barrier.
 """
 
 from __future__ import annotations
@@ -63,9 +64,17 @@ class History:
         elif roll < 0.1:
             self._add(tick=pb.Tick(time_us=self.now_us + self.chance.randrange(-1_000_000, 1_000_000)))
         elif roll < 0.13:
-            self._add(barrier=pb.Barrier(written_before_ms=self.now_us // 1000 - self.chance.choice((0, 1_000, 100_000))))
+            self._add(
+                barrier=pb.Barrier(
+                    written_before_ms=self.now_us // 1000 - self.chance.choice((0, 1_000, 100_000))
+                )
+            )
         elif roll < 0.16:
-            self._add(forgotten=pb.ProducersForgotten(idle_since_us=self.now_us - self.chance.randrange(0, 20_000_000_000)))
+            self._add(
+                forgotten=pb.ProducersForgotten(
+                    idle_since_us=self.now_us - self.chance.randrange(0, 20_000_000_000)
+                )
+            )
         elif roll < 0.22:
             self._move()
         elif roll < 0.3:
@@ -76,25 +85,40 @@ class History:
             self._file()
 
     def _declare(self) -> None:
-        number = self._topics + 1 if self._topics == 0 or self.chance.random() < 0.8 else self._topics  # else declared twice
+        number = (
+            self._topics + 1 if self._topics == 0 or self.chance.random() < 0.8 else self._topics
+        )  # else declared twice
         if number > self._topics:
-            free = sorted({self._names[gone] for gone in self._deleted} - {self._names[n] for n in self._names if n not in self._deleted})
+            free = sorted(
+                {self._names[gone] for gone in self._deleted}
+                - {self._names[n] for n in self._names if n not in self._deleted}
+            )
             self._names[number] = free[0] if free and self.chance.random() < 0.5 else f"topic-{number}"
         self._topics = number
         topic_id = bytes.fromhex(topic_id_of(number))
-        self._add(topic=pb.TopicDeclared(topic_id=topic_id, name=self._names[number], partitions=PARTITIONS, created_us=self.now_us))
+        self._add(
+            topic=pb.TopicDeclared(
+                topic_id=topic_id, name=self._names[number], partitions=PARTITIONS, created_us=self.now_us
+            )
+        )
 
     def _delete(self) -> None:
         """One of several, perhaps for the second time."""
         number = self.chance.randrange(1, self._topics + 1)
         if number in self._deleted or self._topics - len(self._deleted) > 1:
             self._deleted.add(number)
-            self._add(deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(number)), time_us=self.now_us))
+            self._add(
+                deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(number)), time_us=self.now_us)
+            )
 
     def _open(self) -> None:
         name = self.chance.choice(("", "", "a", "b"))
         index = len(self.entries)
-        self._add(producer=pb.ProducerOpened(transactional_id=name, transaction_timeout_us=60_000_000, time_us=self.now_us))
+        self._add(
+            producer=pb.ProducerOpened(
+                transactional_id=name, transaction_timeout_us=60_000_000, time_us=self.now_us
+            )
+        )
         known = next((one for one in self._senders if name and one.transactional_id == name), None)
         if known is None:
             self._senders.append(_Sender(index, 0, name))
@@ -106,7 +130,11 @@ class History:
         commit = not fence and self.chance.random() < 0.5
         self._add(
             transaction=pb.TransactionEnded(
-                producer_id=sender.producer_id, epoch=sender.epoch, commit=commit, fence=fence, time_us=self.now_us
+                producer_id=sender.producer_id,
+                epoch=sender.epoch,
+                commit=commit,
+                fence=fence,
+                time_us=self.now_us,
             )
         )
         if fence and self.chance.random() < 0.5:
@@ -130,9 +158,14 @@ class History:
             segments.append((topic_id, segment))
         segments.sort(key=lambda item: item[0])
         groups = groupby(segments, key=lambda item: item[0])
-        topics = [pb.TopicSegments(topic_id=bytes.fromhex(topic_id), segments=[one for _, one in group]) for topic_id, group in groups]
+        topics = [
+            pb.TopicSegments(topic_id=bytes.fromhex(topic_id), segments=[one for _, one in group])
+            for topic_id, group in groups
+        ]
         size = self.chance.randrange(1, 1 << 30)
-        self._add(file=pb.IntakeFile(key=key, size=size, footer_sha256=self.chance.randbytes(32), topics=topics))
+        self._add(
+            file=pb.IntakeFile(key=key, size=size, footer_sha256=self.chance.randbytes(32), topics=topics)
+        )
 
     def _batch(self, sender: _Sender, topic_id: TopicId, segment: pb.Segment) -> pb.ProducerBatch:
         tp = (topic_id, segment.partition)
@@ -151,7 +184,9 @@ class History:
             sender.sequences[tp] = (sequence + segment.rows) % SEQUENCE_COUNT
             sender.sent = [*sender.sent[-10:], (tp, sequence, segment.rows)]
         transactional = bool(sender.transactional_id) != (self.chance.random() < 0.03)
-        return pb.ProducerBatch(producer_id=sender.producer_id, epoch=sender.epoch, sequence=sequence, transactional=transactional)
+        return pb.ProducerBatch(
+            producer_id=sender.producer_id, epoch=sender.epoch, sequence=sequence, transactional=transactional
+        )
 
     def _move(self) -> None:
         """Some items of sources go on, or do not; finished ones are forgotten."""
@@ -167,20 +202,39 @@ class History:
             identity = self.chance.choice((b"same", b"same", b"same", b"another"))
             self._positions[source, item] = 0 if done else end
             moves.append(
-                pb.SourcePosition(source=source, item=item, base=base, end=end, done=done, identity=identity, seen=self._seen(), count=end)
+                pb.SourcePosition(
+                    source=source,
+                    item=item,
+                    base=base,
+                    end=end,
+                    done=done,
+                    identity=identity,
+                    seen=self._seen(),
+                    count=end,
+                )
             )
         if self.chance.random() < 0.2:
             self._add(file=pb.IntakeFile(positions=moves))
             return
         key = intake_key(self.now_us - self.chance.choice((0, 0, 0, 600_000_000)), f"{len(self.entries):026}")
-        segment = pb.Segment(partition=self.chance.randrange(PARTITIONS), rows=self.chance.randrange(1, 5), accept_max_us=self.now_us)
+        segment = pb.Segment(
+            partition=self.chance.randrange(PARTITIONS),
+            rows=self.chance.randrange(1, 5),
+            accept_max_us=self.now_us,
+        )
         topic_id = bytes.fromhex(topic_id_of(self.chance.randrange(1, self._topics + 1)))
         topics = [pb.TopicSegments(topic_id=topic_id, segments=[segment])]
-        self._add(file=pb.IntakeFile(key=key, size=1, footer_sha256=b"d" * 32, topics=topics, positions=moves))
+        self._add(
+            file=pb.IntakeFile(key=key, size=1, footer_sha256=b"d" * 32, topics=topics, positions=moves)
+        )
 
     def _seen(self) -> int:
         return max(0, len(self.entries) - self.chance.choice((0, 0, 0, 5, 20)))
 
     def _add(self, **body: object) -> None:
-        entry = pb.IntakeEntry(format=3, id=len(self.entries).to_bytes(8, "big") + self.chance.randbytes(8), **body)  # type: ignore[arg-type]
+        entry = pb.IntakeEntry(
+            format=3,
+            id=len(self.entries).to_bytes(8, "big") + self.chance.randbytes(8),
+            **body,  # type: ignore[arg-type]
+        )
         self.entries.append(entry.SerializeToString(deterministic=True))

@@ -1,4 +1,5 @@
-"""A writer on a real SQLite log and a real local store, and the way to look at what it did through nobody's eyes but the log's."""
+"""A writer on a real SQLite log and a real local store, and the way to look at what it did through nobody's
+eyes but the log's."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ Stored = dict[str, Any]
 class IntakeRig:
     """One process's intake below `root`; several may stand on the same root."""
 
-    def __init__(self, root: Path, log_settings: LogSettings | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, root: Path, log_settings: LogSettings | None = None, clock: Clock | None = None
+    ) -> None:
         self.log_settings = log_settings or LogSettings(append_attempts_max=3, append_backoff=0.001)
         self.clock = clock or SystemClock()
         self._logs = SqliteLogStore(root / "metadata.db", 30, self.log_settings.entry_bytes_max)

@@ -17,7 +17,8 @@ ROUND = 40
 
 
 def main(root: str, name: str, count: int) -> None:
-    """Declare the topic as well, as every process of a deployment does; one JSON list of [value, partition, offset] on stdout."""
+    """Declare the topic as well, as every process of a deployment does; one JSON list of [value, partition,
+    offset] on stdout."""
     rig = IntakeRig(Path(root), LogSettings(append_backoff=0.001))
     rig.topic("shared", 4)
     rig.topic(f"own-{name}", 2)

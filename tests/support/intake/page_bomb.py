@@ -1,4 +1,5 @@
-"""A page of an intake file that stands for far more than was written; and, as a program, what it takes to read one.
+"""A page of an intake file that stands for far more than was written; and, as a program, what it takes to
+read one.
 
 `python -m tests.support.intake.page_bomb` prints by how many MiB the process grew, and the error.
 """
@@ -28,7 +29,8 @@ KEY = "intake/2026-01-01/00/bomb.parquet"
 
 
 def intake_bytes(rows: int = 20, value_bytes: int = 60_000) -> tuple[bytes, bytes]:
-    """A file of one row group, and its footer's digest; half of each value is random, so that pages are large and compress."""
+    """A file of one row group, and its footer's digest; half of each value is random, so that pages are large
+    and compress."""
     chance = random.Random(5)
     time_us = 1_700_000_000_000_000
     cells = [
@@ -45,14 +47,21 @@ def intake_bytes(rows: int = 20, value_bytes: int = 60_000) -> tuple[bytes, byte
         for row in range(rows)
     ]
     table = pa.Table.from_pylist(cells, schema=INTAKE_SCHEMA)
-    written = write_intake_file(table, [SegmentRows(TOPIC, 0, rows, rows * value_bytes, time_us + rows)], 1 << 30)
+    written = write_intake_file(
+        table, [SegmentRows(TOPIC, 0, rows, rows * value_bytes, time_us + rows)], 1 << 30
+    )
     return written.data, written.footer_sha256
 
 
 def swollen(data: bytes, path: str = "value", size: int = BOMB_BYTES) -> bytes:
-    """The file with the first page of a column replaced by one of `size` zeros, of the old stored length and with a right checksum."""
+    """The file with the first page of a column replaced by one of `size` zeros, of the old stored length and
+    with a right checksum."""
     group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
-    column = next(group.column(place) for place in range(group.num_columns) if group.column(place).path_in_schema == path)
+    column = next(
+        group.column(place)
+        for place in range(group.num_columns)
+        if group.column(place).path_in_schema == path
+    )
     start = column.data_page_offset
     fields, at = [], start
     for _ in range(4):  # type, bytes, bytes compressed, checksum
@@ -66,7 +75,10 @@ def swollen(data: bytes, path: str = "value", size: int = BOMB_BYTES) -> bytes:
     for filler in range(1000):
         rest = stored - len(frame) - 8
         body = (
-            frame + struct.pack("<II", 0x184D2A50, rest) + bytes([filler % 256, filler // 256]) + bytes(rest - 2)
+            frame
+            + struct.pack("<II", 0x184D2A50, rest)
+            + bytes([filler % 256, filler // 256])
+            + bytes(rest - 2)
         )  # a frame that is skipped
         checksum = struct.unpack("<i", struct.pack("<I", zlib.crc32(body)))[0]
         made = bytearray(data)

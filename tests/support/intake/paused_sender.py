@@ -1,8 +1,8 @@
 """A writer that stops itself between the upload of an intake file and the append of its entry.
 
-Run as `python -m tests.support.intake.paused_sender ROOT`. For each line on its standard input it sends one record of that value to the
-topic `paused`, and prints what came of it as JSON. A value that begins with `pause` stops the process (SIGSTOP) when its file is stored;
-whoever wants the answer continues it.
+Run as `python -m tests.support.intake.paused_sender ROOT`. For each line on its standard input it sends one
+record of that value to the topic `paused`, and prints what came of it as JSON. A value that begins with
+`pause` stops the process (SIGSTOP) when its file is stored; whoever wants the answer continues it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def main(root: str) -> None:
     def create(key: str, data: bytes) -> None:
         stored(key, data)
         if pausing and key.startswith("intake/"):
-            # To this thread: sent to the process, the signal would let it run on for a moment, into the log's transaction.
+            # To this thread: sent to the process, the signal would let it run on for a moment, into the log's
+            # transaction.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     rig.objects.create = create  # type: ignore[method-assign]
@@ -42,7 +43,12 @@ def main(root: str) -> None:
             value = line.strip()
             pausing = value.startswith("pause")
             done = writer.send("paused", Record(None, value.encode()), 0).result(WAIT_S)
-            print(json.dumps({"value": value, "outcome": done.outcome, "offset": done.offset, "error": str(done.error)}), flush=True)
+            print(
+                json.dumps(
+                    {"value": value, "outcome": done.outcome, "offset": done.offset, "error": str(done.error)}
+                ),
+                flush=True,
+            )
     rig.close()
 
 

@@ -1,4 +1,5 @@
-"""A writer without threads: items made by hand, published one flush after the other, on a rig that fails on request."""
+"""A writer without threads: items made by hand, published one flush after the other, on a rig that fails on
+request."""
 
 from __future__ import annotations
 
@@ -28,14 +29,19 @@ class Publishing:
         self.sequencer = Sequencer(rig.log, SeededIds(seed), clock, rig.log_settings)
         self.sequencer.refresh()
         self._accept_clock = AcceptClock(clock, 10, 60)
-        self._publisher = FlushPublisher(rig.objects, self.sequencer, IntakeSettings(), clock, SeededIds(seed + 1), self._accept_clock)
+        self._publisher = FlushPublisher(
+            rig.objects, self.sequencer, IntakeSettings(), clock, SeededIds(seed + 1), self._accept_clock
+        )
         self._lock = threading.Condition()
         self.queue: list[Item] = []
 
     def session(self, producer_id: int, epoch: int, transactional_id: str = "") -> ProducerSession:
         """A producer of this process."""
         return ProducerSession(
-            producer_id, epoch, transactional_id, lambda tp: self.sequencer.fold.producers.next_sequence(tp, producer_id, epoch)
+            producer_id,
+            epoch,
+            transactional_id,
+            lambda tp: self.sequencer.fold.producers.next_sequence(tp, producer_id, epoch),
         )
 
     def topic(self, name: str) -> TopicState:
@@ -43,28 +49,55 @@ class Publishing:
         return self.sequencer.fold.topics_by_name[name]
 
     def send(
-        self, topic: str, partition: int, value: bytes, session: ProducerSession | None = None, sequence: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        session: ProducerSession | None = None,
+        sequence: int | None = None,
     ) -> PendingRecord:
         """Queue one record."""
         state = self.topic(topic)
         pending = PendingRecord(topic, partition, self._lock)
-        record, cost, accept_us = Record(None, value), len(value) + ROW_COST_BYTES, self._accept_clock.accept_us(0)
+        record, cost, accept_us = (
+            Record(None, value),
+            len(value) + ROW_COST_BYTES,
+            self._accept_clock.accept_us(0),
+        )
         if session is None:
             self.queue.append(RecordItem(state, record, len(value), cost, accept_us, pending))
             return pending
         stamp = session.stamp((state.topic_id, partition), sequence)
         pending.sequence = stamp.sequence
-        item = RecordItem(state, record, len(value), cost, accept_us, pending, stamp, sequence is not None, session, session.generation)
+        item = RecordItem(
+            state,
+            record,
+            len(value),
+            cost,
+            accept_us,
+            pending,
+            stamp,
+            sequence is not None,
+            session,
+            session.generation,
+        )
         session.queued(item)
         self.queue.append(item)
         return pending
 
     def send_batch(
-        self, topic: str, partitions: list[int], values: list[bytes], session: ProducerSession, sequences: list[int] | None = None
+        self,
+        topic: str,
+        partitions: list[int],
+        values: list[bytes],
+        session: ProducerSession,
+        sequences: list[int] | None = None,
     ) -> PendingBatch:
         """Queue a batch of a producer."""
         state = self.topic(topic)
-        normal = normalise_batch(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}), 1 << 20)
+        normal = normalise_batch(
+            pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}), 1 << 20
+        )
         places = np.array(partitions, np.int32)
         pending = PendingBatch(topic, places, self._lock)
         stated = None if sequences is None else np.array(sequences, np.int32)

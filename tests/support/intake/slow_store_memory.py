@@ -1,7 +1,8 @@
-"""A program of its own: sends records through a writer to a store that is slow, and prints by how many MiB the process grew.
+"""A program of its own: sends records through a writer to a store that is slow, and prints by how many MiB
+the process grew.
 
-`python -m tests.support.intake.slow_store_memory FOLDER MEGABYTES QUEUE_BYTES`; then one JSON line with the growth and the writer's
-metrics.
+`python -m tests.support.intake.slow_store_memory FOLDER MEGABYTES QUEUE_BYTES`; then one JSON line with the
+growth and the writer's metrics.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def main(folder: str, megabytes: str, queue_bytes: str) -> None:
         writer.send_batch("t", pa.table({"value": values})).result(60)  # the libraries have what they need
         before = peak_mib()
         for number in range(int(megabytes) * 1_000_000 // (BATCH_ROWS * VALUE_BYTES)):
-            columns = values.take(np.roll(np.arange(BATCH_ROWS), number))  # rows of its own, as a producer would send
+            columns = values.take(
+                np.roll(np.arange(BATCH_ROWS), number)
+            )  # rows of its own, as a producer would send
             writer.send_batch("t", pa.table({"value": columns}))
             writer.send("t", Record(None, bytes(VALUE_BYTES)))
         grown = peak_mib() - before

@@ -20,18 +20,25 @@ Values = Mapping[tuple[str, int], Sequence[bytes | None]]
 class Transactional:
     """One transactional producer; the topics exist already, and every call is one entry of the log."""
 
-    def __init__(self, application: Application, clock: Clock, transactional_id: str, timeout_s: float = 3600.0) -> None:
+    def __init__(
+        self, application: Application, clock: Clock, transactional_id: str, timeout_s: float = 3600.0
+    ) -> None:
         self.application = application
         """Through which it reaches log and store; another one may take over."""
         self._clock = clock
         self.transactional_id = transactional_id
-        self.producer_id, self.epoch = application.sequencer.open_producer(transactional_id, round(timeout_s * 1e6))
+        self.producer_id, self.epoch = application.sequencer.open_producer(
+            transactional_id, round(timeout_s * 1e6)
+        )
         self._sequences: dict[tuple[str, int], int] = {}
         self._files = 0
 
     def send(self, values: Values) -> dict[tuple[str, int], int]:
         """Put them into the open transaction, or begin one; the first offset in each partition."""
-        return {place: landed.runs[0][0] for place, landed in zip(sorted(values), self.try_send(values), strict=True)}
+        return {
+            place: landed.runs[0][0]
+            for place, landed in zip(sorted(values), self.try_send(values), strict=True)
+        }
 
     def try_send(self, values: Values) -> Sequence[Landed]:
         """As `send`, by topic and partition; whatever becomes of them."""
@@ -62,7 +69,9 @@ class Transactional:
         self._files += 1
         key = intake_key(now_us, f"{self.producer_id:016d}{self.epoch:05d}{self._files:05d}")
         self.application.objects.create(key, written.data)
-        return self.application.sequencer.append_file(key, len(written.data), written.footer_sha256, written.segments)
+        return self.application.sequencer.append_file(
+            key, len(written.data), written.footer_sha256, written.segments
+        )
 
     def commit(self) -> Refusal | None:
         """End the transaction; None, or why the marker touched nothing."""

@@ -1,4 +1,5 @@
-"""Shelves of which some partitions cannot be read: what the planner, the listings and the vacuum make of that."""
+"""Shelves of which some partitions cannot be read: what the planner, the listings and the vacuum make of
+that."""
 
 from __future__ import annotations
 

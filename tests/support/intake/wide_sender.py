@@ -1,7 +1,9 @@
-"""A process that sends batches over many partitions: `python -m tests.support.intake.wide_sender ROOT NAME PARTITIONS BATCHES`.
+"""A process that sends batches over many partitions: `python -m tests.support.intake.wide_sender ROOT NAME
+PARTITIONS BATCHES`.
 
-Says `ready`, waits for a line on standard input, then sends; prints a JSON list of partitions and one of offsets per batch, in the order of
-its rows. The value of a row says who sent it, and as the how-manyth of its partition.
+Says `ready`, waits for a line on standard input, then sends; prints a JSON list of partitions and one of
+offsets per batch, in the order of its rows. The value of a row says who sent it, and as the how-manyth of its
+partition.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ ROWS_PER_PARTITION = 2
 
 
 def rows_of(name: str, batch: int, partitions: int) -> list[tuple[int, bytes]]:
-    """Partition and value of every row of a batch: each partition comes twice, in an order of the batch's own."""
+    """Partition and value of every row of a batch: each partition comes twice, in an order of the batch's
+    own."""
     order = [partition for partition in range(partitions) for _ in range(ROWS_PER_PARTITION)]
     random.Random(f"{name} {batch}").shuffle(order)
     seen = [0] * partitions
@@ -42,7 +45,9 @@ def main(root: str, name: str, partitions: int, batches: int) -> None:
         pending = []
         for batch in range(batches):
             rows = rows_of(name, batch, partitions)
-            table = pa.table({"value": [value for _, value in rows], "partition": [partition for partition, _ in rows]})
+            table = pa.table(
+                {"value": [value for _, value in rows], "partition": [partition for partition, _ in rows]}
+            )
             pending.append(writer.send_batch(TOPIC, table))
             writer.flush()
         for one in pending:

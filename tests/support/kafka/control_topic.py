@@ -1,4 +1,5 @@
-"""Ledgers with real events, and control topics: one in memory that fails on request, and what a real one holds."""
+"""Ledgers with real events, and control topics: one in memory that fails on request, and what a real one
+holds."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class LedgerWriter:
         self.leader.take_over()
 
     def round(self, *tables: int, padding: int = 0) -> bytes:
-        """A whole round that commits to these tables; its commit id. `padding`: bytes that make the events of files larger."""
+        """A whole round that commits to these tables; its commit id. `padding`: bytes that make the events of
+        files larger."""
         commit = self.begin()
         for table in tables:
             self.write(commit, table, padding)
@@ -81,19 +83,30 @@ class LedgerWriter:
         number = self.leader.fold.next_index
         key = f"archive/{topic_id(table).hex()}/{number:020}" + "x" * padding
         file = DataFile(path=f"file:///data/{key}", record_count=1, file_size=1, partition=(number,))
-        archive = ArchiveFile(key, 1, bytes(32), bytes(32), 0, number, number + 1, self.leader.epoch, 1, 1, 7, 1, 2)
+        archive = ArchiveFile(
+            key, 1, bytes(32), bytes(32), 0, number, number + 1, self.leader.epoch, 1, 1, 7, 1, 2
+        )
         written = DataWritten(commit, _reference(table), (file,))
         self.leader.append(
-            pb.FilesWritten(commit_id=commit.bytes, topic_id=topic_id(table), files=[archive.to_proto()], event=self._message(written))
+            pb.FilesWritten(
+                commit_id=commit.bytes,
+                topic_id=topic_id(table),
+                files=[archive.to_proto()],
+                event=self._message(written),
+            )
         )
 
     def commit(self, commit: uuid.UUID, table: int) -> None:
         """COMMIT_TO_TABLE."""
         told = CommitToTable(commit, _reference(table), 77, VALID_THROUGH_US)
-        self.leader.append(pb.TableCommitted(commit_id=commit.bytes, topic_id=topic_id(table), event=self._message(told)))
+        self.leader.append(
+            pb.TableCommitted(commit_id=commit.bytes, topic_id=topic_id(table), event=self._message(told))
+        )
 
     def _message(self, payload: Payload) -> pb.Event:
-        return event_message(self.leader, Event(new_uuid(self.ids), 5, "archiver-test", payload), FIELDS, "a test")
+        return event_message(
+            self.leader, Event(new_uuid(self.ids), 5, "archiver-test", payload), FIELDS, "a test"
+        )
 
 
 def _reference(table: int) -> TableReference:
@@ -224,18 +237,28 @@ def deduplicated(seen: Sequence[Seen]) -> list[Seen]:
     known: dict[str, Seen] = {}
     for one in seen:
         first = known.setdefault(one.id, one)
-        assert (first.partition, first.key, first.value, first.headers) == (one.partition, one.key, one.value, one.headers)
+        assert (first.partition, first.key, first.value, first.headers) == (
+            one.partition,
+            one.key,
+            one.value,
+            one.headers,
+        )
     return list(known.values())
 
 
 def check_is_ledger(seen: Sequence[Seen], events: Sequence[LedgerEvent]) -> int:
-    """Without repetitions the topic is the ledger: the same events and bytes, those of a key in order. How many repetitions there were."""
+    """Without repetitions the topic is the ledger: the same events and bytes, those of a key in order. How
+    many repetitions there were."""
     kept = deduplicated(seen)
     by_id = {event.entry_id.hex(): event for event in events}
     assert {one.id for one in kept} == by_id.keys()
     for one in kept:
         event = by_id[one.id]
-        assert (one.value, one.headers["archiver.index"], one.headers["archiver.type"]) == (event.data, str(event.index), event.kind)
+        assert (one.value, one.headers["archiver.index"], one.headers["archiver.type"]) == (
+            event.data,
+            str(event.index),
+            event.kind,
+        )
         assert one.headers.get("archiver.topic-id", "") == event.topic_id.hex()
     for key in {one.key for one in kept}:
         indexes = [int(one.headers["archiver.index"]) for one in kept if one.key == key]

@@ -1,4 +1,5 @@
-"""Fixtures of tests on a broker. A test file takes the ones that it needs by their names: `server = kafka_fixtures.server`."""
+"""Fixtures of tests on a broker. A test file takes the ones that it needs by their names: `server =
+kafka_fixtures.server`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ def batches(log: bytes) -> list[tuple[int, int]]:
     """Where each batch begins and ends."""
     found: list[tuple[int, int]] = []
     start = 0
-    while start + _SUMMED_AT < len(log) and (length := int.from_bytes(log[start + _LENGTH_AT : start + _LENGTH_AT + 4], "big")):
+    while start + _SUMMED_AT < len(log) and (
+        length := int.from_bytes(log[start + _LENGTH_AT : start + _LENGTH_AT + 4], "big")
+    ):
         found.append((start, start + _LENGTH_AT + 4 + length))
         start = found[-1][1]
     return found
@@ -29,7 +31,9 @@ def replace_in_batch(folder: Path, number: int, old: bytes, new: bytes) -> None:
     start, end = batches(bytes(log))[number]
     assert log[start:end].count(old) == 1 and len(old) == len(new)
     log[start:end] = log[start:end].replace(old, new)
-    log[start + _CRC_AT : start + _SUMMED_AT] = crc32c(bytes(log[start + _SUMMED_AT : end])).to_bytes(4, "big")
+    log[start + _CRC_AT : start + _SUMMED_AT] = crc32c(bytes(log[start + _SUMMED_AT : end])).to_bytes(
+        4, "big"
+    )
     path.write_bytes(log)
 
 

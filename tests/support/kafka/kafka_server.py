@@ -1,6 +1,8 @@
-"""The real Kafka broker of the tests: one node in KRaft mode, in a process of its own on loopback ports that the system chose.
+"""The real Kafka broker of the tests: one node in KRaft mode, in a process of its own on loopback ports that
+the system chose.
 
-Ended and started again at its address, it knows its records. Internal topics have one replica, because there is one broker.
+Ended and started again at its address, it knows its records. Internal topics have one replica, because there
+is one broker.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ _LOGGING = """<Configuration status="WARN"><Appenders><Console name="out"><Patte
 class KafkaServer(LocalServer):
     """One broker, its data below `folder`. It starts in 4 to 8 s."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None, listener: str = "PLAINTEXT") -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, object] | None = None, listener: str = "PLAINTEXT"
+    ) -> None:
         """`settings` besides those of every test; `listener`: the protocol that clients speak."""
         super().__init__("Kafka")
         self._folder = folder
@@ -91,18 +95,39 @@ class KafkaServer(LocalServer):
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         path = ":".join(str(jar) for jar in jars(*PACKAGES, transitive=True))
-        java = [str(require_java(os.environ).executable), *_MEMORY, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
+        java = [
+            str(require_java(os.environ).executable),
+            *_MEMORY,
+            f"-Dlog4j2.configurationFile={logging}",
+            "-cp",
+            path,
+        ]
         if not (self.data / "meta.properties").exists():
-            asked = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", _CLUSTER, "--config", str(properties)]
+            asked = [
+                *java,
+                "kafka.tools.StorageTool",
+                "format",
+                "--cluster-id",
+                _CLUSTER,
+                "--config",
+                str(properties),
+            ]
             subprocess.run(asked, check=True, capture_output=True, timeout=START_TIMEOUT_S)
-        return self._run([*java, "kafka.Kafka", str(properties)], port, lambda: _listens(port), START_TIMEOUT_S)
+        return self._run(
+            [*java, "kafka.Kafka", str(properties)], port, lambda: _listens(port), START_TIMEOUT_S
+        )
 
 
 def admin(server: KafkaServer, **properties: str) -> Any:
     """The administrative client of a test."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient({"bootstrap.servers": server.brokers, **{name.replace("_", "."): value for name, value in properties.items()}})
+    return AdminClient(
+        {
+            "bootstrap.servers": server.brokers,
+            **{name.replace("_", "."): value for name, value in properties.items()},
+        }
+    )
 
 
 def _listens(port: int) -> bool:

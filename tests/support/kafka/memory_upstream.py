@@ -25,8 +25,13 @@ class MemoryUpstream:
         return sorted(self.ids)
 
     def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
-        partitions = {name: 1 + max((one for topic, one in self.bounds_now if topic == name), default=0) for name in names}
-        return {name: UpstreamTopic(name, self.ids[name], partitions[name]) for name in names if name in self.ids}
+        partitions = {
+            name: 1 + max((one for topic, one in self.bounds_now if topic == name), default=0)
+            for name in names
+        }
+        return {
+            name: UpstreamTopic(name, self.ids[name], partitions[name]) for name in names if name in self.ids
+        }
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         self.looks += bool(places)
@@ -56,7 +61,15 @@ class MemoryUpstream:
 def records(place: Place, offsets: Sequence[int], end: int | None = None) -> Polled:
     """A poll with these records, read to the end if there is one."""
     count = len(offsets)
-    polled = Polled([place[0]] * count, [place[1]] * count, list(offsets), [5] * count, [None] * count, [b"v"] * count, [None] * count)
+    polled = Polled(
+        [place[0]] * count,
+        [place[1]] * count,
+        list(offsets),
+        [5] * count,
+        [None] * count,
+        [b"v"] * count,
+        [None] * count,
+    )
     polled.epochs = {place: 3} if count else {}
     polled.ends = {} if end is None else {place: end}
     return polled

@@ -1,6 +1,7 @@
 """A process that mirrors: `python -m tests.support.kafka.mirror_process ROOT BROKERS TOPIC PIECE_BYTES`.
 
-The log and the objects are below ROOT. Says `level N` whenever it has taken in N records in all, and goes on until it is ended.
+The log and the objects are below ROOT. Says `level N` whenever it has taken in N records in all, and goes on
+until it is ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A run of the outside harness on mirrored topics: a real broker with somebody's producers, two daemons that mirror it, faults by the seed.
+"""A run of the outside harness on mirrored topics: a real broker with somebody's producers, two daemons that
+mirror it, faults by the seed.
 
-Daemons are killed and stopped, leadership goes from one to the other, producers die in the middle of transactions, topics grow, the broker
-is killed. In the end stream and table are judged against what a plain consumer of committed records finds. Owns every process of the run.
+Daemons are killed and stopped, leadership goes from one to the other, producers die in the middle of
+transactions, topics grow, the broker is killed. In the end stream and table are judged against what a plain
+consumer of committed records finds. Owns every process of the run.
 """
 
 from __future__ import annotations
@@ -41,7 +43,12 @@ MIRRORED: Final = {
     "m.two": {"partitions": 0, "table": "h.m_two", "mirrored": True},
 }
 """They have as many partitions as upstream."""
-DAEMON_STOPPED, SENDER_KILLED, GROWN, BROKER_KILLED = "daemon-stopped", "upstream-sender-killed", "upstream-grown", "broker-killed"
+DAEMON_STOPPED, SENDER_KILLED, GROWN, BROKER_KILLED = (
+    "daemon-stopped",
+    "upstream-sender-killed",
+    "upstream-grown",
+    "broker-killed",
+)
 ACTS: Final = (DAEMON_KILLED, DAEMON_STOPPED, SENDER_KILLED, GROWN, BROKER_KILLED)
 ACT_EVERY_S = 8.0
 """One comes in so many seconds, and each at least once in a run."""
@@ -67,7 +74,14 @@ class MirrorScene(EtcdScene):
         super().prepare()
         document: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         document["sources"] = [
-            {"kafka": {"brokers": self.brokers, "topics": "m[.].*", "discover_interval": "500ms", "request_timeout": "5s"}}
+            {
+                "kafka": {
+                    "brokers": self.brokers,
+                    "topics": "m[.].*",
+                    "discover_interval": "500ms",
+                    "request_timeout": "5s",
+                }
+            }
         ]
         self.config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
@@ -76,10 +90,18 @@ class MirrorRun(EtcdRun):
     """One run."""
 
     def __init__(
-        self, scene: MirrorScene, members: EtcdThree, broker: KafkaServer, seed: int, seconds: float, tell: Callable[[str], None]
+        self,
+        scene: MirrorScene,
+        members: EtcdThree,
+        broker: KafkaServer,
+        seed: int,
+        seconds: float,
+        tell: Callable[[str], None],
     ) -> None:
         super().__init__(scene, members, seed, seconds, tell)
-        self.options = replace(self.options, workers=1, faults=(STOP,))  # one writer beside the mirror, for the machine's sake
+        self.options = replace(
+            self.options, workers=1, faults=(STOP,)
+        )  # one writer beside the mirror, for the machine's sake
         plan = plan_faults(seed, seconds, 1, self.options.rounds, (STOP,), self.options.stop_s)
         self._plan = FaultPlan(plan.actions, plan.spells, (*plan.kinds, *ACTS))
         self._broker = broker
@@ -165,7 +187,8 @@ class MirrorRun(EtcdRun):
         return daemon.name
 
     def _stop_daemon(self, chosen: float) -> str:
-        """The one that leads, for longer than its lease: the other takes over, and it goes on as if nothing had been."""
+        """The one that leads, for longer than its lease: the other takes over, and it goes on as if nothing
+        had been."""
         daemon = self._leading()
         os.kill(daemon.pid, signal.SIGSTOP)
         self._later(STOPPED_S, lambda: self._let_go_on(daemon))
@@ -203,14 +226,18 @@ class MirrorRun(EtcdRun):
         self._end_workers()
         for daemon in self._garrison.running():
             self.seen.stopped.append(self._garrison.stop(daemon))
-        self._rounds_done = 0  # one more, of everything that is there now; by itself, whoever of the daemons had the port
+        self._rounds_done = (
+            0  # one more, of everything that is there now; by itself, whoever of the daemons had the port
+        )
         Supervisor._settle(self)
 
     def _wait_until_level(self) -> None:
         """Until as much is here as there; what is not here by then is missing, and the judge says so."""
         wanted = {topic: len(upstream_rows(self._brokers, topic)) for topic in MIRRORED}
         deadline = self._elapsed_s() + PATIENCE_S
-        while self._elapsed_s() < deadline and any(self._consumed(topic) < count for topic, count in wanted.items()):
+        while self._elapsed_s() < deadline and any(
+            self._consumed(topic) < count for topic, count in wanted.items()
+        ):
             time.sleep(1.0)
         self.tell(f"{self._elapsed_s():6.1f} s  upstream: {wanted}")
 
@@ -241,5 +268,11 @@ def mirror_run(folder: Path, seed: int, seconds: float, tell: Callable[[str], No
         beside = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="harness-parts-")))
         members = parts.enter_context(EtcdThree(beside / "etcd"))
         broker = parts.enter_context(KafkaServer(beside / "kafka", _BROKER))
-        scene = MirrorScene(folder, folder / "disk", port=free_port(), addresses=tuple(members.addresses), brokers=broker.brokers)
+        scene = MirrorScene(
+            folder,
+            folder / "disk",
+            port=free_port(),
+            addresses=tuple(members.addresses),
+            brokers=broker.brokers,
+        )
         yield MirrorRun(scene, members, broker, seed, seconds, tell)

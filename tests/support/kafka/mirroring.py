@@ -1,7 +1,8 @@
-"""A log, an object store, processes that mirror a real Kafka broker into it, and the way to compare both sides without asking the mirror.
+"""A log, an object store, processes that mirror a real Kafka broker into it, and the way to compare both
+sides without asking the mirror.
 
-What the broker has is read by a plain consumer of its own, from the beginning to the end, committed records only; what is here is read from
-the log and the intake files.
+What the broker has is read by a plain consumer of its own, from the beginning to the end, committed records
+only; what is here is read from the log and the intake files.
 """
 
 from __future__ import annotations
@@ -65,12 +66,15 @@ class Site:
         self.objects = FaultyObjectStore(objects or MemoryObjectStore())
 
     def process(self, topics: str, **chosen: Any) -> Mirroring:
-        """Another process; `chosen` are settings of source, intake and log by their names, `from_` for `from`."""
+        """Another process; `chosen` are settings of source, intake and log by their names, `from_` for
+        `from`."""
         return Mirroring(self, topics, chosen)
 
     def backlog(self) -> Backlog:
         """The log as a process reads it that has just started."""
-        return Sequencer(self.log, SystemIds(), self.clock, LogSettings(), CheckpointStore(self.objects)).backlog()
+        return Sequencer(
+            self.log, SystemIds(), self.clock, LogSettings(), CheckpointStore(self.objects)
+        ).backlog()
 
     def records(self, topic: str, partition: int = 0) -> list[Mirrored]:
         """What is here of a partition, in order of offset; what lies between must be gaps, without a hole."""
@@ -104,7 +108,9 @@ class Site:
 
 def _row(offset: int, row: Mapping[str, Any]) -> Mirrored:
     headers = tuple((one["key"], one["value"]) for one in row["headers"])
-    return Mirrored(offset, row["key"], row["value"], headers, round(row["event_timestamp"].timestamp() * 1000))
+    return Mirrored(
+        offset, row["key"], row["value"], headers, round(row["event_timestamp"].timestamp() * 1000)
+    )
 
 
 class Mirroring:
@@ -113,7 +119,12 @@ class Mirroring:
     def __init__(self, site: Site, topics: str, chosen: dict[str, Any]) -> None:
         quick = {"append_attempts_max": 2, "append_backoff": 0.001, **_of(LogSettings, chosen)}
         intake = IntakeSettings.model_validate({"delay_max": 0.05, **_of(IntakeSettings, chosen)})
-        source = {"brokers": site.brokers, "topics": topics, "discover_interval": 0.3, **_of(KafkaSourceSettings, chosen)}
+        source = {
+            "brokers": site.brokers,
+            "topics": topics,
+            "discover_interval": 0.3,
+            **_of(KafkaSourceSettings, chosen),
+        }
         if "from_" in chosen:
             source["from"] = chosen["from_"]
         self.settings = KafkaSourceSettings.model_validate(source)
@@ -122,9 +133,15 @@ class Mirroring:
         self.sequencer = Sequencer(site.log, SystemIds(), site.clock, log_settings, checkpoints)
         self.checkpointer = Checkpointer(site.log, checkpoints, self.sequencer, log_settings)
         accept_clock = AcceptClock(site.clock, intake.clock_skew_max, intake.clock_settle)
-        publisher = FlushPublisher(site.objects, self.sequencer, intake, site.clock, SystemIds(), accept_clock)
-        connect: Callable[[], Upstream] = chosen.get("connect") or (lambda: KafkaClient(self.settings, site.clock))
-        self.mirror = Mirror(self.settings, intake, self.sequencer, publisher, accept_clock, site.clock, connect)
+        publisher = FlushPublisher(
+            site.objects, self.sequencer, intake, site.clock, SystemIds(), accept_clock
+        )
+        connect: Callable[[], Upstream] = chosen.get("connect") or (
+            lambda: KafkaClient(self.settings, site.clock)
+        )
+        self.mirror = Mirror(
+            self.settings, intake, self.sequencer, publisher, accept_clock, site.clock, connect
+        )
 
     @property
     def state(self) -> MirrorState:
@@ -153,7 +170,11 @@ class Mirroring:
 
     def until_level(self, site: Site, *topics: str) -> None:
         """Step until everything committed that the broker has of these topics is here."""
-        wanted = {(topic, partition): ends for topic in topics for partition, ends in committed_ends(site.brokers, topic).items()}
+        wanted = {
+            (topic, partition): ends
+            for topic in topics
+            for partition, ends in committed_ends(site.brokers, topic).items()
+        }
 
         def is_level() -> bool:
             known = self.sequencer.fold.topics_by_name
@@ -227,7 +248,9 @@ def _read_to_end(brokers: str, topic: str, partition: int, **more: str) -> tuple
                 assert error is None, error.str()
                 headers: Any = tuple(message.headers() or [])
                 offset: Any = message.offset()
-                found.append(Mirrored(offset, message.key(), message.value(), headers, message.timestamp()[1]))
+                found.append(
+                    Mirrored(offset, message.key(), message.value(), headers, message.timestamp()[1])
+                )
 
 
 class Cluster:
@@ -279,13 +302,17 @@ class Cluster:
         failed: list[str] = []
         for record in records:
             producer.produce(
-                topic, on_delivery=lambda error, _: failed.append(error.str()) if error else None, **{"partition": 0, **record}
+                topic,
+                on_delivery=lambda error, _: failed.append(error.str()) if error else None,
+                **{"partition": 0, **record},
             )
             producer.poll(0)
         assert producer.flush(PATIENCE_S) == 0
         assert not failed, failed[0]
 
-    def transact(self, topic: str, records: Sequence[Mapping[str, Any]], *, commit: bool, name: str | None = None) -> None:
+    def transact(
+        self, topic: str, records: Sequence[Mapping[str, Any]], *, commit: bool, name: str | None = None
+    ) -> None:
         """The same in a transaction that is ended, one way or the other."""
         producer = self.transaction(topic, records, name)
         if commit:
@@ -293,9 +320,13 @@ class Cluster:
         else:
             producer.abort_transaction(PATIENCE_S)
 
-    def transaction(self, topic: str, records: Sequence[Mapping[str, Any]], name: str | None = None) -> Producer:
+    def transaction(
+        self, topic: str, records: Sequence[Mapping[str, Any]], name: str | None = None
+    ) -> Producer:
         """The same, and left open; every record is in the broker's log."""
-        producer = Producer({"bootstrap.servers": self.brokers, **self.more, "transactional.id": name or f"t-{next(_NAMES)}"})
+        producer = Producer(
+            {"bootstrap.servers": self.brokers, **self.more, "transactional.id": name or f"t-{next(_NAMES)}"}
+        )
         producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for record in records:
@@ -305,7 +336,10 @@ class Cluster:
 
     def _until_there(self, topic: str, partitions: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while len(getattr(self.admin.list_topics(timeout=PATIENCE_S).topics.get(topic), "partitions", ())) < partitions:
+        while (
+            len(getattr(self.admin.list_topics(timeout=PATIENCE_S).topics.get(topic), "partitions", ()))
+            < partitions
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

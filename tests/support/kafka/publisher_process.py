@@ -1,7 +1,7 @@
 """A process that publishes: `python -m tests.support.kafka.publisher_process ROOT BROKERS TOPIC MOVES`.
 
-The logs are below ROOT. It ends with everything published; or by SIGKILL, with events acknowledged and the position not moved, in place of
-the move that follows MOVES others (0: never).
+The logs are below ROOT. It ends with everything published; or by SIGKILL, with events acknowledged and the
+position not moved, in place of the move that follows MOVES others (0: never).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def main(root: str, brokers: str, topic: str, moves: str) -> None:
     module.READ_ENTRIES = 10  # a position often enough to die before many of them
     settings = settings_of(brokers=brokers, topic=topic)
     rig = rig_in(Path(root))
-    publisher = rig.publisher(lambda: KafkaTopic(settings, rig.clock), seed=os.getpid(), brokers=brokers, topic=topic)
+    publisher = rig.publisher(
+        lambda: KafkaTopic(settings, rig.clock), seed=os.getpid(), brokers=brokers, topic=topic
+    )
     move, left = publisher._positions.move, int(moves)
 
     def moved(position: Position) -> None:

@@ -1,7 +1,8 @@
 """A process that appends to a log in SQLite as fast as it can, to be raced or killed.
 
-Run as `python -m tests.support.log.appender DATABASE OWNER COUNT SEED`. Entries are `OWNER-NUMBER:` and filling of a random size. After
-each acknowledged append it writes `INDEX OWNER-NUMBER` and a newline to its standard output, in one write.
+Run as `python -m tests.support.log.appender DATABASE OWNER COUNT SEED`. Entries are `OWNER-NUMBER:` and
+filling of a random size. After each acknowledged append it writes `INDEX OWNER-NUMBER` and a newline to its
+standard output, in one write.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def main(database: str, owner: str, count: int, seed: int) -> None:
         name = f"{owner}-{number}"
         entry = name.encode() + b":" + b"x" * sizes.choice((10, 300, 5_000, 30_000))
         index = log.tail()
-        while append_settled(log, index, entry, attempts_max=10, backoff_s=0.01, clock=clock) is Appended.TAKEN:
+        while (
+            append_settled(log, index, entry, attempts_max=10, backoff_s=0.01, clock=clock) is Appended.TAKEN
+        ):
             index = log.tail()
         os.write(1, f"{index} {name}\n".encode())
 

@@ -1,7 +1,9 @@
-"""A run of the outside harness on what a team installs: objects in a bucket, logs in etcd, tables in a REST catalog.
+"""A run of the outside harness on what a team installs: objects in a bucket, logs in etcd, tables in a REST
+catalog.
 
-Two daemons and four writers, as in `etcd_run.py`; their requests to the bucket pass through a proxy that plays faults by the seed. The
-judge reads the bucket itself, and not through the proxy. Owns every process of the run.
+Two daemons and four writers, as in `etcd_run.py`; their requests to the bucket pass through a proxy that
+plays faults by the seed. The judge reads the bucket itself, and not through the proxy. Owns every process of
+the run.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class BucketScene(EtcdScene):
         super().prepare()
         assert self.bucket is not None
         document: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        document["data"] = data_group(self.folder, self.bucket.name, self.endpoint, "harness") | {"request_timeout": "10s"}
+        document["data"] = data_group(self.folder, self.bucket.name, self.endpoint, "harness") | {
+            "request_timeout": "10s"
+        }
         document["catalogs"] = [{"name": "local", "type": "rest", "uri": self.rest}]
         self.config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
@@ -93,7 +97,13 @@ class BucketRun(EtcdRun):
     """One run."""
 
     def __init__(
-        self, scene: BucketScene, members: EtcdThree, store: StoreFaults, seed: int, seconds: float, tell: Callable[[str], None]
+        self,
+        scene: BucketScene,
+        members: EtcdThree,
+        store: StoreFaults,
+        seed: int,
+        seconds: float,
+        tell: Callable[[str], None],
     ) -> None:
         super().__init__(scene, members, seed, seconds, tell)
         plan = self._plan
@@ -107,11 +117,15 @@ class BucketRun(EtcdRun):
             for number in range(max(2, round(self.options.seconds / EVERY_S))):
                 at_s = rng.uniform(0.0, 0.95 * self.options.seconds)
                 operation = OPERATIONS[0] if number == 0 else rng.choice(OPERATIONS)
-                self._at(self._played_from_s + at_s, lambda kind=kind, operation=operation: self._store.play(kind, operation))  # type: ignore[misc]
+                self._at(
+                    self._played_from_s + at_s,
+                    lambda kind=kind, operation=operation: self._store.play(kind, operation),  # type: ignore[misc]
+                )
         super()._play()
 
     def read_tables_again(self) -> None:
-        """Another time, after the run: the newest reading is what is judged. For a test that has changed the bucket."""
+        """Another time, after the run: the newest reading is what is judged. For a test that has changed the
+        bucket."""
         self._ledger.reopen()
         try:
             self._read_tables()
@@ -134,7 +148,9 @@ def bucket_run(folder: Path, seed: int, seconds: float, tell: Callable[[str], No
             "s3.access-key-id": ACCESS_KEY_ID,
             "s3.secret-access-key": SECRET_ACCESS_KEY,
         }
-        catalog = parts.enter_context(RestCatalog(beside / "catalog", {"warehouse": f"s3://{bucket.name}/lake", **reached}))
+        catalog = parts.enter_context(
+            RestCatalog(beside / "catalog", {"warehouse": f"s3://{bucket.name}/lake", **reached})
+        )
         store = StoreFaults(server)
         parts.enter_context(store.proxy)
         scene = BucketScene(

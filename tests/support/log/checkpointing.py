@@ -1,4 +1,5 @@
-"""One intake log and its object store, shared by processes that are played by objects: each with a sequencer and a checkpointer."""
+"""One intake log and its object store, shared by processes that are played by objects: each with a sequencer
+and a checkpointer."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ class Played:
         self.sequencer = Sequencer(scene.log, SeededIds(scene.seed), scene.clock, settings, store)
         self.checkpointer = Checkpointer(scene.log, store, self.sequencer, settings, lease)
 
-    def append(self, topic_id: TopicId, rows: int = 1, partition: int = 0, stamp: Stamp | None = None, key: str = "") -> Landed:
+    def append(
+        self, topic_id: TopicId, rows: int = 1, partition: int = 0, stamp: Stamp | None = None, key: str = ""
+    ) -> Landed:
         """One file with one segment."""
         number = self.scene.files = self.scene.files + 1
         segment = PlacedSegment(topic_id, partition, 0, 0, rows, 10 * rows, NOW_US + number, stamp)

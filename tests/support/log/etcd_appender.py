@@ -1,6 +1,8 @@
-"""Appends to the intake log in etcd: `python -m tests.support.log.etcd_appender ADDRESSES FOLDER NAME COUNT [PAUSE_S]`.
+"""Appends to the intake log in etcd: `python -m tests.support.log.etcd_appender ADDRESSES FOLDER NAME COUNT
+[PAUSE_S]`.
 
-Prints a line for each entry that is settled: index and text. An entry that is not settled in time ends the process with another code.
+Prints a line for each entry that is settled: index and text. An entry that is not settled in time ends the
+process with another code.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def main() -> None:
         while True:
             try:
                 next_index = max(next_index, log.tail())
-                if append_settled(log, next_index, text.encode(), ATTEMPTS_MAX, BACKOFF_S, clock) is Appended.OK:
+                if (
+                    append_settled(log, next_index, text.encode(), ATTEMPTS_MAX, BACKOFF_S, clock)
+                    is Appended.OK
+                ):
                     break
             except RetryLater:
                 # Certainly not appended: it may go elsewhere.

@@ -1,4 +1,5 @@
-"""Certificates for a server of the tests and for whoever may come, signed by an authority of their own: made by the command `openssl`."""
+"""Certificates for a server of the tests and for whoever may come, signed by an authority of their own: made
+by the command `openssl`."""
 
 from __future__ import annotations
 
@@ -25,10 +26,28 @@ def make_certificates(folder: Path, host: str = "127.0.0.1") -> Certificates:
     """New ones; the server's is for `host`, an address."""
     folder.mkdir(parents=True, exist_ok=True)
     key, authority = folder / "ca.key", folder / "ca.pem"
-    _openssl("req", "-x509", *_new_key(key), "-days", DAYS, "-subj", "/CN=authority of the tests", "-out", str(authority))
-    made = Certificates(authority, *(folder / name for name in ("server.pem", "server.key", "client.pem", "client.key")))
+    _openssl(
+        "req",
+        "-x509",
+        *_new_key(key),
+        "-days",
+        DAYS,
+        "-subj",
+        "/CN=authority of the tests",
+        "-out",
+        str(authority),
+    )
+    made = Certificates(
+        authority, *(folder / name for name in ("server.pem", "server.key", "client.pem", "client.key"))
+    )
     # etcd connects to itself, so its certificate is a client's, too.
-    _sign(made.server, made.server_key, f"subjectAltName=IP:{host}\nextendedKeyUsage=serverAuth,clientAuth\n", authority, key)
+    _sign(
+        made.server,
+        made.server_key,
+        f"subjectAltName=IP:{host}\nextendedKeyUsage=serverAuth,clientAuth\n",
+        authority,
+        key,
+    )
     _sign(made.client, made.client_key, "extendedKeyUsage=clientAuth\n", authority, key)
     return made
 
@@ -39,7 +58,19 @@ def _sign(certificate: Path, key: Path, extensions: str, authority: Path, author
     # No common name: etcd would take a client's for the name of a user.
     _openssl("req", *_new_key(key), "-subj", "/O=tests", "-out", str(request))
     signed_by = ["-CA", str(authority), "-CAkey", str(authority_key), "-CAcreateserial"]
-    _openssl("x509", "-req", "-in", str(request), *signed_by, "-days", DAYS, "-extfile", str(asked), "-out", str(certificate))
+    _openssl(
+        "x509",
+        "-req",
+        "-in",
+        str(request),
+        *signed_by,
+        "-days",
+        DAYS,
+        "-extfile",
+        str(asked),
+        "-out",
+        str(certificate),
+    )
 
 
 def _new_key(path: Path) -> list[str]:
@@ -47,5 +78,7 @@ def _new_key(path: Path) -> list[str]:
 
 
 def _openssl(*arguments: str) -> None:
-    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        ["openssl", *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,9 @@
-"""The etcd that tests run: Debian's, unpacked into the checkout's `.cache/parts` without being installed, else built with Go.
+"""The etcd that tests run: Debian's, unpacked into the checkout's `.cache/parts` without being installed,
+else built with Go.
 
-Owns that folder. Two processes that ask at once fetch once, and a program under its final name is whole. On a machine that has neither
-Debian's packages nor Go the tests that need it are skipped by name; continuous integration skips none.
+Owns that folder. Two processes that ask at once fetch once, and a program under its final name is whole. On a
+machine that has neither Debian's packages nor Go the tests that need it are skipped by name; continuous
+integration skips none.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ def _keep(programs: list[Path]) -> None:
 
 def _run(command: list[str], folder: Path, timeout_s: float) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise Absent(f"{' '.join(command)} took more than {timeout_s:g} s") from error
     if done.returncode != 0:

@@ -1,4 +1,5 @@
-"""A run of the outside harness on etcd: two daemons and four writers share three members and a data folder; leaders of both kinds die.
+"""A run of the outside harness on etcd: two daemons and four writers share three members and a data folder;
+leaders of both kinds die.
 
 Owns every process of the run, as the harness does. Whether all was well is the judge's business.
 """
@@ -39,7 +40,12 @@ class EtcdScene(SoakScene):
     def prepare(self) -> None:
         super().prepare()
         document = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        etcd = {"addresses": list(self.addresses), "state": self.state, "request_timeout": "2s", "lease_ttl": f"{LEASE_TTL_S}s"}
+        etcd = {
+            "addresses": list(self.addresses),
+            "state": self.state,
+            "request_timeout": "2s",
+            "lease_ttl": f"{LEASE_TTL_S}s",
+        }
         document["metadata"] = {"etcd": etcd}
         self.config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
@@ -57,8 +63,12 @@ class Seen:
 class EtcdRun(Supervisor):
     """One run."""
 
-    def __init__(self, scene: EtcdScene, members: EtcdThree, seed: int, seconds: float, tell: Callable[[str], None]) -> None:
-        options = RunOptions(seed, seconds, WRITERS, rounds=1, faults=(KILL, STOP), senders=SENDERS, pause_s=0.4, burst_max=20)
+    def __init__(
+        self, scene: EtcdScene, members: EtcdThree, seed: int, seconds: float, tell: Callable[[str], None]
+    ) -> None:
+        options = RunOptions(
+            seed, seconds, WRITERS, rounds=1, faults=(KILL, STOP), senders=SENDERS, pause_s=0.4, burst_max=20
+        )
         super().__init__(scene, LimitedDisk(), options, tell)
         plan = self._plan
         self._plan = FaultPlan(plan.actions, plan.spells, (*plan.kinds, DAEMON_KILLED, MEMBER_KILLED))
@@ -103,7 +113,9 @@ class EtcdRun(Supervisor):
         return found[0]
 
     def _holder(self) -> int | None:
-        with self._members.leader([member for member in self._members.members if member.running]).client() as client:
+        with self._members.leader(
+            [member for member in self._members.members if member.running]
+        ).client() as client:
             value, _ = client.get("/archiver/lease-leader")
         return None if value is None else int(value.rpartition(b":")[2])
 
@@ -123,4 +135,6 @@ class EtcdRun(Supervisor):
     def told(self) -> str:
         """For a test that failed."""
         logs = sorted((self.scene.folder / "logs").glob("*.log"))
-        return json.dumps({path.name: path.read_text(encoding="utf-8", errors="replace")[-1500:] for path in logs}, indent=1)
+        return json.dumps(
+            {path.name: path.read_text(encoding="utf-8", errors="replace")[-1500:] for path in logs}, indent=1
+        )

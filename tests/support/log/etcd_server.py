@@ -1,8 +1,8 @@
 """Real members of etcd for tests: one, or three that make a cluster, on loopback ports that the system chose.
 
-Owns the processes: each is stopped by its id and waited for, and none outlives its block. Data are in a folder of the test and are kept
-while a member is down, so that one that is started again is the same one. Ports are free when they are chosen; a member that cannot have
-its own takes others, as long as it is new.
+Owns the processes: each is stopped by its id and waited for, and none outlives its block. Data are in a
+folder of the test and are kept while a member is down, so that one that is started again is the same one.
+Ports are free when they are chosen; a member that cannot have its own takes others, as long as it is new.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _POLL_S = 0.05
 
 def _stands_still(pid: int) -> bool:
     """Whether every thread of a process was stopped; where the system does not say, that it was asked to."""
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    states = [
+        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
     return all(state in "tT" for state in states)
 
 
@@ -48,7 +50,9 @@ class User:
 class Etcd:
     """One member. `options` are added to its command line, at each start."""
 
-    def __init__(self, folder: Path, *options: str, certificates: Certificates | None = None, name: str = "one") -> None:
+    def __init__(
+        self, folder: Path, *options: str, certificates: Certificates | None = None, name: str = "one"
+    ) -> None:
         self.folder = folder
         self.name = name
         self.certificates = certificates
@@ -98,12 +102,25 @@ class Etcd:
         """Start it, with the data it had, and wait until it answers."""
         scheme = "http" if self.certificates is None else "https"
         url = f"{scheme}://{self.address}"
-        command = [str(self._program), "--name", self.name, "--data-dir", str(self.folder / "data"), "--logger", "zap"]
+        command = [
+            str(self._program),
+            "--name",
+            self.name,
+            "--data-dir",
+            str(self.folder / "data"),
+            "--logger",
+            "zap",
+        ]
         command += ["--listen-client-urls", url, "--advertise-client-urls", url]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", self.cluster or f"{self.name}={self.peer_url}"]
         if self.certificates is not None:
-            command += ["--cert-file", str(self.certificates.server), "--key-file", str(self.certificates.server_key)]
+            command += [
+                "--cert-file",
+                str(self.certificates.server),
+                "--key-file",
+                str(self.certificates.server_key),
+            ]
             command += ["--client-cert-auth", "--trusted-ca-file", str(self.certificates.authority)]
         with (self.folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen([*command, *self.options], stdout=log, stderr=log)
@@ -136,7 +153,13 @@ class Etcd:
         """A client of etcd3, for a test that looks or plays another hand. It is a context."""
         found = self.certificates
         files = (
-            {} if found is None else {"ca_cert": str(found.authority), "cert_cert": str(found.client), "cert_key": str(found.client_key)}
+            {}
+            if found is None
+            else {
+                "ca_cert": str(found.authority),
+                "cert_cert": str(found.client),
+                "cert_key": str(found.client_key),
+            }
         )
         return import_etcd3().client(host="127.0.0.1", port=self.client_port, timeout=5, **files)
 
@@ -149,7 +172,8 @@ class Etcd:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Returns once it stands still: on a busy machine its threads go on for a moment, and may answer one more request."""
+        """Returns once it stands still: on a busy machine its threads go on for a moment, and may answer one
+        more request."""
         os.kill(self.pid, signal.SIGSTOP)
         until("the member stands still", lambda: _stands_still(self.pid), 10)
 
@@ -209,7 +233,8 @@ class EtcdThree:
 
 
 def enable_auth(etcd: Etcd, root: User, user: User, prefix: str, *, read_only: bool = False) -> None:
-    """Make etcd ask who comes; `user` may do anything below `prefix`, or only read there, and nothing else."""
+    """Make etcd ask who comes; `user` may do anything below `prefix`, or only read there, and nothing
+    else."""
     with etcd.client() as client:
         stub = import_etcd3().etcdrpc.AuthStub(client.channel)
         start, end = f"{prefix}/".encode(), f"{prefix}0".encode()
@@ -218,7 +243,9 @@ def enable_auth(etcd: Etcd, root: User, user: User, prefix: str, *, read_only: b
             stub.UserAdd(rpc.AuthUserAddRequest(name=one.name, password=one.password), timeout=5)
         for role in ("root", "archiver"):
             stub.RoleAdd(rpc.AuthRoleAddRequest(name=role), timeout=5)
-        stub.RoleGrantPermission(rpc.AuthRoleGrantPermissionRequest(name="archiver", perm=permission), timeout=5)
+        stub.RoleGrantPermission(
+            rpc.AuthRoleGrantPermissionRequest(name="archiver", perm=permission), timeout=5
+        )
         stub.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=root.name, role="root"), timeout=5)
         stub.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=user.name, role="archiver"), timeout=5)
         stub.AuthEnable(rpc.AuthEnableRequest(), timeout=5)

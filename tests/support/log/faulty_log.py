@@ -25,7 +25,8 @@ class AppendFault(enum.Enum):
 
 
 class FaultyLog:
-    """A `Log` with a script: the first append gets the first fault, and so on; after the script all is well."""
+    """A `Log` with a script: the first append gets the first fault, and so on; after the script all is
+    well."""
 
     def __init__(self, log: Log, script: Iterable[AppendFault] = ()) -> None:
         self.name: str = log.name

@@ -1,7 +1,8 @@
-"""A long intake log, made quickly: entries of 20 segments over 400 partitions, an idempotent producer for each, put into the database by
-hand because a million appends with an fsync each would take an hour.
+"""A long intake log, made quickly: entries of 20 segments over 400 partitions, an idempotent producer for
+each, put into the database by hand because a million appends with an fsync each would take an hour.
 
-`python -m tests.support.log.log_filling ROOT` is the process that starts anew on such a log: it prints how long that took, as JSON.
+`python -m tests.support.log.log_filling ROOT` is the process that starts anew on such a log: it prints how
+long that took, as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def entries(seed: int) -> Iterator[bytes]:
         made = pb.IntakeEntry(format=2, id=chance.randbytes(16), **body)  # type: ignore[arg-type]
         return made.SerializeToString(deterministic=True)
 
-    yield entry(topic=pb.TopicDeclared(topic_id=topic_id, name="orders", partitions=PARTITIONS, created_us=START_US))
+    yield entry(
+        topic=pb.TopicDeclared(topic_id=topic_id, name="orders", partitions=PARTITIONS, created_us=START_US)
+    )
     for _ in range(PARTITIONS):
         yield entry(producer=pb.ProducerOpened(time_us=START_US))
     sequences = [0] * PARTITIONS
@@ -53,14 +56,22 @@ def entries(seed: int) -> Iterator[bytes]:
         for partition in sorted((number * SEGMENTS + place) % PARTITIONS for place in range(SEGMENTS)):
             rows = chance.randrange(1, 60)
             segment = group.segments.add(
-                partition=partition, first_row=first_row, rows=rows, raw_bytes=rows * 150, accept_max_us=now_us - chance.randrange(200_000)
+                partition=partition,
+                first_row=first_row,
+                rows=rows,
+                raw_bytes=rows * 150,
+                accept_max_us=now_us - chance.randrange(200_000),
             )
             segment.producer.producer_id, segment.producer.sequence = partition + 1, sequences[partition]
             sequences[partition] += rows
             first_row += rows
         number += 1
         key = intake_key(now_us, "01" + f"{chance.getrandbits(80):024}"[-24:])
-        yield entry(file=pb.IntakeFile(key=key, size=first_row * 40, footer_sha256=chance.randbytes(32), topics=[group]))
+        yield entry(
+            file=pb.IntakeFile(
+                key=key, size=first_row * 40, footer_sha256=chance.randbytes(32), topics=[group]
+            )
+        )
 
 
 class LongLog:
@@ -117,7 +128,12 @@ def main(root: str) -> None:
     opened = LongLog(Path(root), LogSettings())
     fold = opened.sequencer.refresh()
     ready_s = time.monotonic() - began_s
-    report = {"ready_s": round(ready_s, 2), "read_entries": opened.read_entries, "peak_bytes": peak_bytes(), "next": fold.next_index}
+    report = {
+        "ready_s": round(ready_s, 2),
+        "read_entries": opened.read_entries,
+        "peak_bytes": peak_bytes(),
+        "next": fold.next_index,
+    }
     opened.sequencer.tick(fold.newest_us + 1)
     print(json.dumps(report))
     opened.close()

@@ -14,7 +14,9 @@ import pyarrow as pa
 from archiver.objects.store import ObjectInfo, ObjectStore
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
 
-Operation = Literal["create", "create_from_file", "read", "read_range", "open_input", "info", "list", "delete"]
+Operation = Literal[
+    "create", "create_from_file", "read", "read_range", "open_input", "info", "list", "delete"
+]
 _T = TypeVar("_T")
 
 
@@ -50,8 +52,11 @@ class FaultyObjectStore:
         self._rules: list[_Rule] = []
         self._lock = threading.Lock()
 
-    def fail(self, operation: Operation, fault: ObjectFault, prefix: str = "", times: int = 1, skip: int = 0) -> None:
-        """Spoil the next `times` calls of that operation on keys that start with `prefix`, after letting `skip` of them pass."""
+    def fail(
+        self, operation: Operation, fault: ObjectFault, prefix: str = "", times: int = 1, skip: int = 0
+    ) -> None:
+        """Spoil the next `times` calls of that operation on keys that start with `prefix`, after letting
+        `skip` of them pass."""
         with self._lock:
             self._rules.append(_Rule(operation, fault, prefix, skip, times))
 

@@ -1,6 +1,8 @@
-"""The proxy of `http_faults.py` in front of the S3 server: it tells S3's requests apart, counts them, and answers as S3 does.
+"""The proxy of `http_faults.py` in front of the S3 server: it tells S3's requests apart, counts them, and
+answers as S3 does.
 
-Requests pass with the host name they were signed for. It also plays a server that ignores conditional creates, by taking their header away.
+Requests pass with the host name they were signed for. It also plays a server that ignores conditional
+creates, by taking their header away.
 """
 
 from __future__ import annotations
@@ -12,9 +14,27 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.support.objects.s3_server import S3Server
 from tests.support.servers.http_faults import Answer, Asked, HttpFaults, Operation
 
-CODES: Final = {403: "AccessDenied", 404: "NoSuchBucket", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 503: "SlowDown"}
+CODES: Final = {
+    403: "AccessDenied",
+    404: "NoSuchBucket",
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    503: "SlowDown",
+}
 """What each status is called; any other 5xx is an `InternalError`."""
-OPERATIONS: Final = ("put", "begin", "part", "complete", "abort", "get", "identity", "head", "list", "uploads", "delete")
+OPERATIONS: Final = (
+    "put",
+    "begin",
+    "part",
+    "complete",
+    "abort",
+    "get",
+    "identity",
+    "head",
+    "list",
+    "uploads",
+    "delete",
+)
 
 
 class S3Faults(HttpFaults):
@@ -57,5 +77,8 @@ class S3Faults(HttpFaults):
     def said(self, status: int) -> Answer:
         """As S3 says no."""
         code = self.codes.get(status, "InternalError")
-        text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>the proxy says {status}</Message></Error>"
+        text = (
+            f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>the proxy says "
+            f"{status}</Message></Error>"
+        )
         return Answer(status, [("Content-Type", "application/xml")], text.encode())

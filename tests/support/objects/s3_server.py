@@ -1,7 +1,8 @@
-"""The real S3 server of the tests: s3proxy over a folder, in a process of its own on a loopback port that the system chose.
+"""The real S3 server of the tests: s3proxy over a folder, in a process of its own on a loopback port that the
+system chose.
 
-It knows conditional creates, multipart uploads, ranges and paged listings, and it checks signatures. Ended and started again at its
-address, it knows its objects.
+It knows conditional creates, multipart uploads, ranges and paged listings, and it checks signatures. Ended
+and started again at its address, it knows its objects.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class S3Server(LocalServer):
     """One server, its objects below `folder`; `uri` is "" while it is not up. It starts in about 2 s."""
 
     def __init__(self, folder: Path, *, signed: bool = True, tls: bool = False) -> None:
-        """Without `signed` it checks no signature: for a test that changes requests on their way. With `tls` it speaks HTTPS only, with
-        a certificate of its own that only those trust who know `ca_file`.
+        """Without `signed` it checks no signature: for a test that changes requests on their way. With `tls`
+        it speaks HTTPS only, with a certificate of its own that only those trust who know `ca_file`.
         """
         super().__init__("s3proxy")
         self._folder = folder
@@ -84,9 +85,7 @@ class S3Server(LocalServer):
         address = f"s3proxy.endpoint=http://127.0.0.1:{port}\n"
         if self._tls:
             store = self._certified()
-            address = (
-                f"s3proxy.secure-endpoint=https://127.0.0.1:{port}\ns3proxy.keystore-path={store}\ns3proxy.keystore-password={_PASSWORD}\n"
-            )
+            address = f"s3proxy.secure-endpoint=https://127.0.0.1:{port}\ns3proxy.keystore-path={store}\ns3proxy.keystore-password={_PASSWORD}\n"
         properties.write_text(
             f"{address}"
             f"s3proxy.authorization={'aws-v2-or-v4' if self._signed else 'none'}\n"
@@ -108,7 +107,16 @@ class S3Server(LocalServer):
         store = self._folder / "keys.p12"
         if not store.exists():
             keytool = str(require_java(os.environ).executable.with_name("keytool"))
-            common = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", _PASSWORD, "-alias", "s3"]
+            common = [
+                "-keystore",
+                str(store),
+                "-storetype",
+                "PKCS12",
+                "-storepass",
+                _PASSWORD,
+                "-alias",
+                "s3",
+            ]
             made = [
                 "-genkeypair",
                 "-keyalg",
@@ -123,7 +131,9 @@ class S3Server(LocalServer):
                 "2",
             ]
             for asked in (made, ["-exportcert", "-rfc", "-file", str(self.ca_file)]):
-                subprocess.run([keytool, *asked, *common], check=True, capture_output=True, timeout=START_TIMEOUT_S)
+                subprocess.run(
+                    [keytool, *asked, *common], check=True, capture_output=True, timeout=START_TIMEOUT_S
+                )
         return store
 
 
@@ -145,7 +155,9 @@ def data_group(folder: Path, bucket: str, endpoint: str, prefix: str = "pre/fix"
 def _answers(port: int, tls: bool) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     if tls:  # only whether somebody is there
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=ssl._create_unverified_context())
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=5, context=ssl._create_unverified_context()
+        )
     try:
         connection.request("GET", "/")
         return connection.getresponse().status < 500

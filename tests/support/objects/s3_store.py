@@ -37,7 +37,9 @@ def options(endpoint: str, **changed: object) -> S3Options:
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
-def place(server: S3Server, prefix: str = "pre/fix", endpoint: str | None = None, **changed: object) -> StorePlace:
+def place(
+    server: S3Server, prefix: str = "pre/fix", endpoint: str | None = None, **changed: object
+) -> StorePlace:
     """A new bucket."""
     return StorePlace(f"s3://{server.new_bucket()}/{prefix}", options(endpoint or server.uri, **changed))
 

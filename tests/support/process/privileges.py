@@ -16,12 +16,17 @@ class _Header(ctypes.Structure):
 
 
 class _Sets(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
 
 
 @contextmanager
 def file_modes_hold() -> Iterator[None]:
-    """Inside of the block the calling thread may not pass over modes; nothing changes for users who never may."""
+    """Inside of the block the calling thread may not pass over modes; nothing changes for users who never
+    may."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = _Header(_VERSION_3, 0)
     sets = (_Sets * 2)()

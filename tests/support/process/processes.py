@@ -1,4 +1,5 @@
-"""The command in processes of their own, to be stopped in the middle: output read as it comes, and every descendant known."""
+"""The command in processes of their own, to be stopped in the middle: output read as it comes, and every
+descendant known."""
 
 from __future__ import annotations
 
@@ -32,10 +33,15 @@ def until(what: str, holds: Callable[[], Any], patience_s: float = PATIENCE_S) -
 
 
 class Command:
-    """One running command, in a process group of its own as a terminal has it, with its scratch files in `scratch`."""
+    """One running command, in a process group of its own as a terminal has it, with its scratch files in
+    `scratch`."""
 
     def __init__(
-        self, deployment: Deployment, *arguments: str, scratch: Path, program: Sequence[str] = (sys.executable, "-m", "archiver")
+        self,
+        deployment: Deployment,
+        *arguments: str,
+        scratch: Path,
+        program: Sequence[str] = (sys.executable, "-m", "archiver"),
     ) -> None:
         scratch.mkdir(exist_ok=True)
         self.out: list[str] = []
@@ -132,14 +138,18 @@ def descendants(pid: int) -> list[tuple[Process, str]]:
 def alive(processes: set[Process]) -> set[Process]:
     """Those that still run (a zombie does not)."""
     return {
-        process for process in processes if (status := _status(process[0])) is not None and status[1] == process[1] and status[2] != "Z"
+        process
+        for process in processes
+        if (status := _status(process[0])) is not None and status[1] == process[1] and status[2] != "Z"
     }
 
 
 def _status(pid: int) -> tuple[int, str, str] | None:
     """Parent, start time and state."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(fields[1]), fields[19], fields[0]

@@ -1,4 +1,5 @@
-"""A real daemon: `archiver serve` in a process of its own, on a port of loopback that the system chose, its address read from its log.
+"""A real daemon: `archiver serve` in a process of its own, on a port of loopback that the system chose, its
+address read from its log.
 
 ::
 
@@ -8,8 +9,9 @@
         ...
         assert daemon.stop() == 0
 
-Leaving the block kills whatever is left, the JVM and its workers among them, and waits for it. `quick(document)` makes a deployment's
-configuration one that archives within a second or two. The daemon's log is JSON lines on its standard error: `logged` reads them.
+Leaving the block kills whatever is left, the JVM and its workers among them, and waits for it.
+`quick(document)` makes a deployment's configuration one that archives within a second or two. The daemon's
+log is JSON lines on its standard error: `logged` reads them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Answered:
 
 
 def quick(document: Mapping[str, Any], **daemon: Any) -> dict[str, Any]:
-    """The configuration, made to take a free port, to tick and to look every few tenths of a second; `daemon` adds to that group."""
+    """The configuration, made to take a free port, to tick and to look every few tenths of a second; `daemon`
+    adds to that group."""
     found = dict(document)
     found["http"] = {"listen": "127.0.0.1:0", **found.get("http", {})}
     found["daemon"] = {"watch_interval": "300ms", "retry_max": "500ms", **found.get("daemon", {}), **daemon}
@@ -63,7 +66,8 @@ class Served:
     """One running daemon. Use it as a context manager."""
 
     def __init__(self, deployment: Deployment, *arguments: str, scratch: Path) -> None:
-        """`arguments` follow `archiver serve`; `scratch` takes its temporary files. Begins at once and waits for nothing."""
+        """`arguments` follow `archiver serve`; `scratch` takes its temporary files. Begins at once and waits
+        for nothing."""
         self.deployment = deployment
         self.command = Command(deployment, "serve", *arguments, scratch=scratch)
         self.pid = self.command.pid
@@ -89,15 +93,21 @@ class Served:
 
     def _listening(self) -> str | None:
         assert self.running, self.log_text()
-        return next((line["message"] for line in self.logged() if line["message"].startswith(LISTENING)), None)
+        return next(
+            (line["message"] for line in self.logged() if line["message"].startswith(LISTENING)), None
+        )
 
-    def request(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Answered:
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answered:
         """One request on a connection of its own; raises `OSError` if nobody answers."""
         connection = http.client.HTTPConnection(*self.address, timeout=REQUEST_TIMEOUT_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()
-            return Answered(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+            return Answered(
+                answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+            )
         finally:
             connection.close()
 
@@ -105,7 +115,13 @@ class Served:
         """A GET."""
         return self.request("GET", path)
 
-    def post(self, path: str, body: bytes, kind: str = "application/x-ndjson", headers: Mapping[str, str] | None = None) -> Answered:
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        kind: str = "application/x-ndjson",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answered:
         """A POST with a body of that media type."""
         return self.request("POST", path, body, {"Content-Type": kind, **(headers or {})})
 
@@ -117,7 +133,9 @@ class Served:
     def admin(self, name: str, document: Mapping[str, Any] | None = None) -> Any:
         """`POST /v1/admin/NAME`; the last line of the answer, which has `done` or `error`."""
         body = json.dumps(document or {}).encode()
-        answer = self.post(f"/v1/admin/{name}", body, "application/json", {"Authorization": f"Bearer {self.token}"})
+        answer = self.post(
+            f"/v1/admin/{name}", body, "application/json", {"Authorization": f"Bearer {self.token}"}
+        )
         assert answer.status == 200, answer
         return answer.lines()[-1]
 
@@ -169,7 +187,8 @@ class Served:
         until("the daemon is ready", holds)
 
     def logged(self, text: str = "") -> list[dict[str, Any]]:
-        """The lines of its log whose message has this text; what is not JSON (a traceback of the interpreter) becomes a message."""
+        """The lines of its log whose message has this text; what is not JSON (a traceback of the interpreter)
+        becomes a message."""
         found: list[dict[str, Any]] = []
         for line in list(self.command.err):
             try:

@@ -1,4 +1,5 @@
-"""The port over a real application: a server on a port of its own, and clients that speak to it through real sockets.
+"""The port over a real application: a server on a port of its own, and clients that speak to it through real
+sockets.
 
 Administration does what the commands do, but refines in the process of the test instead of Spark.
 """
@@ -86,18 +87,24 @@ class HereOperations:
 
     def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
         self.gate(progress)
-        report = self.application.reconciling(progress, dry_run=not fix).run("everything" if fix else "nothing", topic)
+        report = self.application.reconciling(progress, dry_run=not fix).run(
+            "everything" if fix else "nothing", topic
+        )
         return Done(report.to_json(), report.exit_code)
 
     def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
         self.gate(progress)
-        report = self.application.replaying(progress).run(None if topic is None else parse_scope(topic), files_max or 1)
+        report = self.application.replaying(progress).run(
+            None if topic is None else parse_scope(topic), files_max or 1
+        )
         return Done(report.to_json(), report.exit_code)
 
     def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
         self.gate(progress)
         progress("auditing")
-        document = self.application.audit(None if topic is None else parse_scope(topic), deep=deep, progress=progress)
+        document = self.application.audit(
+            None if topic is None else parse_scope(topic), deep=deep, progress=progress
+        )
         return Done(document, {"valid": 0, "invalid": 1}.get(str(document["verdict"]), 2))
 
     def reload(self) -> Done:
@@ -107,7 +114,14 @@ class HereOperations:
 class Daemon:
     """A daemon's port without its schedules."""
 
-    def __init__(self, deployment: Deployment, *, roles: frozenset[str] = ROLES, listen: str = "127.0.0.1:0", **http: Any) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        roles: frozenset[str] = ROLES,
+        listen: str = "127.0.0.1:0",
+        **http: Any,
+    ) -> None:
         self.deployment = deployment
         self.settings: Settings = load_settings(deployment.config, {})
         self.application = Application(self.settings, {}, lasting=True)
@@ -121,7 +135,9 @@ class Daemon:
         self.alive = True
         self.cluster_id: str | None = self.application.cluster.cluster_id
         self.face = Face(
-            http=HttpSettings.model_validate({"listen": listen, "retry_after": 2, "request_timeout": 30, **http}),
+            http=HttpSettings.model_validate(
+                {"listen": listen, "retry_after": 2, "request_timeout": 30, **http}
+            ),
             journal=self.journal,
             roles=roles,
             writer=lambda: self.writer,
@@ -153,7 +169,9 @@ class Daemon:
         assert self.server.address is not None
         return self.server.address
 
-    def call(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+    def call(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
         """One request on a connection of its own."""
         connection = self.connection()
         try:
@@ -170,7 +188,9 @@ class Daemon:
             return http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
         return http.client.HTTPSConnection(*self.address, timeout=PATIENCE_S, context=client_context(tls))
 
-    def send(self, topic: str, body: bytes, kind: str = "application/x-ndjson", query: str = "", **headers: str) -> Reply:
+    def send(
+        self, topic: str, body: bytes, kind: str = "application/x-ndjson", query: str = "", **headers: str
+    ) -> Reply:
         """Records."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.call("POST", f"/v1/topics/{topic}/records{query}", body, {"Content-Type": kind, **given})
@@ -178,20 +198,28 @@ class Daemon:
     def administer(self, name: str, document: Any = None, token: str = TOKEN) -> Reply:
         """A request of administration; all its lines."""
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        return self.call("POST", f"/v1/admin/{name}", json.dumps({} if document is None else document).encode(), headers)
+        return self.call(
+            "POST", f"/v1/admin/{name}", json.dumps({} if document is None else document).encode(), headers
+        )
 
     def checked(self, method: str, path: str, reply: Reply) -> Reply:
         """The answer, which must be one that the OpenAPI document promises."""
         wanted = path.partition("?")[0].split("/")
         for known, operations in document()["paths"].items():
             pieces = known.split("/")
-            if len(pieces) == len(wanted) and all(a == b or a[:1] == "{" for a, b in zip(pieces, wanted, strict=True)):
+            if len(pieces) == len(wanted) and all(
+                a == b or a[:1] == "{" for a, b in zip(pieces, wanted, strict=True)
+            ):
                 if method.lower() not in operations:
                     continue
                 promised = operations[method.lower()]["responses"]
-                assert str(reply.status) in promised, f"{method} {known} answered {reply.status}, which is not documented: {reply.body!r}"
+                assert str(reply.status) in promised, (
+                    f"{method} {known} answered {reply.status}, which is not documented: {reply.body!r}"
+                )
                 kind = reply.headers["content-type"].partition(";")[0]
-                assert kind in promised[str(reply.status)]["content"], f"{method} {known}: {reply.status} with {kind}"
+                assert kind in promised[str(reply.status)]["content"], (
+                    f"{method} {known}: {reply.status} with {kind}"
+                )
                 wants_retry = reply.headers.get("retry-after") is not None
                 assert not wants_retry or "Retry-After" in promised[str(reply.status)]["headers"]
         return reply
@@ -199,7 +227,11 @@ class Daemon:
     def stored(self, topic: str) -> dict[tuple[int, int], StreamRecord]:
         """Every record of a topic by partition and offset, read back through the stream."""
         state, stream = self.application.topic(topic), self.application.stream()
-        return {(p, record.offset): record for p in range(state.partitions) for record in stream.read(state.topic_id, p)}
+        return {
+            (p, record.offset): record
+            for p in range(state.partitions)
+            for record in stream.read(state.topic_id, p)
+        }
 
     @contextmanager
     def raw(self) -> Any:

@@ -1,7 +1,8 @@
-"""What the columns of a record must hold, by the producer's own message class; and the bytes that they stand for.
+"""What the columns of a record must hold, by the producer's own message class; and the bytes that they stand
+for.
 
-Written from docs/schema-mapping.md, and shared with no engine: `differences` compares a row with a message that Protobuf's own library
-parsed, `canonical` encodes a row as the rebuild must.
+Written from docs/schema-mapping.md, and shared with no engine: `differences` compares a row with a message
+that Protobuf's own library parsed, `canonical` encodes a row as the rebuild must.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Reader:
     """Dotted path to configured name."""
 
     def columns(self, descriptor: Any, above: Above, path: str = "") -> list[tuple[Any, str, str]]:
-        """The fields of a message, their columns' names, and their paths. `above` ends with the message itself."""
+        """The fields of a message, their columns' names, and their paths. `above` ends with the message
+        itself."""
         used, result = set(RESERVED), []
         for one in mapped_fields(descriptor, above, self.depth):
             own = one.full_name.replace(".", "_") if one.is_extension else one.name
@@ -62,7 +64,9 @@ class Reader:
             result.append((one, name, inner))
         return result
 
-    def differences(self, row: Mapping[str, Any], message: Any, level: Level, above: Above = (), path: str = "") -> Iterator[str]:
+    def differences(
+        self, row: Mapping[str, Any], message: Any, level: Level, above: Above = (), path: str = ""
+    ) -> Iterator[str]:
         """Where the row of a message is not what it must be. `level`: what the wire holds besides."""
         above = (*above, message.DESCRIPTOR.full_name)
         columns = self.columns(message.DESCRIPTOR, above, path)
@@ -78,16 +82,33 @@ class Reader:
                 continue
             yield from self._field(one, row[name], message, level, above, inner)
 
-    def _unsure_oneofs(self, descriptor: Any, columns: list[tuple[Any, str, str]], row: Mapping[str, Any]) -> set[str]:
-        """Oneofs of which Protobuf's library sees another member than the columns: one that is unknown to either of them was set last."""
+    def _unsure_oneofs(
+        self, descriptor: Any, columns: list[tuple[Any, str, str]], row: Mapping[str, Any]
+    ) -> set[str]:
+        """Oneofs of which Protobuf's library sees another member than the columns: one that is unknown to
+        either of them was set last."""
         shown = {one.number for one, _, _ in columns}
         return {
-            *(one.name for one in descriptor.oneofs if not shown.issuperset(member.number for member in one.fields)),
-            *(one.containing_oneof.name for one, name, _ in columns if one.containing_oneof is not None and _is_hidden(one, row[name])),
+            *(
+                one.name
+                for one in descriptor.oneofs
+                if not shown.issuperset(member.number for member in one.fields)
+            ),
+            *(
+                one.containing_oneof.name
+                for one, name, _ in columns
+                if one.containing_oneof is not None and _is_hidden(one, row[name])
+            ),
         }
 
-    def _field(self, one: Any, shown: Any, message: Any, level: Level, above: Above, path: str) -> Iterator[str]:
-        if not one.is_repeated and one.has_presence and not (message.HasExtension(one) if one.is_extension else message.HasField(one.name)):
+    def _field(
+        self, one: Any, shown: Any, message: Any, level: Level, above: Above, path: str
+    ) -> Iterator[str]:
+        if (
+            not one.is_repeated
+            and one.has_presence
+            and not (message.HasExtension(one) if one.is_extension else message.HasField(one.name))
+        ):
             if shown is not None and not _is_hidden(one, shown):
                 yield f"{path}: {shown!r}, expected null"
             return
@@ -100,14 +121,19 @@ class Reader:
             if items is None or len(items) != len(value):
                 yield f"{path}: {shown!r}, expected {len(value)} elements"
                 return
-            for place, (item, each) in enumerate(zip(items, value, strict=True) if one.number not in level.odd_json else ()):
+            for place, (item, each) in enumerate(
+                zip(items, value, strict=True) if one.number not in level.odd_json else ()
+            ):
                 yield from self._value(one, item, each, inside[place] if inside else None, above, path)
         elif not _is_hidden(one, shown) and one.number not in level.odd_json:
             yield from self._value(one, shown, value, inside, above, path)
 
     def _map(self, one: Any, shown: Any, value: Any, level: Level, above: Above, path: str) -> Iterator[str]:
         item, inside = item_of(one), level.encoded.get(one.number, level.inside.get(one.number, {}))
-        keys = [int(key) if one.message_type.fields_by_number[1].type in _UNSIGNED_64 else key for key, _ in shown or ()]
+        keys = [
+            int(key) if one.message_type.fields_by_number[1].type in _UNSIGNED_64 else key
+            for key, _ in shown or ()
+        ]
         hidden = {key for key, (_, each) in zip(keys, shown or (), strict=True) if _is_hidden(item, each)}
         hidden |= level.odd_keys.get(one.number, set())
         if shown is None or len(set(keys)) != len(keys) or set(keys) - hidden != set(value) - hidden:
@@ -132,7 +158,10 @@ class Reader:
     def canonical(self, descriptor: Any, row: Mapping[str, Any], above: Above = (), path: str = "") -> bytes:
         """The bytes of a row's message: fields by number, maps in column order, then what was unknown."""
         above = (*above, descriptor.full_name)
-        parts = [self._encoded(one, row[name], above, inner) for one, name, inner in self.columns(descriptor, above, path)]
+        parts = [
+            self._encoded(one, row[name], above, inner)
+            for one, name, inner in self.columns(descriptor, above, path)
+        ]
         return b"".join(parts) + (row["__unrecognized__"] or b"")
 
     def _encoded(self, one: Any, shown: Any, above: Above, path: str) -> bytes:
@@ -141,13 +170,16 @@ class Reader:
         if is_map(one):
             key = one.message_type.fields_by_number[1]
             entries = [
-                _scalar_field(key, 1, each[0]) + self._item(item_of(one), 2, each[1], above, path)  # both, even where they hold a default
+                _scalar_field(key, 1, each[0])
+                + self._item(item_of(one), 2, each[1], above, path)  # both, even where they hold a default
                 for each in shown
             ]
             return b"".join(_delimited(one.number, entry) for entry in entries)
         if one.is_repeated:
             if one.is_packed:
-                return _delimited(one.number, b"".join(_scalar(one, each) for each in shown)) if shown else b""
+                return (
+                    _delimited(one.number, b"".join(_scalar(one, each) for each in shown)) if shown else b""
+                )
             return b"".join(self._item(one, one.number, each, above, path) for each in shown)
         if not one.has_presence and one.message_type is None and _is_default(one, shown):
             return b""
@@ -162,7 +194,9 @@ class Reader:
         if kind.full_name == TIMESTAMP:
             us = (shown - EPOCH) // timedelta(microseconds=1)
             seconds, nanos = us // 1_000_000, us % 1_000_000 * 1000
-            content = (tag(1, VARINT) + varint(seconds) if seconds else b"") + (tag(2, VARINT) + varint(nanos) if nanos else b"")
+            content = (tag(1, VARINT) + varint(seconds) if seconds else b"") + (
+                tag(2, VARINT) + varint(nanos) if nanos else b""
+            )
         elif kind.full_name in WRAPPERS:
             content = self._encoded(kind.fields_by_number[1], shown, (), "")
         elif kind.full_name in JSON_FORMS:
@@ -187,7 +221,12 @@ _PACKED: dict[int, str] = {
 
 def _is_hidden(one: Any, shown: Any) -> bool:
     """A number that a closed enum has no value of: Protobuf's library hides it, the column shows it."""
-    return one.type == F.TYPE_ENUM and one.enum_type.is_closed and isinstance(shown, str) and shown.lstrip("-").isdigit()
+    return (
+        one.type == F.TYPE_ENUM
+        and one.enum_type.is_closed
+        and isinstance(shown, str)
+        and shown.lstrip("-").isdigit()
+    )
 
 
 def _read(one: Any, shown: Any) -> Any:
@@ -207,7 +246,11 @@ def _wanted(one: Any, value: Any) -> Any:
     kind = one.message_type
     if kind is not None and kind.full_name == TIMESTAMP:
         in_range = -62_135_596_800 <= value.seconds <= 253_402_300_799 and 0 <= value.nanos < 10**9
-        return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000) if in_range else "a refusal"
+        return (
+            EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+            if in_range
+            else "a refusal"
+        )
     if kind is not None and kind.full_name in WRAPPERS:
         return value.value
     if kind is not None:
@@ -220,7 +263,9 @@ def _wanted(one: Any, value: Any) -> Any:
 
 def _parsed(text: str) -> Any:
     """JSON with objects as lists of pairs behind a mark, and every number as a float."""
-    return json.loads(text, parse_int=float, object_pairs_hook=lambda pairs: ("object", pairs), parse_constant=_refused)
+    return json.loads(
+        text, parse_int=float, object_pairs_hook=lambda pairs: ("object", pairs), parse_constant=_refused
+    )
 
 
 def _refused(name: str) -> Any:
@@ -239,7 +284,9 @@ def _json_value(value: Any) -> Any:
     if kind in (None, "null_value"):
         return None
     if kind == "number_value" and not math.isfinite(value.number_value):
-        return "NaN" if math.isnan(value.number_value) else "Infinity" if value.number_value > 0 else "-Infinity"
+        return (
+            "NaN" if math.isnan(value.number_value) else "Infinity" if value.number_value > 0 else "-Infinity"
+        )
     if kind == "struct_value":
         return _json_struct(value.struct_value)
     return _json_list(value.list_value) if kind == "list_value" else getattr(value, kind)
@@ -262,11 +309,18 @@ def _encoded_value(value: Any) -> bytes:
         return tag(2, EIGHT) + struct.pack("<d", value)
     if isinstance(value, str):
         return _delimited(3, value.encode())
-    return _delimited(5, _encoded_struct(value)) if isinstance(value, tuple) else _delimited(6, _encoded_list(value))
+    return (
+        _delimited(5, _encoded_struct(value))
+        if isinstance(value, tuple)
+        else _delimited(6, _encoded_list(value))
+    )
 
 
 def _encoded_struct(value: Any) -> bytes:
-    return b"".join(_delimited(1, _delimited(1, name.encode()) + _delimited(2, _encoded_value(each))) for name, each in value[1])
+    return b"".join(
+        _delimited(1, _delimited(1, name.encode()) + _delimited(2, _encoded_value(each)))
+        for name, each in value[1]
+    )
 
 
 def _encoded_list(value: Any) -> bytes:
@@ -308,6 +362,8 @@ def _scalar(one: Any, shown: Any) -> bytes:
         numbers = {each.name: each.number for each in one.enum_type.values}
         return varint(numbers[shown] if shown in numbers else int(shown))
     if one.type in _PACKED:
-        return struct.pack(_PACKED[one.type], shown if one.type in (F.TYPE_DOUBLE, F.TYPE_FLOAT) else int(shown))
+        return struct.pack(
+            _PACKED[one.type], shown if one.type in (F.TYPE_DOUBLE, F.TYPE_FLOAT) else int(shown)
+        )
     value = int(shown)
     return varint(value << 1 ^ value >> 63 if one.type in (F.TYPE_SINT32, F.TYPE_SINT64) else value)

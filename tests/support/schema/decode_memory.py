@@ -1,7 +1,9 @@
-"""A program of its own: decodes records of many empty list elements and prints by how many MiB the process grew, and what came of them.
+"""A program of its own: decodes records of many empty list elements and prints by how many MiB the process
+grew, and what came of them.
 
-`python -m tests.support.schema.decode_memory FOLDER refine|consume KIND`. Kinds: `one` is a single record beyond the bound of one record,
-`many` are records within it that are beyond the bound together, `odd` is one within it that only the complete engine reads whole.
+`python -m tests.support.schema.decode_memory FOLDER refine|consume KIND`. Kinds: `one` is a single record
+beyond the bound of one record, `many` are records within it that are beyond the bound together, `odd` is one
+within it that only the complete engine reads whole.
 """
 
 from __future__ import annotations
@@ -43,12 +45,20 @@ def wide_source() -> Source:
     for number in range(1, FIELDS + 1):
         item.field.add(name=f"f{number}", number=number, type=_F.TYPE_INT64, label=_F.LABEL_OPTIONAL)
     wide = file.message_type.add(name="Wide")
-    wide.field.add(name="items", number=3, type=_F.TYPE_MESSAGE, type_name=".shop.Item", label=_F.LABEL_REPEATED)
+    wide.field.add(
+        name="items", number=3, type=_F.TYPE_MESSAGE, type_name=".shop.Item", label=_F.LABEL_REPEATED
+    )
     entry = wide.nested_type.add(name="CountsEntry")
     entry.options.map_entry = True
     for number, name in enumerate(("key", "value"), 1):
         entry.field.add(name=name, number=number, type=_F.TYPE_INT64, label=_F.LABEL_OPTIONAL)
-    wide.field.add(name="counts", number=4, type=_F.TYPE_MESSAGE, type_name=".shop.Wide.CountsEntry", label=_F.LABEL_REPEATED)
+    wide.field.add(
+        name="counts",
+        number=4,
+        type=_F.TYPE_MESSAGE,
+        type_name=".shop.Wide.CountsEntry",
+        label=_F.LABEL_REPEATED,
+    )
     return Source("shop.Wide", descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
 
 
@@ -61,7 +71,9 @@ def run(folder: Path, job: str, values: list[bytes]) -> list[str | None]:
     intake = Intake(LocalObjectStore(folder))
     topic = intake.topic("orders", 1)
     intake.file({(topic, 0): [Row(NOW, value) for value in values]})
-    (result,) = refine(intake, intake.plans(topic, 0), schema=decide("orders", (), None, wide_source()).schema, ahead=False)
+    (result,) = refine(
+        intake, intake.plans(topic, 0), schema=decide("orders", (), None, wide_source()).schema, ahead=False
+    )
     assert result.error is None, result.why
     with pq.ParquetFile(folder / result.files[0].archive.key) as file:
         rows: Any = file.read(columns=["value.__err__"]).column("value").to_pylist()

@@ -53,7 +53,8 @@ def plain(value: Any) -> Any:
 
 
 def without_nan_raw(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The row; without its bytes if it has a NaN, whose payload bits the slow engine loses in Python's floats (it keeps the bytes then)."""
+    """The row; without its bytes if it has a NaN, whose payload bits the slow engine loses in Python's floats
+    (it keeps the bytes then)."""
     return {**row, RAW: None} if row is not None and "nan" in repr(row) and row[ERR] is None else row
 
 
@@ -66,4 +67,6 @@ def both(value: Source, items: list[bytes]) -> list[dict[str, Any]]:
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """The message's columns that are set."""
-    return {name: one for name, one in row.items() if one is not None and one != [] and name not in (RAW, ERR)}
+    return {
+        name: one for name, one in row.items() if one is not None and one != [] and name not in (RAW, ERR)
+    }

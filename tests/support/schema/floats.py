@@ -23,7 +23,9 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     sample = file.message_type.add(name="Sample")
     sample.field.add(name="celsius", number=1, type=_F.TYPE_DOUBLE, label=_F.LABEL_OPTIONAL)
     sample.field.add(name="ratio", number=2, type=_F.TYPE_FLOAT, label=_F.LABEL_OPTIONAL)
-    sample.field.add(name="sensor", number=3, type=_F.TYPE_MESSAGE, type_name=".lab.Sensor", label=_F.LABEL_OPTIONAL)
+    sample.field.add(
+        name="sensor", number=3, type=_F.TYPE_MESSAGE, type_name=".lab.Sensor", label=_F.LABEL_OPTIONAL
+    )
     sample.field.add(name="trace", number=4, type=_F.TYPE_DOUBLE, label=_F.LABEL_REPEATED)
     return file
 
@@ -32,7 +34,8 @@ SAMPLES = descriptor_pb2.FileDescriptorSet(file=[_file()]).SerializeToString()
 
 
 def sample(celsius: float, sensor: bool = True) -> bytes:
-    """A message with this value in every floating-point field; without `sensor` the field in the inner message is null."""
+    """A message with this value in every floating-point field; without `sensor` the field in the inner
+    message is null."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(_file())
     kind: Any = GetMessageClass(pool.FindMessageTypeByName("lab.Sample"))

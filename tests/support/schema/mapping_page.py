@@ -1,7 +1,8 @@
 """docs/schema-mapping.md as data: the rows of its tables, with the Protobuf source they stand in.
 
-A table of rows begins behind a comment `<!-- rows syntax=… -->`, a table of records behind `<!-- records -->`. Whatever stands in such a
-table and cannot be read is an error: a row that is skipped would prove nothing.
+A table of rows begins behind a comment `<!-- rows syntax=… -->`, a table of records behind `<!-- records
+-->`. Whatever stands in such a table and cannot be read is an error: a row that is skipped would prove
+nothing.
 """
 
 from __future__ import annotations
@@ -79,13 +80,22 @@ def page_records(page: Path = PAGE) -> list[PageRecord]:
             cells = [cell.strip("` ") for cell in _cells(line, start + offset)]
             if len(cells) != len(heads):
                 raise ValueError(f"line {start + offset}: {len(cells)} cells, expected {len(heads)}")
-            result.append(PageRecord(start + offset, cells[0], hexadecimal(cells[1]), dict(zip(heads[2:], cells[2:], strict=True))))
+            result.append(
+                PageRecord(
+                    start + offset,
+                    cells[0],
+                    hexadecimal(cells[1]),
+                    dict(zip(heads[2:], cells[2:], strict=True)),
+                )
+            )
     return result
 
 
 def page_declarations(title: str, page: Path = PAGE) -> str:
     """The Protobuf source of the block with that title."""
-    found = re.search(rf"^```proto title={title}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^```proto title={title}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     if found is None:
         raise ValueError(f"no block of Protobuf source is titled {title}")
     return found[1]
@@ -125,7 +135,9 @@ def _tables(page: Path, kind: str) -> Iterator[tuple[int, str, list[str]]]:
         found = re.fullmatch(rf"<!-- {kind}(.*) -->", line)
         if found is None:
             continue
-        end = next((at for at in range(place + 1, len(lines)) if lines[at].startswith(("#", "<!--"))), len(lines))
+        end = next(
+            (at for at in range(place + 1, len(lines)) if lines[at].startswith(("#", "<!--"))), len(lines)
+        )
         begin = next(at for at in range(place + 1, end) if lines[at])
         yield begin + 1, found[1], lines[begin:end]
 
@@ -179,7 +191,9 @@ def _row(table: PageTable, number: int, line: str, place: int) -> PageRow:
     parts = [[_code(part, number) for part in cell.split("<br>")] for cell in cells[:4]]
     [[declaration], columns, [example], holds] = parts
     if cells[4] not in RAW or len(columns) != len(holds):
-        raise ValueError(f"line {number}: raw is {cells[4]!r}, {len(columns)} columns and {len(holds)} values")
+        raise ValueError(
+            f"line {number}: raw is {cells[4]!r}, {len(columns)} columns and {len(holds)} values"
+        )
     message = f"Row{place}"
     if _is_whole(declaration):
         message = declaration.split()[1]
@@ -189,7 +203,8 @@ def _row(table: PageTable, number: int, line: str, place: int) -> PageRow:
 
 
 def _is_whole(declaration: str) -> bool:
-    """Whether these are whole declarations and not the body of a message: no field stands outside of braces."""
+    """Whether these are whole declarations and not the body of a message: no field stands outside of
+    braces."""
     depth, outside = 0, ""
     for letter in declaration:
         depth -= letter == "}"

@@ -1,4 +1,5 @@
-"""A small Protobuf topic for tests of refinement: descriptors made in place, messages built with `protobuf` itself."""
+"""A small Protobuf topic for tests of refinement: descriptors made in place, messages built with `protobuf`
+itself."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     order = file.message_type.add(name="Order")
     order.field.add(name="id", number=1, type=_F.TYPE_INT64, label=_F.LABEL_OPTIONAL)
     order.field.add(name="customer", number=2, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
-    order.field.add(name="lines", number=3, type=_F.TYPE_MESSAGE, type_name=".shop.Line", label=_F.LABEL_REPEATED)
+    order.field.add(
+        name="lines", number=3, type=_F.TYPE_MESSAGE, type_name=".shop.Line", label=_F.LABEL_REPEATED
+    )
     return file
 
 

@@ -1,4 +1,5 @@
-"""Protobuf schemas and messages made at run time: by hand for examples, by a seeded generator for everything else."""
+"""Protobuf schemas and messages made at run time: by hand for examples, by a seeded generator for everything
+else."""
 
 from __future__ import annotations
 
@@ -25,14 +26,22 @@ from archiver.schema.protobuf.descriptors import Source
 F = descriptor_pb2.FieldDescriptorProto
 Features = descriptor_pb2.FeatureSet
 
-SCALARS: tuple[Any, ...] = tuple(kind for kind in range(1, 19) if kind not in (F.TYPE_GROUP, F.TYPE_MESSAGE, F.TYPE_ENUM))
-MAP_KEYS: tuple[Any, ...] = tuple(kind for kind in SCALARS if kind not in (F.TYPE_DOUBLE, F.TYPE_FLOAT, F.TYPE_BYTES))
+SCALARS: tuple[Any, ...] = tuple(
+    kind for kind in range(1, 19) if kind not in (F.TYPE_GROUP, F.TYPE_MESSAGE, F.TYPE_ENUM)
+)
+MAP_KEYS: tuple[Any, ...] = tuple(
+    kind for kind in SCALARS if kind not in (F.TYPE_DOUBLE, F.TYPE_FLOAT, F.TYPE_BYTES)
+)
 TIMESTAMP = ".google.protobuf.Timestamp"
 
 
-def file_of(name: str = "shop.proto", package: str = "shop", syntax: str = "proto3") -> descriptor_pb2.FileDescriptorProto:
+def file_of(
+    name: str = "shop.proto", package: str = "shop", syntax: str = "proto3"
+) -> descriptor_pb2.FileDescriptorProto:
     """An empty file that imports Timestamp."""
-    return descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax=syntax, dependency=["google/protobuf/timestamp.proto"])
+    return descriptor_pb2.FileDescriptorProto(
+        name=name, package=package, syntax=syntax, dependency=["google/protobuf/timestamp.proto"]
+    )
 
 
 def field(
@@ -71,14 +80,18 @@ def edition_file(edition: Any = descriptor_pb2.EDITION_2023) -> descriptor_pb2.F
     return file
 
 
-def group_field(message: descriptor_pb2.DescriptorProto, scope: str, name: str, number: int, repeated: bool = False) -> None:
+def group_field(
+    message: descriptor_pb2.DescriptorProto, scope: str, name: str, number: int, repeated: bool = False
+) -> None:
     """Add a proto2 group to the message of full name `scope`: `name` with one field, `x`."""
     inner = message.nested_type.add(name=name.capitalize())
     field(inner, "x", 1, F.TYPE_INT32)
     field(message, name, number, F.TYPE_GROUP, type_name=f".{scope}.{inner.name}", repeated=repeated)
 
 
-def extension(home: Any, extendee: str, name: str, number: int, kind: Any, type_name: str = "", repeated: bool = False) -> None:
+def extension(
+    home: Any, extendee: str, name: str, number: int, kind: Any, type_name: str = "", repeated: bool = False
+) -> None:
     """Add an extension to a file or a message."""
     label = F.LABEL_REPEATED if repeated else F.LABEL_OPTIONAL
     one = home.extension.add(name=name, number=number, extendee=extendee, label=label)
@@ -88,7 +101,13 @@ def extension(home: Any, extendee: str, name: str, number: int, kind: Any, type_
 
 
 def map_field(
-    message: descriptor_pb2.DescriptorProto, scope: str, name: str, number: int, key: int, value: int, type_name: str = ""
+    message: descriptor_pb2.DescriptorProto,
+    scope: str,
+    name: str,
+    number: int,
+    key: int,
+    value: int,
+    type_name: str = "",
 ) -> descriptor_pb2.FieldDescriptorProto:
     """Add a map field to the message of full name `scope`."""
     entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
@@ -99,7 +118,8 @@ def map_field(
 
 
 def descriptor_set(*files: descriptor_pb2.FileDescriptorProto, timestamp: bool = True) -> bytes:
-    """A serialized FileDescriptorSet of the files, with Timestamp and the other files of Google's that they import."""
+    """A serialized FileDescriptorSet of the files, with Timestamp and the other files of Google's that they
+    import."""
     result = descriptor_pb2.FileDescriptorSet()
     if timestamp:
         timestamp_pb2.DESCRIPTOR.CopyToProto(result.file.add())
@@ -161,7 +181,8 @@ def order_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def all_kinds_file() -> descriptor_pb2.FileDescriptorProto:
-    """`shop.AllKinds`: every scalar kind, single, optional, repeated and as a map's value; an enum, Timestamps, a nested message."""
+    """`shop.AllKinds`: every scalar kind, single, optional, repeated and as a map's value; an enum,
+    Timestamps, a nested message."""
     file = file_of()
     file.enum_type.add(name="Colour").value.add(name="RED", number=0)
     inner = file.message_type.add(name="Inner")
@@ -211,8 +232,18 @@ def well_known_file() -> descriptor_pb2.FileDescriptorProto:
         field(message, name, number, F.TYPE_MESSAGE, type_name=f".google.protobuf.{kind}")
     field(message, "doubles", 20, F.TYPE_MESSAGE, type_name=".google.protobuf.DoubleValue", repeated=True)
     field(message, "anythings", 21, F.TYPE_MESSAGE, type_name=".google.protobuf.Value", repeated=True)
-    map_field(message, "shop.WellKnown", "bool_by_name", 22, F.TYPE_STRING, F.TYPE_MESSAGE, ".google.protobuf.BoolValue")
-    map_field(message, "shop.WellKnown", "object_by_id", 23, F.TYPE_INT32, F.TYPE_MESSAGE, ".google.protobuf.Struct")
+    map_field(
+        message,
+        "shop.WellKnown",
+        "bool_by_name",
+        22,
+        F.TYPE_STRING,
+        F.TYPE_MESSAGE,
+        ".google.protobuf.BoolValue",
+    )
+    map_field(
+        message, "shop.WellKnown", "object_by_id", 23, F.TYPE_INT32, F.TYPE_MESSAGE, ".google.protobuf.Struct"
+    )
     return file
 
 
@@ -227,10 +258,20 @@ def orders(count: int, seed: int) -> list[bytes]:
             status=rng.randrange(4),
             scores=[rng.randrange(-50, 50) for _ in range(3)],
         )
-        order.created_at.seconds, order.created_at.nanos = 1_767_000_000 + number, rng.randrange(1_000_000) * 1000
-        order.address.city, order.address.zip = rng.choice(("Paris", "Lyon", "Nice")), f"{rng.randrange(100_000):05}"
+        order.created_at.seconds, order.created_at.nanos = (
+            1_767_000_000 + number,
+            rng.randrange(1_000_000) * 1000,
+        )
+        order.address.city, order.address.zip = (
+            rng.choice(("Paris", "Lyon", "Nice")),
+            f"{rng.randrange(100_000):05}",
+        )
         for _ in range(2):
-            order.lines.add(sku=f"sku-{rng.randrange(1000)}", quantity=rng.randrange(1, 9), price=rng.randrange(10_000) / 100)
+            order.lines.add(
+                sku=f"sku-{rng.randrange(1000)}",
+                quantity=rng.randrange(1, 9),
+                price=rng.randrange(10_000) / 100,
+            )
         order.labels["channel"] = rng.choice(("web", "shop"))
         if number % 2:
             order.card = f"{rng.randrange(10**12):012}"
@@ -241,7 +282,8 @@ def orders(count: int, seed: int) -> list[bytes]:
 
 
 def random_file(rng: random.Random) -> descriptor_pb2.FileDescriptorProto:
-    """A random file `r.proto` with the message `r.M0` that contains the others; no recursion, no empty messages."""
+    """A random file `r.proto` with the message `r.M0` that contains the others; no recursion, no empty
+    messages."""
     syntax = rng.choice(("proto2", "proto3"))
     file = file_of("r.proto", "r", syntax)
     for number in range(2):
@@ -257,7 +299,9 @@ def random_file(rng: random.Random) -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def _random_fields(rng: random.Random, message: descriptor_pb2.DescriptorProto, scope: str, below: Sequence[str], syntax: str) -> None:
+def _random_fields(
+    rng: random.Random, message: descriptor_pb2.DescriptorProto, scope: str, below: Sequence[str], syntax: str
+) -> None:
     numbers = rng.sample([*range(1, 20), 100, 2047, 2048, 100_000, 536_870_911], rng.randrange(1, 9))
     if rng.random() < 0.4:
         message.oneof_decl.add(name="choice")
@@ -327,7 +371,9 @@ def random_value(rng: random.Random, one: Any) -> Any:
     """A value of a scalar or enum field, often an edge."""
     if one.type == F.TYPE_ENUM:
         open_enum = not one.enum_type.is_closed
-        return rng.choice([*(value.number for value in one.enum_type.values), *((77, -7, 2**31 - 1) if open_enum else ())])
+        return rng.choice(
+            [*(value.number for value in one.enum_type.values), *((77, -7, 2**31 - 1) if open_enum else ())]
+        )
     return rng.choice(_EDGES[_EDGE_OF[one.type]])
 
 
@@ -381,7 +427,16 @@ def mutated(rng: random.Random, payload: bytes) -> bytes:
         return payload + payload
     if dice == 3:
         return payload + rng.choice(
-            (b"\x98\x3f\x01", b"\x0b\x0c", b"\x0b", b"\x0c", b"\x07", b"\x00\x00", b"\x80", b"\x12" + b"\xff" * 9 + b"\x01")
+            (
+                b"\x98\x3f\x01",
+                b"\x0b\x0c",
+                b"\x0b",
+                b"\x0c",
+                b"\x07",
+                b"\x00\x00",
+                b"\x80",
+                b"\x12" + b"\xff" * 9 + b"\x01",
+            )
         )
     if dice == 4 and data:
         at = rng.randrange(len(data))

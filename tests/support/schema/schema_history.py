@@ -1,10 +1,11 @@
-"""What the fields of a message that changes mean, kept apart from the archiver: which values belong to one column for ever, and which value
-of a record must be found in which column.
+"""What the fields of a message that changes mean, kept apart from the archiver: which values belong to one
+column for ever, and which value of a record must be found in which column.
 
-A field is known by its number inside of its message. As long as its type fits (whole numbers of any width are one type, so are float and
-double), it goes on in its column; if it does not, in the column it had last with a fitting type, else in a new one. `Level.advance` follows
-that rule from descriptors alone. `Level.claim` then holds the ids that the archiver recorded against it: one column, one id, for ever, and
-no id for two. `wanted` says what a message must look like as a row by ids, `found` what a row that some engine read looks like.
+A field is known by its number inside of its message. As long as its type fits (whole numbers of any width are
+one type, so are float and double), it goes on in its column; if it does not, in the column it had last with a
+fitting type, else in a new one. `Level.advance` follows that rule from descriptors alone. `Level.claim` then
+holds the ids that the archiver recorded against it: one column, one id, for ever, and no id for two. `wanted`
+says what a message must look like as a row by ids, `found` what a row that some engine read looks like.
 """
 
 from __future__ import annotations
@@ -23,8 +24,18 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _KINDS: Mapping[str, tuple[int, ...]] = {
     "whole": (
-        *(FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_UINT32),
-        *(FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_FIXED32),
+        *(
+            FieldDescriptor.TYPE_INT32,
+            FieldDescriptor.TYPE_SINT32,
+            FieldDescriptor.TYPE_SFIXED32,
+            FieldDescriptor.TYPE_UINT32,
+        ),
+        *(
+            FieldDescriptor.TYPE_INT64,
+            FieldDescriptor.TYPE_SINT64,
+            FieldDescriptor.TYPE_SFIXED64,
+            FieldDescriptor.TYPE_FIXED32,
+        ),
     ),
     "unsigned": (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64),
     "real": (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE),
@@ -71,13 +82,18 @@ class Level:
                 column.inside.advance(_item(one).message_type)
 
     def claim(self, field_ids: Mapping[str, int], owners: dict[int, tuple[int, str]]) -> None:
-        """The archiver recorded these ids for the fields of the message: each must be its column's own. `owners`: whose each id is."""
+        """The archiver recorded these ids for the fields of the message: each must be its column's own.
+        `owners`: whose each id is."""
         paths = dict(self._paths(""))
         assert set(field_ids) == set(paths), f"paths differ: {sorted(set(field_ids) ^ set(paths))}"
         for path, (column, part) in paths.items():
             number = field_ids[path]
-            assert column.ids.setdefault(part, number) == number, f"path {path} had id {column.ids[part]} and has {number}"
-            assert owners.setdefault(number, (id(column), part)) == (id(column), part), f"path {path} has id {number} of another field"
+            assert column.ids.setdefault(part, number) == number, (
+                f"path {path} had id {column.ids[part]} and has {number}"
+            )
+            assert owners.setdefault(number, (id(column), part)) == (id(column), part), (
+                f"path {path} has id {number} of another field"
+            )
 
     def _paths(self, above: str) -> Iterator[tuple[str, tuple[Column, str]]]:
         for number, column in self.active.items():
@@ -120,7 +136,9 @@ def wanted(level: Level, message: Any) -> dict[int, Any]:
         column, value = level.active[one.number], getattr(message, one.name)
         if _is_map(one):
             key = one.message_type.fields_by_number[1]
-            row[column.ids[""]] = _entries((_wanted(key, column, at), _wanted(_item(one), column, value[at])) for at in value)
+            row[column.ids[""]] = _entries(
+                (_wanted(key, column, at), _wanted(_item(one), column, value[at])) for at in value
+            )
         elif one.is_repeated:
             row[column.ids[""]] = [_wanted(one, column, item) for item in value]
         elif not one.has_presence or message.HasField(one.name):
@@ -141,7 +159,8 @@ def _wanted(one: Any, column: Column, value: Any) -> Any:
 
 
 def found(kind: Any, value: Any) -> Any:
-    """What an engine read, by the ids of the table's type `kind` (Iceberg's JSON), without nulls and without what is no field of a message.
+    """What an engine read, by the ids of the table's type `kind` (Iceberg's JSON), without nulls and without
+    what is no field of a message.
 
     Lists and maps stay lists; numbers of every width are whole numbers; times are microseconds since 1970.
     """
@@ -150,7 +169,11 @@ def found(kind: Any, value: Any) -> Any:
     if isinstance(kind, dict):
         if kind["type"] == "struct":
             assert set(value) == {one["name"] for one in kind["fields"]}, f"columns {sorted(value)} were read"
-            items = ((one["id"], found(one["type"], value[one["name"]])) for one in kind["fields"] if one["name"] not in BESIDE)
+            items = (
+                (one["id"], found(one["type"], value[one["name"]]))
+                for one in kind["fields"]
+                if one["name"] not in BESIDE
+            )
             return {number: item for number, item in items if item is not None}
         if kind["type"] == "list":
             return [found(kind["element"], item) for item in value]

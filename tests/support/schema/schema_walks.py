@@ -1,6 +1,7 @@
 """Schemas that change at random: a seeded walk in which each message type is one change away from the last.
 
-The root message keeps its name; the messages inside it, enums and everything in them change. The types do not hold themselves.
+The root message keeps its name; the messages inside it, enums and everything in them change. The types do not
+hold themselves.
 """
 
 from __future__ import annotations
@@ -20,11 +21,29 @@ PACKAGE = "walk"
 ROOT = "Root"
 LEVELS = (("Root",), ("Mid", "Other"), ("Leaf", "Twig"))
 """A message holds only messages of the levels below."""
-WORDS = ("price", "amount", "city", "note", "code", "Price", "items", "state", "sku", "Note", "__raw__", "price_v2")
+WORDS = (
+    "price",
+    "amount",
+    "city",
+    "note",
+    "code",
+    "Price",
+    "items",
+    "state",
+    "sku",
+    "Note",
+    "__raw__",
+    "price_v2",
+)
 FIELDS_MAX = 8
 NUMBER_MAX = 24
 
-_WIDER = {F.TYPE_INT32: F.TYPE_INT64, F.TYPE_SINT32: F.TYPE_SINT64, F.TYPE_SFIXED32: F.TYPE_SFIXED64, F.TYPE_FLOAT: F.TYPE_DOUBLE}
+_WIDER = {
+    F.TYPE_INT32: F.TYPE_INT64,
+    F.TYPE_SINT32: F.TYPE_SINT64,
+    F.TYPE_SFIXED32: F.TYPE_SFIXED64,
+    F.TYPE_FLOAT: F.TYPE_DOUBLE,
+}
 _NARROWER = {wide: narrow for narrow, wide in _WIDER.items()}
 
 
@@ -62,7 +81,9 @@ class Model:
 
     def copy(self) -> Model:
         """Another one with the same content."""
-        messages, gone = ({name: list(fields) for name, fields in one.items()} for one in (self.messages, self.gone))
+        messages, gone = (
+            {name: list(fields) for name, fields in one.items()} for one in (self.messages, self.gone)
+        )
         return Model(messages, gone, {name: dict(values) for name, values in self.enums.items()})
 
     def file(self) -> descriptor_pb2.FileDescriptorProto:
@@ -78,7 +99,8 @@ class Model:
 
 
 def walk(seed: int, changes: int) -> Iterator[Source]:
-    """A first schema and as many that follow it, each of them one change away from the one before; message `walk.Root`."""
+    """A first schema and as many that follow it, each of them one change away from the one before; message
+    `walk.Root`."""
     for file in walk_files(seed, changes):
         yield Source(f"{PACKAGE}.{ROOT}", descriptor_set(file))
 
@@ -99,7 +121,9 @@ def walk_files(seed: int, changes: int) -> Iterator[descriptor_pb2.FileDescripto
 
 
 def _first(rng: random.Random) -> Model:
-    model = Model(enums={name: {0: f"{name.upper()}_NONE", 1: f"{name.upper()}_ONE"} for name in ("Color", "Size")})
+    model = Model(
+        enums={name: {0: f"{name.upper()}_NONE", 1: f"{name.upper()}_ONE"} for name in ("Color", "Size")}
+    )
     for level in LEVELS:
         for name in level:
             model.messages[name], model.gone[name] = [], []
@@ -107,7 +131,16 @@ def _first(rng: random.Random) -> Model:
         for _ in range(3):
             _add(rng, model, name)
     for name in LEVELS[1]:
-        _put(model, ROOT, Field(name.lower(), _free_number(rng, model, ROOT), Kind(message=name), rng.choice(("single", "repeated"))))
+        _put(
+            model,
+            ROOT,
+            Field(
+                name.lower(),
+                _free_number(rng, model, ROOT),
+                Kind(message=name),
+                rng.choice(("single", "repeated")),
+            ),
+        )
     return model
 
 
@@ -124,7 +157,11 @@ def _in_use(model: Model) -> list[str]:
 
 
 def _kind(rng: random.Random, name: str) -> Kind:
-    below = [inner for level in LEVELS[1 + next(at for at, level in enumerate(LEVELS) if name in level) :] for inner in level]
+    below = [
+        inner
+        for level in LEVELS[1 + next(at for at, level in enumerate(LEVELS) if name in level) :]
+        for inner in level
+    ]
     dice = rng.random()
     if dice < 0.25 and below:
         return Kind(message=rng.choice(below))
@@ -149,7 +186,9 @@ def _put(model: Model, name: str, one: Field) -> None:
     """Add or replace by number; a name that is taken gets a number behind it."""
     others = [other for other in model.messages[name] if other.number != one.number]
     taken = {other.name for other in others}
-    model.gone[name] += [other for other in model.messages[name] if other.number == one.number and other != one]
+    model.gone[name] += [
+        other for other in model.messages[name] if other.number == one.number and other != one
+    ]
     while one.name in taken:
         one = replace(one, name=f"{one.name.strip('_')}{one.number}")
     model.messages[name] = sorted([*others, one], key=lambda other: other.number)
@@ -183,14 +222,18 @@ def _add_again(rng: random.Random, model: Model, name: str) -> None:
 def _rename(rng: random.Random, model: Model, name: str) -> None:
     one = _picked(rng, model, name)
     if one is not None:
-        _put(model, name, replace(one, name=rng.choice((*WORDS, *(other.name for other in model.gone[name])))))
+        _put(
+            model, name, replace(one, name=rng.choice((*WORDS, *(other.name for other in model.gone[name]))))
+        )
 
 
 def _swap_names(rng: random.Random, model: Model, name: str) -> None:
     if len(model.messages[name]) > 1:
         a, b = rng.sample(model.messages[name], 2)
         others = [one for one in model.messages[name] if one not in (a, b)]
-        model.messages[name] = sorted([*others, replace(a, name=b.name), replace(b, name=a.name)], key=lambda one: one.number)
+        model.messages[name] = sorted(
+            [*others, replace(a, name=b.name), replace(b, name=a.name)], key=lambda one: one.number
+        )
 
 
 def _move(rng: random.Random, model: Model, name: str) -> None:
@@ -248,7 +291,11 @@ def _swap_message(rng: random.Random, model: Model, name: str) -> None:
     if inner:
         one = rng.choice(inner)
         level = next(level for level in LEVELS if one.kind.message in level)
-        _put(model, name, replace(one, kind=Kind(message=next(other for other in level if other != one.kind.message))))
+        _put(
+            model,
+            name,
+            replace(one, kind=Kind(message=next(other for other in level if other != one.kind.message))),
+        )
 
 
 _CHANGES: tuple[Callable[[random.Random, Model, str], None], ...] = (

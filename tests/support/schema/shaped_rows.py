@@ -1,4 +1,5 @@
-"""Values of one Iceberg type, as several engines hand them over and as the mapping's page spells them, in one form to be compared."""
+"""Values of one Iceberg type, as several engines hand them over and as the mapping's page spells them, in one
+form to be compared."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ _WHOLE = ("int", "long")
 
 
 def shaped(value: Any, kind: Any, binary: Binary = bytes) -> Any:
-    """Structs as dicts by name, without a null `__unrecognized__`; maps as pairs in an order of their own; leaves as plain values.
+    """Structs as dicts by name, without a null `__unrecognized__`; maps as pairs in an order of their own;
+    leaves as plain values.
 
-    A struct may come as a dict or in the order of its fields, a map as a dict or as pairs, a number as its text.
+    A struct may come as a dict or in the order of its fields, a map as a dict or as pairs, a number as its
+    text.
     """
     if value is None:
         return None
@@ -38,8 +41,13 @@ def _nested(value: Any, kind: Mapping[str, Any], binary: Binary) -> Any:
         return [shaped(item, kind["element"], binary) for item in value]
     if kind["type"] == "map":
         pairs = value.items() if isinstance(value, Mapping) else value
-        return sorted(([shaped(key, kind["key"], binary), shaped(item, kind["value"], binary)] for key, item in pairs), key=repr)
+        return sorted(
+            ([shaped(key, kind["key"], binary), shaped(item, kind["value"], binary)] for key, item in pairs),
+            key=repr,
+        )
     names = [field["name"] for field in kind["fields"]]
     items = value if isinstance(value, Mapping) else dict(zip(names, value, strict=True))
-    found = {field["name"]: shaped(items.get(field["name"]), field["type"], binary) for field in kind["fields"]}
+    found = {
+        field["name"]: shaped(items.get(field["name"]), field["type"], binary) for field in kind["fields"]
+    }
     return {name: item for name, item in found.items() if name != "__unrecognized__" or item is not None}

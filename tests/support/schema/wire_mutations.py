@@ -1,6 +1,8 @@
-"""Injuries to encoded messages: everything a broken producer, a broken network or another schema may do to the bytes.
+"""Injuries to encoded messages: everything a broken producer, a broken network or another schema may do to
+the bytes.
 
-Schema-aware: an injury may be done to the message itself or to any message inside it, whose lengths are then made right again.
+Schema-aware: an injury may be done to the message itself or to any message inside it, whose lengths are then
+made right again.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ UNKNOWN_WIRES = (VARINT, VARINT, FIXED64, LENGTH, LENGTH, FIXED32, START)
 Injury = Callable[[random.Random, Any, bytes], bytes]
 
 
-def mutated(rng: random.Random, descriptor: Any, payload: bytes, others: Sequence[bytes]) -> tuple[str, bytes]:
+def mutated(
+    rng: random.Random, descriptor: Any, payload: bytes, others: Sequence[bytes]
+) -> tuple[str, bytes]:
     """The payload with one to three injuries, and their names. `others`: payloads of other messages."""
     names: list[str] = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -67,11 +71,21 @@ def _somewhere(rng: random.Random, descriptor: Any, data: bytes, injury: Injury)
     place = rng.choice(inside)
     record = found[place]
     content = _somewhere(rng, known[record.number].message_type, record.content, injury)
-    return b"".join([*(one.whole for one in found[:place]), _wrapped(record, content), *(one.whole for one in found[place + 1 :])])
+    return b"".join(
+        [
+            *(one.whole for one in found[:place]),
+            _wrapped(record, content),
+            *(one.whole for one in found[place + 1 :]),
+        ]
+    )
 
 
 def _is_message(one: Any, record: WireRecord) -> bool:
-    return one is not None and one.message_type is not None and record.wire == (START if one.type == F.TYPE_GROUP else LENGTH)
+    return (
+        one is not None
+        and one.message_type is not None
+        and record.wire == (START if one.type == F.TYPE_GROUP else LENGTH)
+    )
 
 
 def _wrapped(record: WireRecord, content: bytes) -> bytes:
@@ -103,7 +117,8 @@ def _doubled(rng: random.Random, _: Any, data: bytes) -> bytes:
 
 
 def _merged(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
-    """Another message of the type behind it: other values of the same fields, other members of the oneofs, the same keys of maps."""
+    """Another message of the type behind it: other values of the same fields, other members of the oneofs,
+    the same keys of maps."""
     other = GetMessageClass(descriptor)()
     fill(rng, other)
     more: bytes = other.SerializePartialToString()
@@ -118,7 +133,9 @@ def _reordered(rng: random.Random, _: Any, data: bytes) -> bytes:
 
 def _padded(value: bytes, bytes_more: int) -> bytes:
     """A varint with zeros behind it that change nothing."""
-    return value[:-1] + bytes([value[-1] | 128]) + b"\x80" * (bytes_more - 1) + b"\x00" if bytes_more else value
+    return (
+        value[:-1] + bytes([value[-1] | 128]) + b"\x80" * (bytes_more - 1) + b"\x00" if bytes_more else value
+    )
 
 
 def _padding(rng: random.Random, _: Any, data: bytes) -> bytes:
@@ -174,7 +191,13 @@ def _field_of(rng: random.Random, number: int, wire: int, depth: int = 0) -> byt
         content = rng.choice((b"", b"abc", b"\x08\x01", b"\xff\xfe", bytes(200)))
         return tag(number, wire) + varint(len(content)) + content
     if wire == START:
-        inside = b"" if depth > 3 else b"".join(_unknown_field(rng, rng.randrange(1, 9), depth + 1) for _ in range(rng.randrange(3)))
+        inside = (
+            b""
+            if depth > 3
+            else b"".join(
+                _unknown_field(rng, rng.randrange(1, 9), depth + 1) for _ in range(rng.randrange(3))
+            )
+        )
         return tag(number, wire) + inside + tag(number, wire + 1)
     return tag(number, wire) + rng.randbytes(8 if wire == FIXED64 else 4)
 
@@ -182,12 +205,25 @@ def _field_of(rng: random.Random, number: int, wire: int, depth: int = 0) -> byt
 def _broken_group(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
     """A group that is not closed, is closed as another, or closes without having been opened."""
     number = rng.choice([*UNKNOWN_NUMBERS, *(one.number for one in fields_of(descriptor))])
-    return _inserted(rng, data, rng.choice((tag(number, 3), tag(number, 4), tag(number, 3) + tag(number + 1, 4))))
+    return _inserted(
+        rng, data, rng.choice((tag(number, 3), tag(number, 4), tag(number, 3) + tag(number + 1, 4)))
+    )
 
 
 def _not_utf8(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
     """Text that is none: cut characters, surrogates, overlong forms, zeros."""
-    bad = rng.choice((b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"a\x80", b"\xf4\x90\x80\x80", b"\x00", "né\x00".encode()))
+    bad = rng.choice(
+        (
+            b"\xff",
+            b"\xc3",
+            b"\xed\xa0\x80",
+            b"\xc0\x80",
+            b"a\x80",
+            b"\xf4\x90\x80\x80",
+            b"\x00",
+            "né\x00".encode(),
+        )
+    )
     texts = [one for one in fields_of(descriptor) if one.type == F.TYPE_STRING]
     number = rng.choice(texts).number if texts else rng.randrange(1, 20)
     return _inserted(rng, data, tag(number, LENGTH) + varint(len(bad)) + bad)
@@ -195,7 +231,10 @@ def _not_utf8(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
 
 def _deep(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
     """Messages inside messages, or groups inside groups, about as deep as Protobuf reads, or much deeper."""
-    depth, number = rng.choice((3, 40, 47, 48, 49, 50, 51, 97, 98, 99, 100, 101, 150, 5000)), rng.choice(UNKNOWN_NUMBERS)
+    depth, number = (
+        rng.choice((3, 40, 47, 48, 49, 50, 51, 97, 98, 99, 100, 101, 150, 5000)),
+        rng.choice(UNKNOWN_NUMBERS),
+    )
     rings = _rings(descriptor)
     if rings and depth < 1000:
         ring, inner = rng.choice(rings), b""
@@ -209,13 +248,32 @@ def _deep(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
 def _rings(descriptor: Any) -> list[tuple[Any, ...]]:
     """Fields, or pairs of them, through which a message stands inside itself."""
     messages = [one for one in fields_of(descriptor) if one.message_type is not None and not is_map(one)]
-    pairs = [(one, two) for one in messages for two in fields_of(one.message_type) if two.message_type is descriptor and not is_map(two)]
+    pairs = [
+        (one, two)
+        for one in messages
+        for two in fields_of(one.message_type)
+        if two.message_type is descriptor and not is_map(two)
+    ]
     return [*((one,) for one in messages if one.message_type is descriptor), *pairs]
 
 
 def _huge_length(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
-    number = rng.choice([7, *(one.number for one in fields_of(descriptor) if item_of(one).type in (F.TYPE_STRING, F.TYPE_MESSAGE))])
-    return data + tag(number, LENGTH) + varint(rng.choice((5000, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1))) + b"abc"
+    number = rng.choice(
+        [
+            7,
+            *(
+                one.number
+                for one in fields_of(descriptor)
+                if item_of(one).type in (F.TYPE_STRING, F.TYPE_MESSAGE)
+            ),
+        ]
+    )
+    return (
+        data
+        + tag(number, LENGTH)
+        + varint(rng.choice((5000, 2**31 - 1, 2**31, 2**32, 2**63, 2**64 - 1)))
+        + b"abc"
+    )
 
 
 def _cut(rng: random.Random, _: Any, data: bytes) -> bytes:
@@ -238,11 +296,16 @@ def _enum_numbers(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
     enums = [one.number for one in fields_of(descriptor) if one.type == F.TYPE_ENUM]
     if not enums:
         return data
-    return _inserted(rng, data, tag(rng.choice(enums), VARINT) + varint(rng.choice((77, -7, 2**31 - 1, 2**35 + 1, -(2**40)))))
+    return _inserted(
+        rng,
+        data,
+        tag(rng.choice(enums), VARINT) + varint(rng.choice((77, -7, 2**31 - 1, 2**35 + 1, -(2**40)))),
+    )
 
 
 def newer(rng: random.Random, descriptor: Any, payload: bytes, fields: Sequence[tuple[int, int]]) -> bytes:
-    """The payload as a producer of a newer schema writes it: with `fields` (numbers and wire types) behind those of some message."""
+    """The payload as a producer of a newer schema writes it: with `fields` (numbers and wire types) behind
+    those of some message."""
 
     def appended(rng: random.Random, _: Any, data: bytes) -> bytes:
         return data + b"".join(_field_of(rng, number, wire) for number, wire in fields if rng.random() < 0.9)
@@ -252,9 +315,13 @@ def newer(rng: random.Random, descriptor: Any, payload: bytes, fields: Sequence[
 
 def _odd_time(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
     """A timestamp at or beyond an end of its range."""
-    seconds = rng.choice((0, 253_402_300_799, 253_402_300_800, -62_135_596_800, -62_135_596_801, 2**63 - 1, -(2**63)))
+    seconds = rng.choice(
+        (0, 253_402_300_799, 253_402_300_800, -62_135_596_800, -62_135_596_801, 2**63 - 1, -(2**63))
+    )
     nanos = rng.choice((0, 999_999_999, 1_000_000_000, -1, 2**31 - 1, -(2**31)))
-    time = b"".join(tag(number, VARINT) + varint(value) for number, value in ((1, seconds), (2, nanos)) if value)
+    time = b"".join(
+        tag(number, VARINT) + varint(value) for number, value in ((1, seconds), (2, nanos)) if value
+    )
     inside = time if descriptor.full_name == TIMESTAMP else _around(rng, descriptor, time, 3)
     if inside is None:
         return data
@@ -262,7 +329,8 @@ def _odd_time(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
 
 
 def _around(rng: random.Random, descriptor: Any, time: bytes, levels: int) -> bytes | None:
-    """The timestamp in a field of the message, or of one inside it; None if there is no room for one so near."""
+    """The timestamp in a field of the message, or of one inside it; None if there is no room for one so
+    near."""
     messages = [one for one in fields_of(descriptor) if one.message_type is not None and not is_map(one)]
     for one in rng.sample(messages, len(messages)):
         inside = time if one.message_type.full_name == TIMESTAMP else None
@@ -278,7 +346,9 @@ def _record_of(one: Any) -> WireRecord:
     return WireRecord(one.number, START if one.type == F.TYPE_GROUP else LENGTH, b"", b"")
 
 
-def enveloped(rng: random.Random, ids: Sequence[tuple[int, tuple[int, ...]]], payload: bytes) -> tuple[str, bytes]:
+def enveloped(
+    rng: random.Random, ids: Sequence[tuple[int, tuple[int, ...]]], payload: bytes
+) -> tuple[str, bytes]:
     """The payload behind a registry's envelope, usually a right one."""
     number, indexes = rng.choice(ids)
     kind = rng.choice(("right", "right", "right", "wrong id", "other indexes", "cut", "magic alone"))
@@ -329,7 +399,12 @@ _LEVELS: dict[str, Injury] = {
 }
 """Done to a message at any level."""
 
-_BYTES: dict[str, Injury] = {"cut": _cut, "bit flips": _bit_flips, "garbage": _garbage, "huge length": _huge_length}
+_BYTES: dict[str, Injury] = {
+    "cut": _cut,
+    "bit flips": _bit_flips,
+    "garbage": _garbage,
+    "huge length": _huge_length,
+}
 """Done to the payload as a whole."""
 
 NAMES: tuple[str, ...] = (*_LEVELS, *_BYTES, "other message")

@@ -1,7 +1,8 @@
-"""A second, independent reading of Protobuf's wire format: records, and the bytes of a message that its schema does not know.
+"""A second, independent reading of Protobuf's wire format: records, and the bytes of a message that its
+schema does not know.
 
-Written from the published encoding alone and shared with no engine, so that it can judge them. Slow, and without checks: it is asked
-about messages that Protobuf's own library has accepted.
+Written from the published encoding alone and shared with no engine, so that it can judge them. Slow, and
+without checks: it is asked about messages that Protobuf's own library has accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _WIRE = {
     F.TYPE_GROUP: START,
 }
 WRAPPERS = frozenset(
-    f"google.protobuf.{name}Value" for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 JSON_FORMS = frozenset({"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"})
 TIMESTAMP = "google.protobuf.Timestamp"
@@ -49,11 +51,13 @@ class Level:
 
     unknown: bytes = b""
     inside: dict[int, Any] = field(default_factory=dict)
-    """Field number to Level, list of Levels or dictionary of Levels by map key, of message fields that are columns of their own."""
+    """Field number to Level, list of Levels or dictionary of Levels by map key, of message fields that are
+    columns of their own."""
     encoded: dict[int, Any] = field(default_factory=dict)
     """The same for fields that are cut: the bytes."""
     odd_keys: dict[int, set[Any]] = field(default_factory=dict)
-    """Field number of a map to the keys of entries that hold something unknown: Python's library hides those entries."""
+    """Field number of a map to the keys of entries that hold something unknown: Python's library hides those
+    entries."""
     odd_json: set[int] = field(default_factory=set)
     """Numbers of JSON fields that hold something unknown in a map's entry: the same."""
     keys: dict[int, set[Any]] = field(default_factory=dict)
@@ -111,7 +115,8 @@ def records(data: bytes) -> Iterator[WireRecord]:
 
 
 def _skip(data: bytes, at: int, number: int, wire: int) -> tuple[int, int, int]:
-    """Where a field's content begins and ends, and where the next field begins. Number 0 passes: in an empty message Protobuf lets it."""
+    """Where a field's content begins and ends, and where the next field begins. Number 0 passes: in an empty
+    message Protobuf lets it."""
     start = at
     if wire == VARINT:
         at = read_varint(data, at)[1]
@@ -150,7 +155,8 @@ def is_map(one: Any) -> bool:
 
 
 def is_cut(one: Any, above: tuple[str, ...], depth: int) -> bool:
-    """Whether a field's message (`one`: the field, or the value of a map's entry) stands too often inside itself to be columns."""
+    """Whether a field's message (`one`: the field, or the value of a map's entry) stands too often inside
+    itself to be columns."""
     kind = one.message_type
     if kind is None or kind.full_name in WRAPPERS | JSON_FORMS | {TIMESTAMP}:
         return False
@@ -164,11 +170,18 @@ def item_of(one: Any) -> Any:
 
 def mapped_fields(descriptor: Any, above: tuple[str, ...], depth: int) -> list[Any]:
     """The fields of a message that are columns. `above`: the messages it stands in, itself last."""
-    return [one for one in fields_of(descriptor) if not (item_of(one).type == F.TYPE_GROUP and is_cut(item_of(one), above, depth))]
+    return [
+        one
+        for one in fields_of(descriptor)
+        if not (item_of(one).type == F.TYPE_GROUP and is_cut(item_of(one), above, depth))
+    ]
 
 
-def scan(descriptor: Any, data: bytes, above: tuple[str, ...], depth: int, level: Level | None = None) -> Level:
-    """What a message holds that no column of a field shows. `above`: full names from the outermost message to this one."""
+def scan(
+    descriptor: Any, data: bytes, above: tuple[str, ...], depth: int, level: Level | None = None
+) -> Level:
+    """What a message holds that no column of a field shows. `above`: full names from the outermost message to
+    this one."""
     level = level or Level()
     known = {one.number: one for one in mapped_fields(descriptor, above, depth)}
     for record in records(data):
@@ -224,7 +237,9 @@ def _enter(one: Any, record: WireRecord, above: tuple[str, ...], depth: int, lev
     elif one.is_repeated:
         level.inside.setdefault(one.number, []).append(scan(kind, record.content, inside, depth, Level()))
     else:
-        level.inside[one.number] = scan(kind, record.content, inside, depth, level.inside.get(one.number) or Level())
+        level.inside[one.number] = scan(
+            kind, record.content, inside, depth, level.inside.get(one.number) or Level()
+        )
 
 
 def is_columns(kind: Any) -> bool:
@@ -298,11 +313,14 @@ def holds_bad_text(descriptor: Any, data: bytes) -> bool:
 
 
 def holds_number_zero(descriptor: Any, data: bytes) -> bool:
-    """Whether a message at any level has a field of number 0, which Protobuf's library lets pass in some messages without fields."""
+    """Whether a message at any level has a field of number 0, which Protobuf's library lets pass in some
+    messages without fields."""
     known = {one.number: one for one in fields_of(descriptor)}
     for record in records(data):
         one = known.get(record.number)
         is_message = one is not None and one.message_type is not None and _fits(one, record.wire)
-        if record.number == 0 or (one is not None and is_message and holds_number_zero(one.message_type, record.content)):
+        if record.number == 0 or (
+            one is not None and is_message and holds_number_zero(one.message_type, record.content)
+        ):
             return True
     return False

@@ -1,4 +1,5 @@
-"""Fetches the packages and servers that tests use, unless they are there: `python -m tests.support.servers.fetch_packages`.
+"""Fetches the packages and servers that tests use, unless they are there: `python -m
+tests.support.servers.fetch_packages`.
 
 Before the tests, so that a slow network counts against none of them.
 """
@@ -41,7 +42,8 @@ OTHERS: dict[str, Callable[[], object]] = {
 
 
 def main() -> None:
-    """What comes from Maven waits for the network, what is built with Go for the processor: both at the same time."""
+    """What comes from Maven waits for the network, what is built with Go for the processor: both at the same
+    time."""
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(_fetched, parts) for parts in (JAVA, OTHERS)]:
             done.result()

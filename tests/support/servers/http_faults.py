@@ -1,7 +1,9 @@
-"""A proxy in front of a real server that loses, delays and falsifies what passes through it, request by request.
+"""A proxy in front of a real server that loses, delays and falsifies what passes through it, request by
+request.
 
-It knows the requests of a REST catalog by what they ask for, so that a test can say which of them shall meet which fault; `s3_faults.py`
-does so for those of S3. It also plays the whole server being away: connections refused, or accepted and never answered.
+It knows the requests of a REST catalog by what they ask for, so that a test can say which of them shall meet
+which fault; `s3_faults.py` does so for those of S3. It also plays the whole server being away: connections
+refused, or accepted and never answered.
 """
 
 from __future__ import annotations
@@ -88,7 +90,11 @@ class Asked:
             if self.method == "GET":
                 return "load"
             if self.method == "POST":
-                return "evolve" if b'"set-current-schema"' in self.body and b'"add-snapshot"' not in self.body else "swap"
+                return (
+                    "evolve"
+                    if b'"set-current-schema"' in self.body and b'"add-snapshot"' not in self.body
+                    else "swap"
+                )
         return "other"
 
 
@@ -102,7 +108,8 @@ class Answer:
 
 
 class HttpFaults:
-    """The proxy, on a loopback port of its own that it keeps until it is closed. `upstream` gives the catalog's address when asked."""
+    """The proxy, on a loopback port of its own that it keeps until it is closed. `upstream` gives the
+    catalog's address when asked."""
 
     def __init__(self, upstream: Callable[[], str]) -> None:
         self._upstream = upstream
@@ -132,7 +139,8 @@ class HttpFaults:
             self._held.close()
 
     def arm(self, fault: Fault, operation: Operation, after: Operation | None = None) -> None:
-        """The next request of that kind (with `after`: once one of that other kind has come) meets the fault."""
+        """The next request of that kind (with `after`: once one of that other kind has come) meets the
+        fault."""
         with self._lock:
             self._armed.append(_Armed(fault, operation, after))
 
@@ -195,8 +203,16 @@ class HttpFaults:
 
             def _take(self) -> None:
                 chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
-                body = _in_chunks(self.rfile) if chunked else self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "transfer-encoding")}
+                body = (
+                    _in_chunks(self.rfile)
+                    if chunked
+                    else self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                )
+                headers = {
+                    name: value
+                    for name, value in self.headers.items()
+                    if name.lower() not in ("connection", "transfer-encoding")
+                }
                 proxy._serve(self, Asked(self.command, self.path, headers, body))
 
             do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _take  # noqa: N815 - http.server's own names
@@ -232,7 +248,9 @@ class HttpFaults:
 
     def _fault_for(self, operation: Operation) -> Fault | None:
         with self._lock:
-            found = next((one for one in self._armed if one.operation == operation and one.after is None), None)
+            found = next(
+                (one for one in self._armed if one.operation == operation and one.after is None), None
+            )
             if found is not None:
                 self._armed.remove(found)
             for one in self._armed:
@@ -251,7 +269,15 @@ class HttpFaults:
             return
         play = fault.play
         answer = None
-        if play in (Play.ANSWER_AFTER, Play.RESET_AFTER, Play.SILENT_AFTER, Play.DRIP, Play.DRIP_HEADER, Play.GARBAGE_AFTER, Play.SLOW):
+        if play in (
+            Play.ANSWER_AFTER,
+            Play.RESET_AFTER,
+            Play.SILENT_AFTER,
+            Play.DRIP,
+            Play.DRIP_HEADER,
+            Play.GARBAGE_AFTER,
+            Play.SLOW,
+        ):
             answer = self._pass_on(asked)
         if play is Play.LATE:
             with self._lock:
@@ -264,7 +290,14 @@ class HttpFaults:
         elif play in (Play.SILENT_BEFORE, Play.SILENT_AFTER, Play.LATE):
             self._hang(handler)
         elif play in (Play.GARBAGE_BEFORE, Play.GARBAGE_AFTER):
-            _answer(handler, Answer(200, [("Content-Type", "text/html")], b"<html>sequence number: welcome to this network</html>"))
+            _answer(
+                handler,
+                Answer(
+                    200,
+                    [("Content-Type", "text/html")],
+                    b"<html>sequence number: welcome to this network</html>",
+                ),
+            )
         elif answer is not None and play is Play.DRIP:
             self._drip(handler, answer)
         elif play is Play.DRIP_HEADER:

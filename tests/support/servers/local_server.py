@@ -1,7 +1,8 @@
-"""What the servers of the tests have in common that run in a process of their own, on a loopback port that the system chose.
+"""What the servers of the tests have in common that run in a process of their own, on a loopback port that
+the system chose.
 
-Ended and started again, one is at its address. The kernel ends it with the thread that started it, so it never outlives the tests, however
-they end. What it prints is kept.
+Ended and started again, one is at its address. The kernel ends it with the thread that started it, so it
+never outlives the tests, however they end. What it prints is kept.
 """
 
 from __future__ import annotations
@@ -82,13 +83,18 @@ class LocalServer(ABC):
     def _run(self, command: Sequence[str], port: int, answers: Callable[[], bool], timeout_s: float) -> bool:
         """Whether the process is there and answers."""
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ["setpriv", "--pdeathsig", "KILL", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         self._process, self._said = process, []
         assert process.stdout is not None
         self._reader = threading.Thread(target=_collect, args=(process.stdout, self._said), daemon=True)
         self._reader.start()
-        until(f"{self._name} answers or has ended", lambda: answers() or process.poll() is not None, timeout_s)
+        until(
+            f"{self._name} answers or has ended", lambda: answers() or process.poll() is not None, timeout_s
+        )
         if process.poll() is not None:
             self.kill()
             return False

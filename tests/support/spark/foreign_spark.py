@@ -1,7 +1,8 @@
-"""Other hands on a deployment's tables, with a real tool: Spark SQL and Iceberg's own procedures, in a process of their own.
+"""Other hands on a deployment's tables, with a real tool: Spark SQL and Iceberg's own procedures, in a
+process of their own.
 
-`from tests.support.spark.foreign_spark import foreign_spark` makes the fixture known in a test file. The process knows nothing of the
-archiver: what it may do to a table is what Iceberg's Spark runtime lets it do.
+`from tests.support.spark.foreign_spark import foreign_spark` makes the fixture known in a test file. The
+process knows nothing of the archiver: what it may do to a table is what Iceberg's Spark runtime lets it do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class ForeignSpark:
     """One running Spark for many deployments."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = SparkProcess(folder, "foreign_spark_sql.py", ",".join(map(str, jars(*SPARK_PACKAGES))))
+        self._process = SparkProcess(
+            folder, "foreign_spark_sql.py", ",".join(map(str, jars(*SPARK_PACKAGES)))
+        )
 
     def sql(self, deployment: Deployment, statement: str) -> Rows:
         """Run one statement; raises `Refused` with what Spark says."""
@@ -68,11 +71,14 @@ class Aftermath:
     @property
     def removed(self) -> dict[int, Any]:
         """Offsets that the audit calls removed, by partition."""
-        return {partition: found["removed"] for partition, found in self.partitions.items() if found["removed"]}
+        return {
+            partition: found["removed"] for partition, found in self.partitions.items() if found["removed"]
+        }
 
 
 def aftermath(deployment: Deployment) -> Aftermath:
-    """One round of both topics. Whatever becomes of the one, the other is archived, complete and valid, and has no finding."""
+    """One round of both topics. Whatever becomes of the one, the other is archived, complete and valid, and
+    has no finding."""
     with Driver(deployment) as driver:
         driver.send("orders", [order(7)] * 2, 1)
         driver.send("clicks", [b"after"], 0)

@@ -1,8 +1,10 @@
-"""A program of its own: somebody else's Spark, with Iceberg's runtime, that runs statements on the tables of deployments.
+"""A program of its own: somebody else's Spark, with Iceberg's runtime, that runs statements on the tables of
+deployments.
 
-`python foreign_spark_sql.py JARS`. Reads one JSON object a line, `{"folder": DEPLOYMENT, "sql": STATEMENT}`, and answers each with a line:
-`{"rows": [...]}` with the rows as lists, or `{"error": TEXT}`. Ends with its standard input. Uses none of the project's code. The catalog
-is called `local` and is what the deployment's configuration names: tables of a SQL catalog on SQLite.
+`python foreign_spark_sql.py JARS`. Reads one JSON object a line, `{"folder": DEPLOYMENT, "sql": STATEMENT}`,
+and answers each with a line: `{"rows": [...]}` with the rows as lists, or `{"error": TEXT}`. Ends with its
+standard input. Uses none of the project's code. The catalog is called `local` and is what the deployment's
+configuration names: tables of a SQL catalog on SQLite.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def main(jars: str) -> None:
         if folder not in sessions:
             sessions[folder] = _session(spark, folder)
         try:
-            answer: dict[str, object] = {"rows": [list(row) for row in sessions[folder].sql(asked["sql"]).collect()]}
+            answer: dict[str, object] = {
+                "rows": [list(row) for row in sessions[folder].sql(asked["sql"]).collect()]
+            }
         except Exception as error:  # noqa: BLE001 - the test wants to see what an engine says
             answer = {"error": str(error)}
         answers.write(json.dumps(answer, default=str) + "\n")

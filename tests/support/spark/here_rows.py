@@ -1,6 +1,7 @@
 """Rows for the deep audit, read in the process of the test: the workers' own code, without Spark around it.
 
-For what cannot be provoked with Spark in reasonable time: a file that goes while it is read, a reader that is away.
+For what cannot be provoked with Spark in reasonable time: a file that goes while it is read, a reader that is
+away.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema
 from reconcile.audit.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
-from reconcile.audit.spark.comparison import ColumnPrints, RecordPrints, merged_comparison, printed_rows, summary_of
+from reconcile.audit.spark.comparison import (
+    ColumnPrints,
+    RecordPrints,
+    merged_comparison,
+    printed_rows,
+    summary_of,
+)
 from reconcile.audit.spark.intake_digests import digests
 from reconcile.audit.spark.stored import archive_rows, foreign_rows, position_rows, row_count
 from reconcile.audit.spark.summary import merged_foreign, positions_summary, sorted_summary, unpacked
@@ -41,7 +48,9 @@ class HereRows:
         batches = [batch for file in files for batch in position_rows(self._objects, file)]
         if not batches:
             return {}
-        order: list[tuple[str, Literal["ascending", "descending"]]] = [(name, "ascending") for name in ("file_path", "origin", "pos")]
+        order: list[tuple[str, Literal["ascending", "descending"]]] = [
+            (name, "ascending") for name in ("file_path", "origin", "pos")
+        ]
         rows = pa.Table.from_batches(batches).sort_by(order)
         (packed,) = positions_summary(rows.to_batches(max_chunksize=ROWS))
         return {place: tuple(runs) for place, runs in unpacked(packed.column(0)[0].as_py()).items()}
@@ -57,16 +66,28 @@ class HereRows:
         except ValueError as error:  # as Spark's reader reports a job that failed
             return ForeignRows(trouble=str(error))
         rows = pa.Table.from_batches(batches).sort_by([("partition", "ascending"), ("offset", "ascending")])
-        parts = [unpacked(packed.column(0)[0].as_py()) for packed in sorted_summary(rows.to_batches(max_chunksize=ROWS))]
+        parts = [
+            unpacked(packed.column(0)[0].as_py())
+            for packed in sorted_summary(rows.to_batches(max_chunksize=ROWS))
+        ]
         return merged_foreign(parts, {file.uri: row_count(self._objects, file) for file in files})
 
     def comparison(
-        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+        self,
+        files: Sequence[RowFile],
+        archives: Sequence[RowFile],
+        versions: Sequence[TopicSchema],
+        *,
+        records: bool,
     ) -> Compared:
         self.compared_with += [file.uri for file in archives]
         prints = RecordPrints(versions) if records else ColumnPrints(versions[-1])
-        batches = [batch for file in (*files, *archives) for batch in printed_rows(self._objects, file, prints)]
-        order: list[tuple[str, Literal["ascending", "descending"]]] = [(name, "ascending") for name in ("partition", "offset", "origin")]
+        batches = [
+            batch for file in (*files, *archives) for batch in printed_rows(self._objects, file, prints)
+        ]
+        order: list[tuple[str, Literal["ascending", "descending"]]] = [
+            (name, "ascending") for name in ("partition", "offset", "origin")
+        ]
         rows = pa.Table.from_batches(batches).sort_by(order)
         parts = summary_of(records=records)(rows.to_batches(max_chunksize=ROWS))
         return merged_comparison(unpacked(packed.column(0)[0].as_py()) for packed in parts)

@@ -1,7 +1,8 @@
 """One Spark session for all tests of a run that need Spark.
 
-`from tests.support.spark.spark import spark_session, spark_sessions` in a test file makes the fixtures known there. The JVM takes seconds
-to start, so it is kept for the whole run; a part of the product that starts a session in the same process gets this one.
+`from tests.support.spark.spark import spark_session, spark_sessions` in a test file makes the fixtures known
+there. The JVM takes seconds to start, so it is kept for the whole run; a part of the product that starts a
+session in the same process gets this one.
 """
 
 from __future__ import annotations

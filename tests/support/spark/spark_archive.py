@@ -1,4 +1,5 @@
-"""An environment for Spark's workers, packed as docs/operations/spark.md says: what the archiver needs, and no pyspark.
+"""An environment for Spark's workers, packed as docs/operations/spark.md says: what the archiver needs, and
+no pyspark.
 
 Made of what is installed here, linked instead of downloaded once more.
 """
@@ -35,7 +36,9 @@ def copied_packages(folder: Path, version: str | None = None) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     if version is not None:
         head = folder / "archiver" / "__init__.py"
-        text, changed = re.subn(r'__version__ = ".*"', f'__version__ = "{version}"', head.read_text(encoding="utf-8"))
+        text, changed = re.subn(
+            r'__version__ = ".*"', f'__version__ = "{version}"', head.read_text(encoding="utf-8")
+        )
         assert changed == 1
         head.write_text(text, encoding="utf-8")
     return folder
@@ -56,7 +59,9 @@ def packed_environment(folder: Path) -> Path:
             _link(source, target)
     packed = folder / "environment.tar.gz"
     subprocess.run(
-        ["tar", "--create", "--use-compress-program=gzip -1", "--file", packed, "--directory", prefix, "."], check=True, timeout=300
+        ["tar", "--create", "--use-compress-program=gzip -1", "--file", packed, "--directory", prefix, "."],
+        check=True,
+        timeout=300,
     )
     shutil.rmtree(prefix)
     return packed
@@ -85,5 +90,9 @@ def _runtime() -> list[Distribution]:
         except PackageNotFoundError:
             continue  # of an extra, or of another system
         more = [Requirement(text) for text in found[name].requires or ()]
-        waiting += [one for one in more if one.marker is None or one.marker.evaluate({"extra": next(iter(wanted.extras), "")})]
+        waiting += [
+            one
+            for one in more
+            if one.marker is None or one.marker.evaluate({"extra": next(iter(wanted.extras), "")})
+        ]
     return list(found.values())

@@ -1,8 +1,9 @@
 """A program of its own: Spark SQL on the catalogs that its settings name.
 
-`python spark_asked.py SETTINGS_JSON JARS`. Reads one JSON object a line, `{"sql": STATEMENT, "into": FILE}`; leaves the rows there as an
-Arrow file, and answers with a line: `{"metrics": {...}}`, what the scans of Iceberg tables say they planned, added up, or `{"error": …}`.
-Ends with its standard input. Uses none of the project's code.
+`python spark_asked.py SETTINGS_JSON JARS`. Reads one JSON object a line, `{"sql": STATEMENT, "into": FILE}`;
+leaves the rows there as an Arrow file, and answers with a line: `{"metrics": {...}}`, what the scans of
+Iceberg tables say they planned, added up, or `{"error": …}`. Ends with its standard input. Uses none of the
+project's code.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _started(settings: dict[str, str], jars: str) -> SparkSession:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "false",  # A plan that is not changed on the way tells its numbers itself.
+        # A plan that is not changed on the way tells its numbers itself.
+        "spark.sql.adaptive.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2]")
     for name, value in settings.items():

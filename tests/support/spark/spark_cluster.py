@@ -1,7 +1,9 @@
-"""A real Spark cluster for tests: a standalone master, workers and a Spark Connect server, from pyspark's own jars, on loopback.
+"""A real Spark cluster for tests: a standalone master, workers and a Spark Connect server, from pyspark's own
+jars, on loopback.
 
-Owns the processes: each takes a port that the system chose, and is stopped with all that it started, executors and Python workers among
-them. A worker that is killed is gone as a machine is: at once and with everything on it. Small enough for a machine that does other things.
+Owns the processes: each takes a port that the system chose, and is stopped with all that it started,
+executors and Python workers among them. A worker that is killed is gone as a machine is: at once and with
+everything on it. Small enough for a machine that does other things.
 """
 
 from __future__ import annotations
@@ -43,13 +45,22 @@ DRIVER = {
 class SparkProcess:
     """One JVM of the cluster; `ready` is what its log says when it serves, with its address as the group."""
 
-    def __init__(self, folder: Path, *command: str, ready: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *command: str, ready: str, environ: Mapping[str, str] | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log"
         clean = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH", "ARCHIVER_"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH", "ARCHIVER_"))
         }
-        found = clean | {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "SPARK_LOCAL_DIRS": str(folder), "TMPDIR": str(folder)}
+        found = clean | {
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_DIRS": str(folder),
+            "TMPDIR": str(folder),
+        }
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [SPARK_HOME / "bin" / command[0], *command[1:]],
@@ -95,7 +106,11 @@ class SparkProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
                 parent = process.parent()
-                if "pyspark.worker" in line and parent is not None and "pyspark.worker" in " ".join(parent.cmdline()):
+                if (
+                    "pyspark.worker" in line
+                    and parent is not None
+                    and "pyspark.worker" in " ".join(parent.cmdline())
+                ):
                     found.append(process)
         return found
 
@@ -121,7 +136,11 @@ class Cluster:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._conf = folder / "daemons.conf"
-        self._conf.write_text("".join(f"{name} {value}\n" for name, value in ({"spark.master.rest.enabled": "false"} | conf).items()))
+        self._conf.write_text(
+            "".join(
+                f"{name} {value}\n" for name, value in ({"spark.master.rest.enabled": "false"} | conf).items()
+            )
+        )
         self.workers: list[SparkProcess] = []
         self._started = 0
         ready = r"Starting Spark master at (spark://\S+)[\s\S]+New state: ALIVE"
@@ -140,14 +159,22 @@ class Cluster:
         return self.master.address
 
     def add_worker(self, *, has_package: bool = True, cores: int = 1) -> SparkProcess:
-        """One more machine, with its own address. Without `has_package` its Python knows the archiver only if a job brings it."""
+        """One more machine, with its own address. Without `has_package` its Python knows the archiver only if
+        a job brings it."""
         self._started += 1
         folder = self._folder / f"worker-{self._started}"
         arguments = ("--cores", str(cores), "--memory", "768m", "--work-dir", str(folder / "work"), self.url)
         host = f"127.0.0.{self._started}"  # Spark runs no second copy of a task on the same machine.
         environ = {"SPARK_LOCAL_IP": host} | ({"PYTHONPATH": str(ROOT)} if has_package else {})
         ready = r"Successfully registered with master (\S+)"
-        made = self._daemon(folder.name, "org.apache.spark.deploy.worker.Worker", *arguments, ready=ready, environ=environ, host=host)
+        made = self._daemon(
+            folder.name,
+            "org.apache.spark.deploy.worker.Worker",
+            *arguments,
+            ready=ready,
+            environ=environ,
+            host=host,
+        )
         self.workers.append(made)
         return made
 
@@ -157,15 +184,25 @@ class Cluster:
         self.workers.remove(worker)
 
     def _daemon(
-        self, name: str, main: str, *arguments: str, ready: str, environ: Mapping[str, str] | None = None, host: str = HOST
+        self,
+        name: str,
+        main: str,
+        *arguments: str,
+        ready: str,
+        environ: Mapping[str, str] | None = None,
+        host: str = HOST,
     ) -> SparkProcess:
         options = ("--host", host, "--port", "0", "--webui-port", "0", "--properties-file", str(self._conf))
         found = {"SPARK_DAEMON_JAVA_OPTS": _OPTIONS, "SPARK_DAEMON_MEMORY": "256m"} | dict(environ or {})
-        return SparkProcess(self._folder / name, "spark-class", main, *options, *arguments, ready=ready, environ=found)
+        return SparkProcess(
+            self._folder / name, "spark-class", main, *options, *arguments, ready=ready, environ=found
+        )
 
 
 @contextmanager
-def connect_server(folder: Path, environ: Mapping[str, str] | None = None, port: int = 0, **conf: str) -> Iterator[SparkProcess]:
+def connect_server(
+    folder: Path, environ: Mapping[str, str] | None = None, port: int = 0, **conf: str
+) -> Iterator[SparkProcess]:
     """A Spark Connect server on two cores; its Python knows the archiver, unless `environ` says otherwise."""
     properties: dict[str, Any] = {
         "spark.master": "local[2]",
@@ -180,5 +217,7 @@ def connect_server(folder: Path, environ: Mapping[str, str] | None = None, port:
     main = ("--driver-memory", "600m", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer")
     ready = rf"Spark Connect server started at: ({re.escape(HOST)}:\d+)"
     made = environ if environ is not None else {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    with SparkProcess(folder, "spark-submit", *main, *given, "spark-internal", ready=ready, environ=made) as server:
+    with SparkProcess(
+        folder, "spark-submit", *main, *given, "spark-internal", ready=ready, environ=made
+    ) as server:
         yield server

@@ -1,4 +1,5 @@
-"""A program of its own: reads one table of each deployment with Spark SQL and Iceberg's runtime, whole, into the folder's `spark.arrow`.
+"""A program of its own: reads one table of each deployment with Spark SQL and Iceberg's runtime, whole, into
+the folder's `spark.arrow`.
 
 `python spark_history.py JARS TABLE DEPLOYMENT_FOLDER...`. Uses none of the project's code.
 """

@@ -1,4 +1,5 @@
-"""Spark SQL in a process of its own that a test asks one question after the other: a line of JSON in, a line of JSON out."""
+"""Spark SQL in a process of its own that a test asks one question after the other: a line of JSON in, a line
+of JSON out."""
 
 from __future__ import annotations
 
@@ -22,10 +23,14 @@ class Refused(Exception):
 class SparkProcess:
     """One running program of this folder, with its log and what it writes in another. Close it."""
 
-    def __init__(self, folder: Path, program: str, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, program: str, *arguments: str, environ: Mapping[str, str] | None = None
+    ) -> None:
         """`environ` comes to that of this process, of which nothing about Spark is kept."""
         self._log = folder / "spark.log"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))
+        }
         own = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

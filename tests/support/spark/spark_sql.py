@@ -1,7 +1,8 @@
-"""A program of its own: reads a deployment's tables with Spark SQL and Iceberg's runtime, and prints what it found as JSON.
+"""A program of its own: reads a deployment's tables with Spark SQL and Iceberg's runtime, and prints what it
+found as JSON.
 
-`python spark_sql.py DEPLOYMENT_FOLDER IVY_CACHE PACKAGES`. Uses none of the project's code. Spark fetches the packages into the cache
-folder.
+`python spark_sql.py DEPLOYMENT_FOLDER IVY_CACHE PACKAGES`. Uses none of the project's code. Spark fetches the
+packages into the cache folder.
 """
 
 from __future__ import annotations
@@ -36,13 +37,21 @@ def main(folder: str, cache: str, packages: str) -> None:
     answer: dict[str, object] = {}
     for topic in ("orders", "clicks"):
         rows = spark.sql(
-            f"SELECT kafka.partition AS p, count(*) AS rows, count(DISTINCT kafka.offset) AS offsets FROM local.shop.{topic} GROUP BY 1"
+            "SELECT kafka.partition AS p, count(*) AS rows, count(DISTINCT kafka.offset) AS offsets "
+            f"FROM local.shop.{topic} GROUP BY 1"
         ).collect()
-        answer[topic] = {"rows": {row.p: row.rows for row in rows}, "distinct": {row.p: row.offsets for row in rows}}
-    total = spark.sql("SELECT sum(line.quantity) AS total FROM (SELECT explode(value.lines) AS line FROM local.shop.orders)").collect()
+        answer[topic] = {
+            "rows": {row.p: row.rows for row in rows},
+            "distinct": {row.p: row.offsets for row in rows},
+        }
+    total = spark.sql(
+        "SELECT sum(line.quantity) AS total FROM (SELECT explode(value.lines) AS line FROM local.shop.orders)"
+    ).collect()
     answer["quantity"] = total[0].total
     answer["files"] = spark.sql("SELECT count(*) AS n FROM local.shop.orders.files").collect()[0].n
-    answer["found"] = spark.sql("SELECT * FROM local.shop.orders WHERE kafka.partition = 1 AND kafka.offset = 5").count()
+    answer["found"] = spark.sql(
+        "SELECT * FROM local.shop.orders WHERE kafka.partition = 1 AND kafka.offset = 5"
+    ).count()
     print(json.dumps(answer))
     spark.stop()
 
