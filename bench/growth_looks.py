@@ -26,7 +26,7 @@ from archiver.config.groups import LogSettings
 from archiver.config.settings import ArchiveSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.objects.local import LocalObjectStore
-from archiver.refine.planner import RoundLimits, choose_plans, stirs
+from archiver.refine.planner import RoundLimits, choose_plans, has_work
 from archiver.refine.prepare_topic import TopicWork
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
@@ -152,7 +152,7 @@ def _summaries(intake: Backlog, work: TopicWork) -> None:
     """What a tick does to find out whether there is something to do, in every partition."""
     for partition in range(work.state.partitions):
         intake.summary((work.state.topic_id, partition), 0)
-    assert stirs(work.state, work.archive, intake, LedgerFold(), SystemClock().now_us())
+    assert has_work(work.state, work.archive, intake, LedgerFold(), SystemClock().now_us())
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ from archiver.objects.paths import (
     partition_value_of,
     table_prefix,
 )
-from archiver.publish.events import Publisher
+from archiver.publish.events import RoundEvents
 from archiver.refine.bundling import bundle
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.plan import Plan
@@ -279,7 +279,7 @@ class Table:
         self._work = TopicWork(
             topic_settings(partitions), ArchiveSettings(), state, made.schema, "day", table
         )
-        self._publisher = Publisher("bench", self._leader, self._clock, self._ids)
+        self._publisher = RoundEvents("bench", self._leader, self._clock, self._ids)
         self._committer = Committer(self.tables, self._leader, CommitLimits(), self._clock)
         self._at = 0
 

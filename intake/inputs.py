@@ -27,7 +27,7 @@ InputFormat = Literal["jsonl", "parquet", "delimited"]
 
 
 @dataclass(slots=True)
-class Place:
+class InputPosition:
     """How far an input is read. A reader that is given one begins there, and moves it behind each record
     before it yields it; when it has ended, the place is the end of the input.
     """
@@ -79,7 +79,7 @@ def read_inputs(
     topic: str | None,
     text: bool,
     record_bytes_max: int,
-    place: Place | None = None,
+    place: InputPosition | None = None,
 ) -> Iterator[Input]:
     """The records of `source` in the given format; `source` must be seekable for Parquet.
 
@@ -87,7 +87,7 @@ def read_inputs(
     `record_bytes_max` bounds how much of a single record is held in memory. `place` (default: the beginning)
     is where `source` stands; a Parquet file finds it by itself.
     """
-    place = place or Place()
+    place = place or InputPosition()
     if form == "jsonl":
         return read_jsonl(source, topic, text, record_bytes_max, place)
     if text:
@@ -100,7 +100,7 @@ def read_inputs(
 
 
 def read_jsonl(
-    source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int, place: Place
+    source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int, place: InputPosition
 ) -> Iterator[Input]:
     """Record JSON, one per line; empty lines are skipped, but counted."""
     line_bytes_max = (
@@ -122,7 +122,9 @@ def read_jsonl(
             yield _checked(parse_record_json(decoded, where, topic, text))
 
 
-def read_parquet(source: BinaryIO, topic: str | None, record_bytes_max: int, place: Place) -> Iterator[Input]:
+def read_parquet(
+    source: BinaryIO, topic: str | None, record_bytes_max: int, place: InputPosition
+) -> Iterator[Input]:
     """Rows of a Parquet file whose columns have the names of the JSON fields; headers are a list of
     struct<key, value>.
     """
@@ -143,12 +145,12 @@ def read_parquet(source: BinaryIO, topic: str | None, record_bytes_max: int, pla
 
 
 def read_delimited(
-    source: BinaryIO, topic: str, record_bytes_max: int, place: Place | None = None
+    source: BinaryIO, topic: str, record_bytes_max: int, place: InputPosition | None = None
 ) -> Iterator[Input]:
     """Values, each after its length as a varint (as Protobuf's delimited streams); no key, no headers, no
     time.
     """
-    place = place or Place()
+    place = place or InputPosition()
     while True:
         where = f"record {place.number} (byte {place.position})"
         length, length_bytes = _read_varint(source, where)

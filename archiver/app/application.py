@@ -19,7 +19,7 @@ from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.configured import ConfiguredCatalogs
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.config.settings import Settings, TopicSettings
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
@@ -32,7 +32,7 @@ from archiver.objects.conditional_put_check import check_guarantees
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
-from archiver.publish.events import Publisher
+from archiver.publish.events import RoundEvents
 from archiver.publish.log_rollback_check import check_log_is_newest
 from archiver.publish.round import ArchiveRun, Parts
 from archiver.publish.scope import Scope
@@ -412,7 +412,7 @@ class Application(Upkeep):
             self.intake(),
             self.schema,
             cluster_id=self.cluster.cluster_id,
-            given_up=lambda topic_id, partition: GivenUp.of(
+            given_up=lambda topic_id, partition: ArchiveVisibility.of(
                 ledger.topic(topic_id), partition, ledger.condemned
             ),
             starts=lambda topic_id, partition: ledger.topic(topic_id).start(partition),
@@ -477,7 +477,7 @@ class Application(Upkeep):
                 sequencer=self.sequencer,
                 leadership=self.leadership,
                 setup=self._topic_setup(),
-                publisher=Publisher(
+                publisher=RoundEvents(
                     self.cluster.name, self.leader, self._clock, self._ids, self.settings.events
                 ),
                 committer=lambda tables: Committer(tables, self.leader, self._commit_limits(), self._clock),

@@ -51,10 +51,10 @@ from reconcile.repair.rebuild_bucket import BucketRebuild
 from reconcile.repair.rebuild_ledger import LedgerRebuild
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
-from reconcile.snapshot.collector import Looker, LookParts
-from reconcile.snapshot.oldest_required import Pin, oldest_pin
-from reconcile.snapshot.retention_floor import LineReader
-from reconcile.snapshot.topic_snapshot import StrayObject
+from reconcile.snapshot.collector import LookParts, SnapshotCollector
+from reconcile.snapshot.oldest_required import OldestRequired, oldest_required
+from reconcile.snapshot.retention_floor import RetentionFloorReader
+from reconcile.snapshot.topic_snapshot import UnreferencedObject
 from reconcile.vacuum.clean import CleanParts, CleanRun
 from reconcile.vacuum.replaced_archives import ReplacedArchives
 from reconcile.vacuum.tables import TableFolders
@@ -202,8 +202,8 @@ class Upkeep(ABC):
         return found
 
     @cached_property
-    def _lines(self) -> LineReader:
-        return LineReader(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
+    def _lines(self) -> RetentionFloorReader:
+        return RetentionFloorReader(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
 
     def _folders(self) -> TableFolders:
         return TableFolders(
@@ -277,7 +277,7 @@ class Upkeep(ABC):
             self._log_checked = False
             self._ready_to_append()
         settings, ledger = self.settings, self._own_reader()
-        looker = Looker(
+        looker = SnapshotCollector(
             LookParts(
                 objects=self.objects,
                 cluster_id=self.cluster.cluster_id,
@@ -366,7 +366,7 @@ class Upkeep(ABC):
         report = self.archiving(progress).run((topic, frozenset())).of(topic)
         return report.why or report.state if report.state in ("halted", "deferred") else None
 
-    def _uploads(self) -> list[StrayObject]:
+    def _uploads(self) -> list[UnreferencedObject]:
         """What processes that died left of files on their way: in the folder for them, or as uploads in parts
         of a bucket.
         """
@@ -379,9 +379,9 @@ class Upkeep(ABC):
                 self.settings.cleanup.deletes_max,
             )
         why = "the process that wrote it is gone, and its upload never came to its end"
-        return [StrayObject(str(path), size, why) for path, size in abandoned_files(folder)]
+        return [UnreferencedObject(str(path), size, why) for path, size in abandoned_files(folder)]
 
-    def pinned(self) -> Pin | None:
+    def pinned(self) -> OldestRequired | None:
         """What holds the oldest intake file that is needed, as of now; None if none is needed."""
         intake = self.intake()
-        return oldest_pin(intake, self._lines.read(intake, self.ledger()))
+        return oldest_required(intake, self._lines.read(intake, self.ledger()))

@@ -16,7 +16,7 @@ from archiver.config.settings import CatalogSettings, Settings
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.paths import catalog_probe_prefix
-from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.check_result import Checked, CheckResult, CheckStatus
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import IdSource
@@ -61,33 +61,35 @@ class _Check:
         self._ids = ids
         self._clock = clock
 
-    def findings(self, probe: bool) -> Iterator[Finding]:
+    def findings(self, probe: bool) -> Iterator[CheckResult]:
         """What is found, in the order in which it is asked."""
         from archiver.catalog.iceberg.adapter import IcebergTables
         from archiver.catalog.iceberg.check import look
 
         file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
         if file is not None and not file.exists() and not probe:
-            yield Finding(
+            yield CheckResult(
                 "reachable",
-                Verdict.NOTE,
+                CheckStatus.NOTE,
                 f"{file} is not there yet; it is made when the first topic is archived",
             )
             return
         try:
             tables = self._catalogs.get(self._group.name)
         except ArchiverError as error:
-            yield Finding("reachable", Verdict.WRONG, str(error))
+            yield CheckResult("reachable", CheckStatus.WRONG, str(error))
             return
         assert isinstance(tables, IcebergTables), "every configured catalog is one"
         reached = True
         for finding in look(tables, self._identifiers, self._settings.data.uri):
-            reached = reached and not (finding.check == "reachable" and finding.verdict is not Verdict.FINE)
+            reached = reached and not (
+                finding.check == "reachable" and finding.verdict is not CheckStatus.FINE
+            )
             yield finding
         if reached and probe:
             yield from self._probe(tables)
 
-    def _probe(self, tables: object) -> Iterator[Finding]:
+    def _probe(self, tables: object) -> Iterator[CheckResult]:
         from archiver.catalog.iceberg.adapter import IcebergTables
         from archiver.catalog.iceberg.probe import Probe
 

@@ -133,7 +133,7 @@ def _objection(rewrite: Rewrite, exchange: Exchange | None, sight: Sight) -> str
     return None
 
 
-class Exchanger:
+class FileReplacer:
     """Exchanges data files of the tables of one catalog, on behalf of one leader."""
 
     def __init__(

@@ -88,7 +88,7 @@ def is_below_own(view: TableView) -> bool:
     return at is not None and lowest is not None and not lowest.summary.keys() & _SILENT
 
 
-class Restater:
+class WatermarkReset:
     """Puts evidence anew into tables of one catalog."""
 
     def __init__(self, tables: Tables, leader: Leader) -> None:

@@ -56,7 +56,7 @@ class Answered:
     exit_code: int
 
 
-def beside_daemon(
+def ask_daemon(
     app: Application, work: str, document: dict[str, Any], by_itself: Callable[[], Answered]
 ) -> Answered:
     """Have the daemon do `work` (archive, clean), or do it here.

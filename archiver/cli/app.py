@@ -39,7 +39,7 @@ from archiver.cli.exit_codes import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.runtime import package_check
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import excerpt, guard_tracebacks
-from archiver.runtime.text import in_sight
+from archiver.runtime.text import printable_text
 
 app = typer.Typer(
     name="archiver",
@@ -139,7 +139,7 @@ def run(arguments: list[str]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ArchiverError as error:
-        print(in_sight(excerpt(f"error: {error}", _ERROR_MAX)), file=sys.stderr)
+        print(printable_text(excerpt(f"error: {error}", _ERROR_MAX)), file=sys.stderr)
         return exit_code(error)
     if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
         what = _INTERRUPTED.get(next(iter(arguments), ""), "")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.admin_client import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table, progress
@@ -42,7 +42,7 @@ def archive(
             report = app.archiving(progress).run(scope, everything=everything)
             return Answered(report.to_json(), report.exit_code)
 
-        answered = beside_daemon(app, "archive", {"topic": topic, "all": everything}, by_itself)
+        answered = ask_daemon(app, "archive", {"topic": topic, "all": everything}, by_itself)
     if output is Output.JSON:
         print_json(answered.document)
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.admin_client import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
@@ -50,7 +50,7 @@ def audit(
 
         # A daemon shows the verdict on its page, and has a Spark session already.
         try:
-            document = beside_daemon(app, "audit", {"topic": topic, "deep": deep}, by_itself).document
+            document = ask_daemon(app, "audit", {"topic": topic, "deep": deep}, by_itself).document
         except (RetryLater, OutcomeUnknown) as error:
             if deep:
                 raise

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.admin_client import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, progress
 from archiver.config.types import format_duration
 from archiver.runtime.text import counted
+from reconcile.snapshot.oldest_required import oldest_required_text
 
 KEYS_SHOWN_MAX = 20
 """As text, so many keys are shown; the JSON output has every one."""
@@ -40,7 +41,7 @@ def clean(
             return Answered(report.to_json(), report.exit_code)
 
         answered = (
-            by_itself() if dry_run else beside_daemon(app, "clean", {}, by_itself)
+            by_itself() if dry_run else ask_daemon(app, "clean", {}, by_itself)
         )  # Whoever only looks needs no leader.
         grace_s = app.settings.cleanup.grace
     if output is Output.JSON:
@@ -51,7 +52,6 @@ def clean(
 
 
 def _print(document: dict[str, Any], grace_s: float) -> None:
-    from reconcile.snapshot.oldest_required import pin_text
 
     would = "would be " if document["dry_run"] else ""
     for what in ("deleted", "condemned"):
@@ -89,7 +89,7 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
     for topic in document["topics"]:
         print(f"nothing of {topic['topic']} is deleted: {topic['why']}")
     if document["pinned"] is not None:
-        print(f"the oldest: {pin_text(document['pinned'])}")
+        print(f"the oldest: {oldest_required_text(document['pinned'])}")
     for finding in document["findings"]:
         print(f"finding: {finding}")
     if document["error"] is not None:

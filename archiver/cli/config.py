@@ -18,7 +18,7 @@ from archiver.config.settings import (
     Settings,
     load_settings,
 )
-from archiver.runtime.check_result import Checked, Verdict, worst
+from archiver.runtime.check_result import Checked, CheckStatus, worst
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, InvalidInput
 from archiver.runtime.ids import SystemIds
@@ -84,7 +84,9 @@ def check(
         checked = [data, metadata, *catalogs, *sources, *([] if topic is None else [topic])]
     if output is Output.JSON:
         print_json(document)
-    return {Verdict.WRONG: WRONG, Verdict.UNTOLD: UNTOLD}.get(worst(one.verdict for one in checked), FINE)
+    return {CheckStatus.WRONG: WRONG, CheckStatus.UNTOLD: UNTOLD}.get(
+        worst(one.verdict for one in checked), FINE
+    )
 
 
 def _notes(settings: Settings) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.admin_client import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table, progress
@@ -78,7 +78,7 @@ def replay(
         answered = (
             by_itself()
             if dry_run
-            else beside_daemon(app_, "replay", {"topic": topic, "max_files": files_max}, by_itself)
+            else ask_daemon(app_, "replay", {"topic": topic, "max_files": files_max}, by_itself)
         )
     if output is Output.JSON:
         print_json(answered.document)

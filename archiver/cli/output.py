@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from archiver.runtime.redaction import redacted, redacted_document
-from archiver.runtime.text import in_sight
+from archiver.runtime.text import printable_text
 
 
 def print_json(document: object) -> None:
@@ -32,10 +32,10 @@ def print_line(document: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A listing for people; numbers to the right."""
-    table = Table(title=Text(in_sight(redacted(title))), title_justify="left", title_style="bold")
+    table = Table(title=Text(printable_text(redacted(title))), title_justify="left", title_style="bold")
     for position, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[position], int | float) for row in rows)
-        table.add_column(Text(in_sight(name)), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(printable_text(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
@@ -48,12 +48,12 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return in_sight(redacted(str(value)))
+    return printable_text(redacted(str(value)))
 
 
 def progress(text: str) -> None:
     """One line about work in progress, on standard error so that output stays clean."""
-    print(in_sight(redacted(text)), file=sys.stderr, flush=True)
+    print(printable_text(redacted(text)), file=sys.stderr, flush=True)
 
 
 def human_bytes(count: float) -> str:

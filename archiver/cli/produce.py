@@ -20,7 +20,7 @@ from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
-from intake.inputs import Place, read_inputs
+from intake.inputs import InputPosition, read_inputs
 from intake.produce_stream import EndedTransaction, Sending, Sent, WholeInput
 from intake.record_json import Input
 
@@ -99,7 +99,7 @@ def produce(
     with stopped_by_signals() as stop, _opened(source, form) as stream, application(config) as app:
         intake = app.settings.intake
         records, ends_itself = (stream, False) if form is InputFormat.PARQUET else stoppable(stream, stop)
-        place = Place()
+        place = InputPosition()
         read = rest_told(read_inputs(records, form.value, topic, text, intake.record_bytes_max, place), place)
         inputs = until_stopped(read, stop, ends_itself)
         writer = app.writer()
@@ -126,7 +126,7 @@ def produce(
     return _exit_code(counts, whole.ended)
 
 
-def rest_told(inputs: Iterator[Input], place: Place) -> Iterator[Input]:
+def rest_told(inputs: Iterator[Input], place: InputPosition) -> Iterator[Input]:
     """The inputs; the error that ends them says what was not read. `place` is the reader's."""
     try:
         yield from inputs

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.admin_client import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, progress
@@ -60,7 +60,7 @@ def reconcile(
 
         asked = {"fix": True} if topic is None else {"fix": True, "topic": topic}
         answered = (
-            beside_daemon(app, "reconcile", asked, by_itself) if fix else by_itself()
+            ask_daemon(app, "reconcile", asked, by_itself) if fix else by_itself()
         )  # Whoever only looks needs no leader.
     if output is Output.JSON:
         print_json(answered.document)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from archiver.config.events import ControlTopicSettings
 from archiver.control_topic.kafka_topic import KafkaTopic, TopicLimits, TopicSeen
-from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.check_result import Checked, CheckResult, CheckStatus
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Halt
 from archiver.runtime.text import counted
@@ -24,16 +24,18 @@ def check_control_topic(kafka: ControlTopicSettings, event_bytes_max: int, clock
     return Checked(kafka.topic, "kafka", tuple(_findings(kafka, event_bytes_max, clock)))
 
 
-def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Iterator[Finding]:
+def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Iterator[CheckResult]:
     """In the order in which it is asked."""
     try:
         client = KafkaTopic(kafka, clock, silent=True)
     except ArchiverError as error:
-        yield Finding("reachable", Verdict.WRONG, str(error))
+        yield CheckResult("reachable", CheckStatus.WRONG, str(error))
         return
     asked = "reachable"
     try:
-        yield Finding(asked, Verdict.FINE, f"it answers, and has {counted(client.brokers(), 'broker')}")
+        yield CheckResult(
+            asked, CheckStatus.FINE, f"it answers, and has {counted(client.brokers(), 'broker')}"
+        )
         asked = f"topic {kafka.topic}"
         seen = client.seen()
         yield _topic(asked, seen)
@@ -41,71 +43,77 @@ def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -
         asked = "limits"
         yield _limits(client.limits(), seen, event_bytes_max)
     except Halt as error:
-        yield Finding(asked, Verdict.WRONG, str(error))
+        yield CheckResult(asked, CheckStatus.WRONG, str(error))
     except ArchiverError as error:
-        yield Finding(asked, Verdict.UNTOLD, f"{error} ({client.said})" if client.said else str(error))
+        yield CheckResult(
+            asked, CheckStatus.UNTOLD, f"{error} ({client.said})" if client.said else str(error)
+        )
     finally:
         client.close()
 
 
-def _topic(asked: str, seen: TopicSeen) -> Finding:
+def _topic(asked: str, seen: TopicSeen) -> CheckResult:
     if not seen.replicas:
-        return Finding(
+        return CheckResult(
             asked,
-            Verdict.UNTOLD,
+            CheckStatus.UNTOLD,
             "the cluster describes it without any partition; it may not have loaded the topic yet",
         )
     there = f"it is there, with {counted(len(seen.replicas), 'partition')}"
     if seen.leaderless:
         numbers = ", ".join(map(str, seen.leaderless))
-        return Finding(
+        return CheckResult(
             asked,
-            Verdict.UNTOLD,
+            CheckStatus.UNTOLD,
             f"{there}; without a leader at the moment, so that nothing can be written to: {numbers}",
         )
     if min(seen.replicas) == 1:
-        return Finding(
-            asked, Verdict.NOTE, f"{there}, some with one replica: what is in those is lost with one broker"
+        return CheckResult(
+            asked,
+            CheckStatus.NOTE,
+            f"{there}, some with one replica: what is in those is lost with one broker",
         )
-    return Finding(asked, Verdict.FINE, f"{there} of {counted(min(seen.replicas), 'replica')} or more")
+    return CheckResult(
+        asked, CheckStatus.FINE, f"{there} of {counted(min(seen.replicas), 'replica')} or more"
+    )
 
 
-def _rights(seen: TopicSeen) -> Finding:
+def _rights(seen: TopicSeen) -> CheckResult:
     if seen.may_write is None:
-        return Finding(
-            "rights", Verdict.NOTE, "the cluster does not say what the user of events.kafka may do"
+        return CheckResult(
+            "rights", CheckStatus.NOTE, "the cluster does not say what the user of events.kafka may do"
         )
     if not seen.may_write:
-        return Finding(
+        return CheckResult(
             "rights",
-            Verdict.WRONG,
+            CheckStatus.WRONG,
             "the user of events.kafka may describe the topic and not write to it; give it that right",
         )
-    return Finding("rights", Verdict.FINE, "the user of events.kafka may write to it")
+    return CheckResult("rights", CheckStatus.FINE, "the user of events.kafka may write to it")
 
 
-def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -> Finding:
+def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -> CheckResult:
     if limits is None:
         told = (
             "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), or "
             "the cluster does not tell it, so its "
             "limits are not compared with ours"
         )
-        return Finding("limits", Verdict.NOTE, told)
+        return CheckResult("limits", CheckStatus.NOTE, told)
     if seen.replicas and limits.replicas_min > min(seen.replicas):
         told = (
             f"min.insync.replicas is {limits.replicas_min}, and there are partitions with "
             f"{counted(min(seen.replicas), 'replica')}"
         )
-        return Finding("limits", Verdict.WRONG, f"{told}: those acknowledge nothing")
+        return CheckResult("limits", CheckStatus.WRONG, f"{told}: those acknowledge nothing")
     if limits.bytes_max < event_bytes_max + BESIDE_BYTES:
         told = (
             f"max.message.bytes is {limits.bytes_max}, too little for an event of events.bytes_max "
             f"({event_bytes_max})"
         )
-        return Finding(
+        return CheckResult(
             "limits",
-            Verdict.WRONG,
+            CheckStatus.WRONG,
             f"{told} and its headers: raise the one to {event_bytes_max + BESIDE_BYTES}, or lower the other",
         )
-    return Finding("limits", Verdict.FINE, "it takes the largest event that we write")
+    return CheckResult("limits", CheckStatus.FINE, "it takes the largest event that we write")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from archiver.ledger.event_reader import Mark
-from archiver.log.append_retry import AppendSettings, append_settled
+from archiver.log.append_retry import AppendSettings, append_until_known
 from archiver.log.store import Appended, Log
 from archiver.proto import control_topic_pb2 as pb
 from archiver.runtime.clock import Clock
@@ -83,7 +83,7 @@ class Positions:
         )
         attempts, backoff_s = self._settings.append_attempts_max, self._settings.append_backoff
         try:
-            outcome = append_settled(
+            outcome = append_until_known(
                 self._log, self._next, entry.SerializeToString(), attempts, backoff_s, self._clock
             )
         except Trimmed:

@@ -12,7 +12,7 @@ from archiver.runtime.errors import RetryLater
 
 
 @contextlib.contextmanager
-def alone(lock: threading.Lock, wait_s: float, why: str) -> Iterator[None]:
+def acquire_with_timeout(lock: threading.Lock, wait_s: float, why: str) -> Iterator[None]:
     """Hold the lock; raises `RetryLater` with `why` if it is not to be had in time."""
     if not lock.acquire(timeout=wait_s):
         raise RetryLater(why)

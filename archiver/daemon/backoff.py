@@ -13,7 +13,7 @@ from collections.abc import Callable
 from archiver.runtime.clock import Clock
 
 
-class Again:
+class Backoff:
     """The time of the next look that a failure asks for."""
 
     def __init__(self, clock: Clock, first_s: Callable[[], float], longest_s: Callable[[], float]) -> None:

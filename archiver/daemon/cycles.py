@@ -29,7 +29,7 @@ _LEVELS: dict[Outcome, int] = {
 
 
 @dataclass(frozen=True)
-class Told:
+class Summary:
     """What a job says of one run."""
 
     outcome: Outcome
@@ -54,14 +54,14 @@ class Cycles:
         """The time by the clock of the cycles."""
         return self._clock.now_us()
 
-    def run(self, job: str, work: Callable[[], Told]) -> Told:
+    def run(self, job: str, work: Callable[[], Summary]) -> Summary:
         """One cycle. Raises nothing."""
         try:
             return self.attempt(job, work)[0]
         except Exception as error:  # noqa: BLE001 - the head of a thread; `attempt` has noted it
             return told_of(error)
 
-    def attempt(self, job: str, work: Callable[[], Told], *, asked: bool = False) -> tuple[Told, Cycle]:
+    def attempt(self, job: str, work: Callable[[], Summary], *, asked: bool = False) -> tuple[Summary, Cycle]:
         """One cycle, for a caller who wants to know: raises what `work` raises, once that is noted as well.
 
         With `asked`, somebody said what to do it with: what is wrong with that is theirs, and no cycle of the
@@ -78,7 +78,7 @@ class Cycles:
             raise
         return told, self._note(job, told, began_us, began_s, None)
 
-    def _note(self, job: str, told: Told, began_us: int, began_s: float, error: Exception | None) -> Cycle:
+    def _note(self, job: str, told: Summary, began_us: int, began_s: float, error: Exception | None) -> Cycle:
         seconds = self._clock.monotonic_s() - began_s
         cycle = Cycle(job, began_us, seconds, told.outcome, told.line, told.document, told.idle)
         self._journal.add(cycle)
@@ -94,7 +94,7 @@ class Cycles:
         )
         return cycle
 
-    def _level(self, job: str, told: Told) -> int:
+    def _level(self, job: str, told: Summary) -> int:
         with self._lock:
             if told.outcome == "fine":
                 self._said.pop(job, None)
@@ -107,11 +107,11 @@ class Cycles:
             return _LEVELS[told.outcome]
 
 
-def told_of(error: Exception) -> Told:
+def told_of(error: Exception) -> Summary:
     """What an error says about a cycle, by what its type says must be done next."""
     if isinstance(error, LeaseHeld):
-        return Told("skipped", f"{error.holder} leads")
+        return Summary("skipped", f"{error.holder} leads")
     if not isinstance(error, ArchiverError):
-        return Told("wrong", f"an error nobody expected: {type(error).__name__}: {error}")
+        return Summary("wrong", f"an error nobody expected: {type(error).__name__}: {error}")
     needs_somebody = isinstance(error, Halt | InvalidInput) and not isinstance(error, Deposed)
-    return Told("wrong" if needs_somebody else "untold", str(error))
+    return Summary("wrong" if needs_somebody else "untold", str(error))

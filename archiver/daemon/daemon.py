@@ -24,8 +24,8 @@ from typing import Any
 
 from archiver.app.application import Application
 from archiver.config.settings import Settings, load_settings
-from archiver.daemon.acquire_with_timeout import alone
-from archiver.daemon.backoff import Again
+from archiver.daemon.acquire_with_timeout import acquire_with_timeout
+from archiver.daemon.backoff import Backoff
 from archiver.daemon.cycles import Cycles
 from archiver.daemon.dependencies import Dependencies
 from archiver.daemon.descriptors import connections_within, raise_limit
@@ -36,15 +36,15 @@ from archiver.daemon.operations import DaemonOperations
 from archiver.daemon.otlp import OtlpExport
 from archiver.daemon.publication import Publication
 from archiver.daemon.reload import intervals, plan_reload
-from archiver.daemon.resources import Opened
+from archiver.daemon.resources import Resources
 from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.signals import Signals
-from archiver.daemon.status_poller import Sight
+from archiver.daemon.status_poller import StatusPoller
 from archiver.daemon.tick import Pace, Tick
 from archiver.daemon.upkeep import Upkeep
 from archiver.daemon.watch import Beside, Watch
 from archiver.publish.report import ArchiveReport
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.errors import ArchiverError, NotPermitted, RetryLater
 from archiver.runtime.exit_codes import FINE, WRONG, Done
@@ -55,7 +55,7 @@ from archiver.status.journal import Journal, Refusal
 from archiver.status.lag_metrics import Family
 from archiver.status.metric_registry import Numbers, mirrors_of, sources_of
 from archiver.web.app import create_app
-from archiver.web.app_context import Face
+from archiver.web.app_context import AppContext
 from archiver.web.listener import CONNECTIONS_MAX
 from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
@@ -112,10 +112,10 @@ class Daemon:
         self._numbers = Numbers(self._journal, self._clock, settings.metrics, _version(), roles)
         self._numbers.declare(settings.topics)
         history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
-        self._sight = Sight(self._numbers, history, self._clock, self._owner)
+        self._sight = StatusPoller(self._numbers, history, self._clock, self._owner)
         self._pace = Pace(self._clock)
         self._tick = Tick(self._round, lambda: self._settings)
-        self._again = Again(
+        self._again = Backoff(
             self._clock,
             lambda: self._settings.cleanup.reconcile_after,
             lambda: self._settings.cleanup.interval,
@@ -137,7 +137,7 @@ class Daemon:
         self._reloading = threading.Lock()
         self._turning = threading.Lock()
         """Held for a moment, when the start becomes serving and when that becomes the end."""
-        self._opened = Opened(lambda: self._settings, environ, roles, self._clock, self._ids)
+        self._opened = Resources(lambda: self._settings, environ, roles, self._clock, self._ids)
         self._publication = Publication(lambda: self._opened.publisher(self._stop.is_set))
         self._serving: Application | None = None
         self._reading = threading.Lock()
@@ -182,9 +182,9 @@ class Daemon:
         """The application, from when everything is open until the end begins."""
         return self._serving
 
-    def _face(self) -> Face:
+    def _face(self) -> AppContext:
         setting = self._settings.http.admin_token
-        return Face(
+        return AppContext(
             http=self._settings.http,
             journal=self._journal,
             roles=self._roles,
@@ -331,7 +331,7 @@ class Daemon:
                 )
         return Schedule(jobs, self._clock)
 
-    def _round(self, looks: Looks) -> ArchiveReport:
+    def _round(self, looks: PollState) -> ArchiveReport:
         with self._pace.round() as progress:
             run = self._in_service().archiving(progress)
             try:
@@ -399,7 +399,7 @@ class Daemon:
 
     def _read_alone(self) -> contextlib.AbstractContextManager[None]:
         """Of those who read the ledger beside the leader, one at a time."""
-        return alone(
+        return acquire_with_timeout(
             self._reading,
             ANSWER_S,
             "the ledger is being read by something that does not come to an end; a catalog may hang",
@@ -425,7 +425,7 @@ class Daemon:
         `RetryLater` while another reload is under way, and what declaring its topics raises.
         """
         try:
-            with alone(
+            with acquire_with_timeout(
                 self._reloading,
                 ANSWER_S,
                 "a reload is under way that does not come to an end; the metadata store may hang",

@@ -11,8 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from archiver.daemon.cycles import Cycles, Told
-from archiver.daemon.summaries import told_of_audit, told_of_cleaning, told_of_reconciling, told_of_replay
+from archiver.daemon.cycles import Cycles, Summary
+from archiver.daemon.summaries import (
+    summarize_audit,
+    summarize_cleaning,
+    summarize_reconciling,
+    summarize_replay,
+)
 from archiver.daemon.tick import Tick
 from archiver.publish.round import ArchiveRun
 from archiver.publish.scope import Scope, parse_scope
@@ -104,7 +109,7 @@ class DaemonOperations:
         scope = None if topic is None else parse_scope(topic)
         reports = []
 
-        def work() -> Told:
+        def work() -> Summary:
             run = deployment.archiving(progress)
             try:
                 reports.append(run.run(scope, everything=everything))
@@ -126,10 +131,10 @@ class DaemonOperations:
             return Done(report.to_json(), report.exit_code)
         reports = []
 
-        def work() -> Told:
+        def work() -> Summary:
             reports.append(deployment.cleaning(progress).run())
             self._numbers.cleaned(reports[0])
-            return told_of_cleaning(reports[0])
+            return summarize_cleaning(reports[0])
 
         self._cycles.attempt("cleanup", work)
         return Done(reports[0].to_json(), reports[0].exit_code)
@@ -144,10 +149,10 @@ class DaemonOperations:
             return Done(report.to_json(), report.exit_code)
         reports = []
 
-        def work() -> Told:
+        def work() -> Summary:
             reports.append(deployment.reconciling(progress).run("everything", topic))
             self._numbers.reconciled(reports[0], whole=topic is None)
-            return told_of_reconciling(reports[0])
+            return summarize_reconciling(reports[0])
 
         self._cycles.attempt("reconcile" if topic is None else "repair", work, asked=topic is not None)
         if topic is not None:
@@ -164,11 +169,11 @@ class DaemonOperations:
             raise InvalidInput(f"max_files {files_max} leaves nothing to do; it must be 1 or more")
         reports = []
 
-        def work() -> Told:
+        def work() -> Summary:
             reports.append(
                 deployment.replaying(progress).run(scope, FILES_MAX if files_max is None else files_max)
             )
-            return told_of_replay(reports[0])
+            return summarize_replay(reports[0])
 
         self._cycles.attempt("replay", work, asked=topic is not None)
         return Done(reports[0].to_json(), reports[0].exit_code)
@@ -185,7 +190,7 @@ class DaemonOperations:
         else:
             job = "deep_audit" if deep else "audit"
             told, _ = self._cycles.attempt(
-                job, lambda: told_of_audit(deployment.audit(None, deep=deep, progress=progress))
+                job, lambda: summarize_audit(deployment.audit(None, deep=deep, progress=progress))
             )
             document = told.document
         return Done(document, _AUDIT_CODES[str(document["verdict"])])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from archiver.control_topic.publisher import EventPublisher, PublishedState
-from archiver.daemon.cycles import Told, told_of
+from archiver.daemon.cycles import Summary, told_of
 from archiver.runtime.errors import ArchiverError, LeaseHeld
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
@@ -39,7 +39,7 @@ class Publication:
         )
         return [f"control topic {state.topic}: {state.trouble}{behind}"]
 
-    def run(self) -> Told:
+    def run(self) -> Summary:
         """One run. Raises what making the publisher raises, and what nobody expected."""
         if self._publisher is None:
             self._publisher = self._make()
@@ -48,7 +48,7 @@ class Publication:
             events = publisher.run()
         except LeaseHeld as held:
             publisher.look(None, held.holder)
-            return Told("skipped", f"{held.holder} publishes", idle=True)
+            return Summary("skipped", f"{held.holder} publishes", idle=True)
         except ArchiverError as error:
             before = publisher.state.trouble
             publisher.look(excerpt(str(error), MESSAGE_MAX))
@@ -60,8 +60,8 @@ class Publication:
             raise
         publisher.look(None)
         if not events:
-            return Told("fine", "nothing to publish", idle=True)
-        return Told("fine", f"{counted(events, 'event')} published", {"events": events})
+            return Summary("fine", "nothing to publish", idle=True)
+        return Summary("fine", f"{counted(events, 'event')} published", {"events": events})
 
     def close(self) -> None:
         """Publish nothing more."""

@@ -54,7 +54,7 @@ def connect_topic(kafka: ControlTopicSettings, clock: Clock, log: ClientLog) -> 
     return KafkaTopic(kafka, clock, log)
 
 
-class Opened:
+class Resources:
     """None of it before its step was taken."""
 
     def __init__(

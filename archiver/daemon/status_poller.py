@@ -18,14 +18,14 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.status.history import LagHistory
-from archiver.status.lag import Standing, standing
+from archiver.status.lag import LagReport, lag_report
 from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched
 from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 
 
-class Looked(Protocol):
+class PolledSystem(Protocol):
     """What is looked at."""
 
     settings: Settings
@@ -48,18 +48,18 @@ class Looked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StatusSnapshot:
     """One look."""
 
-    standing: Standing | None = None
+    standing: LagReport | None = None
     leader: str | None = None
     """host:pid of whoever has the lease; None: nobody, or not known."""
     epoch: int | None = None
-    pin: Pin | None = None
+    pin: OldestRequired | None = None
     pin_known: bool = False
 
 
-class Sight:
+class StatusPoller:
     """Looks, and keeps what was seen last. One thread looks; any may read."""
 
     def __init__(self, numbers: Numbers, history: LagHistory, clock: Clock, owner: str) -> None:
@@ -67,26 +67,26 @@ class Sight:
         self._numbers = numbers
         self._clock = clock
         self._owner = owner
-        self._seen = Seen()
+        self._seen = StatusSnapshot()
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> StatusSnapshot:
         """The newest look."""
         return self._seen
 
-    def pinned(self, pin: Pin | None) -> None:
+    def pinned(self, pin: OldestRequired | None) -> None:
         """What holds the oldest intake file that is needed, as a cleaning or an audit found; None if none is
         needed.
         """
         self._seen = replace(self._seen, pin=pin, pin_known=True)
 
-    def look(self, at: Looked, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]) -> None:
+    def look(self, at: PolledSystem, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]) -> None:
         """One look. Raises what reading the logs raises; then the one before stands."""
         ledger = self._ledger(at)  # first, or an archive may seem to reach beyond the intake log
         intake = at.intake()
         now_us = self._clock.now_us()
         told = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
-        found = standing(
+        found = lag_report(
             intake,
             ledger,
             at.settings.topics,
@@ -98,7 +98,7 @@ class Sight:
         self.history.add(found, self._clock.monotonic_s())
         leader = at.leadership.holder()
         before = self._seen
-        self._seen = Seen(found, leader, ledger.epoch, before.pin, before.pin_known)
+        self._seen = StatusSnapshot(found, leader, ledger.epoch, before.pin, before.pin_known)
         logs = {
             name: LogNumbers(log.floor(), log.tail())
             for name, log in (("intake", at.intake_log), ("control", at.control_log))
@@ -118,7 +118,7 @@ class Sight:
             )
         )
 
-    def _ledger(self, at: Looked) -> LedgerFold:
+    def _ledger(self, at: PolledSystem) -> LedgerFold:
         """The control log; the leadership hears of it, so that it stands down in time whatever its lease says
         (rule L4).
         """

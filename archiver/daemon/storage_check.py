@@ -28,7 +28,7 @@ from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.paths import probe_key, store_probe_key
 from archiver.objects.store import ObjectStore
-from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.check_result import Checked, CheckResult, CheckStatus
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import IdSource
@@ -60,109 +60,113 @@ def _place(settings: Settings) -> StorePlace:
     return replace(place, s3=replace(place.s3, attempts_max=min(TRIES_MAX, place.s3.attempts_max)))
 
 
-def _verdict(error: ArchiverError) -> Verdict:
-    return Verdict.UNTOLD if isinstance(error, RetryLater | OutcomeUnknown) else Verdict.WRONG
+def _verdict(error: ArchiverError) -> CheckStatus:
+    return CheckStatus.UNTOLD if isinstance(error, RetryLater | OutcomeUnknown) else CheckStatus.WRONG
 
 
-def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) -> Iterator[Finding]:
+def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) -> Iterator[CheckResult]:
     check = "reachable"
     try:
         store = open_store(place)
         check_data_place(store, earlier_trace(settings.metadata))
         if isinstance(store, LocalObjectStore) and not store.root.is_dir():
-            yield Finding(check, Verdict.NOTE, f"{store.root} does not exist yet; the first start makes it")
+            yield CheckResult(
+                check, CheckStatus.NOTE, f"{store.root} does not exist yet; the first start makes it"
+            )
             return
         next(store.list(probe_key()), None)
-        yield Finding(check, Verdict.FINE, "objects can be listed and read")
+        yield CheckResult(check, CheckStatus.FINE, "objects can be listed and read")
         check = "cluster"
         identity = read_cluster(store)
     except ArchiverError as error:
-        yield Finding(check, _verdict(error), str(error))
+        yield CheckResult(check, _verdict(error), str(error))
         return
     if identity is None:
-        yield Finding(
-            check, Verdict.NOTE, "it belongs to no cluster yet; the first start writes cluster.json"
+        yield CheckResult(
+            check, CheckStatus.NOTE, "it belongs to no cluster yet; the first start writes cluster.json"
         )
     elif identity.name != settings.cluster:
         why = (
             f"it belongs to cluster {identity.name!r}; correct `cluster`, or give this cluster a "
             "`data.uri` of its own"
         )
-        yield Finding(check, Verdict.WRONG, why)
+        yield CheckResult(check, CheckStatus.WRONG, why)
         return
     else:
-        yield Finding(check, Verdict.FINE, f"it belongs to cluster {identity.name}")
+        yield CheckResult(check, CheckStatus.FINE, f"it belongs to cluster {identity.name}")
     if probe:
         yield from _probed(store, store_probe_key(f"Archiver_Probe_{ids.random_bytes(8).hex()}"))
 
 
-def _probed(store: ObjectStore, key: str) -> Iterator[Finding]:
+def _probed(store: ObjectStore, key: str) -> Iterator[CheckResult]:
     """Create, create again, delete; the deletion is tried also after an error."""
     check = "conditional create"
     try:
         store.create(key, PROBE)
         check_new_object(store, key)
-        created = Finding(
-            check, Verdict.FINE, "an object was created, and a second one under its key was refused"
+        created = CheckResult(
+            check, CheckStatus.FINE, "an object was created, and a second one under its key was refused"
         )
     except ArchiverError as error:
-        created = Finding(check, _verdict(error), str(error))
+        created = CheckResult(check, _verdict(error), str(error))
     finally:
         removal = _removed(store, key)
     yield created
     yield removal
 
 
-def _removed(store: ObjectStore, key: str) -> Finding:
+def _removed(store: ObjectStore, key: str) -> CheckResult:
     try:
         store.delete(key)
         if store.info(key) is None:
-            return Finding("removal", Verdict.FINE, "the object was deleted")
+            return CheckResult("removal", CheckStatus.FINE, "the object was deleted")
         why = "it is still there after its deletion"
     except ArchiverError as error:
         why = str(error)
-    return Finding("removal", Verdict.WRONG, f"{store.uri(key)} may still be there: {why}; delete it by hand")
+    return CheckResult(
+        "removal", CheckStatus.WRONG, f"{store.uri(key)} may still be there: {why}; delete it by hand"
+    )
 
 
-def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[Finding]:
+def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[CheckResult]:
     try:
         check_metadata_place(sqlite.path, open_store(_place(settings)))
         if not sqlite.path.exists():
-            yield Finding(
-                "reachable", Verdict.NOTE, f"{sqlite.path} does not exist yet; the first start makes it"
+            yield CheckResult(
+                "reachable", CheckStatus.NOTE, f"{sqlite.path} does not exist yet; the first start makes it"
             )
             return
         found = tails(sqlite.path, sqlite.busy_timeout)
-        yield Finding("reachable", Verdict.FINE, f"it can be read, {_lengths(found)}")
+        yield CheckResult("reachable", CheckStatus.FINE, f"it can be read, {_lengths(found)}")
         check_database_rights(sqlite.path)
     except ArchiverError as error:
-        yield Finding("reachable", _verdict(error), str(error))
+        yield CheckResult("reachable", _verdict(error), str(error))
 
 
-def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[Finding]:
+def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[CheckResult]:
     from archiver.log.metadata_check import EtcdLook
 
     check = "state folder"
     try:
         check_state_folder_place(etcd.state)
-        yield Finding(check, Verdict.FINE, f"{etcd.state} can be used")
+        yield CheckResult(check, CheckStatus.FINE, f"{etcd.state} can be used")
         check = "reachable"
         with EtcdLook(etcd, clock) as look:
             found = look.tails(LOGS)
             if found is None:
-                yield Finding(
+                yield CheckResult(
                     check,
-                    Verdict.NOTE,
+                    CheckStatus.NOTE,
                     f"it answers, and has nothing below {etcd.prefix} yet; the first start writes there",
                 )
             else:
-                yield Finding(check, Verdict.FINE, f"it answers, {_lengths(found)}")
+                yield CheckResult(check, CheckStatus.FINE, f"it answers, {_lengths(found)}")
             if probe:
                 check = "write"
                 look.check_write(LOGS)
-                yield Finding(check, Verdict.FINE, "it would take a write; nothing was written")
+                yield CheckResult(check, CheckStatus.FINE, "it would take a write; nothing was written")
     except ArchiverError as error:
-        yield Finding(check, _verdict(error), str(error))
+        yield CheckResult(check, _verdict(error), str(error))
 
 
 def _lengths(found: Mapping[str, int]) -> str:

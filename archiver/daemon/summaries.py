@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from archiver.daemon.cycles import Told
+from archiver.daemon.cycles import Summary
 from archiver.publish.report import ArchiveReport, TopicReport
 from archiver.rewrite.replay_report import ReplayReport
 from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
@@ -22,7 +22,7 @@ _NAMED_MAX = 3
 """So many topics in trouble are named in a line; the document has all."""
 
 
-def told_of_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> Told:
+def summarize_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> Summary:
     """Of a run, with the newest report of every topic, also of those that this run did not look at."""
     done = [item for item in report.topics.values() if item.archives or item.gaps]
     halted = [item for item in topics if item.state == "halted"]
@@ -37,7 +37,7 @@ def told_of_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> T
     outcome: Outcome = "wrong" if halted else "untold" if deferred else "fine"
     document = report.to_json() | {"topics": [dict(vars(item)) for item in topics]}
     settled = report.rounds > 0 and not done
-    return Told(
+    return Summary(
         outcome,
         "; ".join(parts) or ("pending archives are settled" if settled else "nothing was due"),
         document,
@@ -59,7 +59,7 @@ def _archived(done: Sequence[TopicReport], report: ArchiveReport) -> str:
     return told + (f", {counted(waiting, 'record waits', 'records wait')}" if waiting else "")
 
 
-def told_of_cleaning(report: CleanReport) -> Told:
+def summarize_cleaning(report: CleanReport) -> Summary:
     """Of a run of the vacuum."""
     deleted = counted(len(report.deleted), "object")
     parts = [
@@ -81,10 +81,10 @@ def told_of_cleaning(report: CleanReport) -> Told:
     parts += [f"{one.topic} is not compacted: {one.why}" for one in report.compacted if one.why]
     parts += [f"finding: {finding}" for finding in report.findings]
     parts += [f"not finished: {report.error}"] if report.error is not None else []
-    return Told(_OUTCOMES[report.exit_code], "; ".join(parts), report.to_json())
+    return Summary(_OUTCOMES[report.exit_code], "; ".join(parts), report.to_json())
 
 
-def told_of_reconciling(report: ReconcileReport) -> Told:
+def summarize_reconciling(report: ReconcileReport) -> Summary:
     """Of a run of the reconciler. What it only notes leaves all well."""
     fixed, left = sum(done for _, done in report.findings), report.left
     parts = [
@@ -107,13 +107,13 @@ def told_of_reconciling(report: ReconcileReport) -> Told:
         if any(item.severity == "error" for item in left)
         else "fine"
     )
-    return Told(outcome, "; ".join(parts), report.to_json())
+    return Summary(outcome, "; ".join(parts), report.to_json())
 
 
 _VERDICTS: Mapping[str, Outcome] = {"valid": "fine", "invalid": "wrong", "unknown": "untold"}
 
 
-def told_of_audit(document: dict[str, Any]) -> Told:
+def summarize_audit(document: dict[str, Any]) -> Summary:
     """Of an audit."""
     verdict = str(document["verdict"])
     partitions = document["partitions"]
@@ -127,10 +127,10 @@ def told_of_audit(document: dict[str, Any]) -> Told:
         for item in bad[:_NAMED_MAX]
     ]
     more = [f"{len(bad) - _NAMED_MAX} more"] if len(bad) > _NAMED_MAX else []
-    return Told(_VERDICTS[verdict], "; ".join([told, *named, *more]), document)
+    return Summary(_VERDICTS[verdict], "; ".join([told, *named, *more]), document)
 
 
-def told_of_replay(report: ReplayReport) -> Told:
+def summarize_replay(report: ReplayReport) -> Summary:
     """What a replay came to."""
     made, decoded = sum(item.archives for item in report.topics), sum(item.decoded for item in report.topics)
     line = (
@@ -139,7 +139,7 @@ def told_of_replay(report: ReplayReport) -> Told:
     bad = [f"{item.topic}: {item.why}" for item in report.topics if item.state in ("halted", "deferred")][
         :_NAMED_MAX
     ]
-    return Told(_OUTCOMES[report.exit_code], "; ".join([line, *bad]), report.to_json())
+    return Summary(_OUTCOMES[report.exit_code], "; ".join([line, *bad]), report.to_json())
 
 
 def _named(items: Sequence[TopicReport]) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from archiver.config.settings import Settings
-from archiver.daemon.cycles import Told
-from archiver.daemon.summaries import told_of_archiving
+from archiver.daemon.cycles import Summary
+from archiver.daemon.summaries import summarize_archiving
 from archiver.publish.report import ArchiveReport, TopicReport
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Deposed, LeaseHeld, RetryLater
 
@@ -68,17 +68,19 @@ class Tick:
     each other.
     """
 
-    def __init__(self, archive: Callable[[Looks], ArchiveReport], settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self, archive: Callable[[PollState], ArchiveReport], settings: Callable[[], Settings]
+    ) -> None:
         """`archive` carries out a round; `settings` is the configuration as it is now."""
         self._archive = archive
         self._settings = settings
         self._commits_s = 0.0
         """What the commits of the last round of its own took together."""
-        self._looks = Looks()
+        self._looks = PollState()
         self._reports: dict[str, TopicReport] = {}
         self._lock = threading.Lock()
 
-    def run(self) -> Told:
+    def run(self) -> Summary:
         """One tick. Raises as `ArchiveRun.run`."""
         with self._lock:
             looks = self._looks
@@ -90,7 +92,7 @@ class Tick:
             self.forget()  # whoever leads knows better from here on
             raise
 
-    def note(self, report: ArchiveReport) -> Told:
+    def note(self, report: ArchiveReport) -> Summary:
         """What a run did, this one or one that was asked for; the topics it did not look at keep their last
         report.
         """
@@ -98,7 +100,7 @@ class Tick:
         with self._lock:
             self._reports |= report.topics
             known = [self._reports[name] for name in sorted(topics) if name in self._reports]
-        return told_of_archiving(report, known)
+        return summarize_archiving(report, known)
 
     def stuck(self) -> dict[str, str]:
         """Per topic that its newest round left halted or deferred, why."""
@@ -138,6 +140,6 @@ class Tick:
     def forget(self) -> None:
         """The configuration or the leader has changed: the next tick looks at every topic."""
         with self._lock:
-            self._looks = Looks()
+            self._looks = PollState()
             self._reports.clear()
             self._commits_s = 0.0

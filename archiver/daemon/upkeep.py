@@ -12,15 +12,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from archiver.daemon.backoff import Again
-from archiver.daemon.cycles import Cycles, Told
+from archiver.daemon.backoff import Backoff
+from archiver.daemon.cycles import Cycles, Summary
 from archiver.daemon.operations import Deployment
-from archiver.daemon.status_poller import Sight
-from archiver.daemon.summaries import told_of_audit, told_of_cleaning, told_of_reconciling
+from archiver.daemon.status_poller import StatusPoller
+from archiver.daemon.summaries import summarize_audit, summarize_cleaning, summarize_reconciling
 from archiver.runtime.errors import ArchiverError
 from archiver.status.metric_registry import Numbers
 from intake.log.checkpointer import Checkpointer
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class KeptDeployment(Deployment, Protocol):
     def checkpointer(self) -> Checkpointer:
         """Of the intake log."""
 
-    def pinned(self) -> Pin | None:
+    def pinned(self) -> OldestRequired | None:
         """What holds the oldest intake file that is needed."""
 
 
@@ -48,8 +48,8 @@ class Upkeep:
         deployment: Callable[[], KeptDeployment],
         cycles: Cycles,
         numbers: Numbers,
-        sight: Sight,
-        again: Again,
+        sight: StatusPoller,
+        again: Backoff,
         read_alone: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """`deployment` is asked at the start of each job; `read_alone` is held by whoever reads the ledger
@@ -75,7 +75,7 @@ class Upkeep:
             if not self._more:
                 break
 
-    def reconcile(self) -> Told:
+    def reconcile(self) -> Summary:
         """Compare, with the safe repairs."""
         deployment = self._deployment()
         try:
@@ -86,28 +86,28 @@ class Upkeep:
         self._numbers.reconciled(report)
         if report.error is not None or any(finding.safe for finding in report.left):
             self._again.failed()
-        return told_of_reconciling(report)
+        return summarize_reconciling(report)
 
-    def audit(self) -> Told:
+    def audit(self) -> Summary:
         """The fast audit of everything."""
         deployment = self._deployment()
-        told = told_of_audit(deployment.audit(None, deep=False, progress=_whisper))
+        told = summarize_audit(deployment.audit(None, deep=False, progress=_whisper))
         with self._read_alone():
             self._sight.pinned(deployment.pinned())
         return told
 
-    def deep_audit(self) -> Told:
+    def deep_audit(self) -> Summary:
         """The audit by every row."""
-        return told_of_audit(self._deployment().audit(None, deep=True, progress=_whisper))
+        return summarize_audit(self._deployment().audit(None, deep=True, progress=_whisper))
 
-    def _clean(self) -> Told:
+    def _clean(self) -> Summary:
         deployment = self._deployment()
         report = deployment.cleaning(_whisper).run()
         self._more = report.more
         self._numbers.cleaned(report)
         self._sight.pinned(report.pin)
         deployment.checkpointer.run_if_due()
-        return told_of_cleaning(report)
+        return summarize_cleaning(report)
 
 
 def _whisper(line: str) -> None:

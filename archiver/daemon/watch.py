@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from archiver.daemon.cycles import Told
+from archiver.daemon.cycles import Summary
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.text import counted
@@ -61,7 +61,7 @@ class Watch:
         """By the newest step that was done beside."""
         self._askers: dict[str, _Asker] = {}
 
-    def run(self) -> Told:
+    def run(self) -> Summary:
         """One look."""
         before = {check.name: check.ok for check in self._journal.checks()}
         answers = self._ask()
@@ -72,11 +72,11 @@ class Watch:
             f"{name} does not answer: {why}" for name, why in answers.items() if why is not None
         ] + self._do_beside()
         if missing:
-            return Told("untold", "; ".join(missing))
+            return Summary("untold", "; ".join(missing))
         back = sorted(name for name in answers if before.get(name) is False)
         if back:
-            return Told("fine", f"{', '.join(back)} {'answers' if len(back) == 1 else 'answer'} again")
-        return Told("fine", counted(len(answers), "dependency answers", "dependencies answer"), idle=True)
+            return Summary("fine", f"{', '.join(back)} {'answers' if len(back) == 1 else 'answer'} again")
+        return Summary("fine", counted(len(answers), "dependency answers", "dependencies answer"), idle=True)
 
     def close(self) -> None:
         """Ask no more. A thread whose dependency hangs is left behind; it ends with the process."""

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from archiver.ledger.archived_ranges import Coverage
+from archiver.ledger.archived_ranges import ArchivedRanges
 from archiver.ledger.views import TopicLedger
 
 
@@ -42,7 +42,7 @@ _R = TypeVar("_R", bound=Ranged)
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class ArchiveVisibility:
     """What the ledger has given up of one partition; without arguments, nothing."""
 
     always: Container[str] = ()
@@ -57,7 +57,7 @@ class GivenUp:
     """Ranges that count as archived without an archive."""
 
     @classmethod
-    def of(cls, ledger: TopicLedger, partition: int, condemned: Container[str] = ()) -> GivenUp:
+    def of(cls, ledger: TopicLedger, partition: int, condemned: Container[str] = ()) -> ArchiveVisibility:
         """By the ledger."""
         return cls(
             _Either(condemned, ledger.rewrites.replaced),
@@ -87,14 +87,14 @@ class GivenUp:
                 found.append(one)
         return found
 
-    def coverage(self) -> Coverage:
+    def coverage(self) -> ArchivedRanges:
         """What needs no archive, as partition 0 of a coverage that those of archives are added to."""
-        held = Coverage()
+        held = ArchivedRanges()
         for base, end in self.empty:
             held.add(0, base, end)
         return held
 
-    def is_held(self, held: Coverage, base: int, end: int) -> bool:
+    def is_held(self, held: ArchivedRanges, base: int, end: int) -> bool:
         """Whether readers find a range elsewhere: in what is held, or in intake, which has all from the
         watermark on.
         """

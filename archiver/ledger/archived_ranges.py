@@ -11,7 +11,7 @@ from archiver.proto import control_log_pb2
 from archiver.proto import ledger_state_pb2 as pb
 
 
-class Coverage:
+class ArchivedRanges:
     """Disjoint, ordered, non-touching ranges [base, end) per partition."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import threading
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.formats import format_of
-from archiver.log.append_retry import AppendSettings, append_settled
+from archiver.log.append_retry import AppendSettings, append_until_known
 from archiver.log.reading import entries_from
 from archiver.log.store import Appended, Log
 from archiver.proto import control_log_pb2 as pb
@@ -258,7 +258,7 @@ class Leader:
         index = self.fold.next_index
         self._unsettled = (index, data)
         try:
-            outcome = append_settled(
+            outcome = append_until_known(
                 self._log,
                 index,
                 data,
@@ -286,7 +286,7 @@ class Leader:
             return
         index, data = self._unsettled
         with contextlib.suppress(Trimmed):
-            append_settled(
+            append_until_known(
                 self._log,
                 index,
                 data,

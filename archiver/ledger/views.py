@@ -15,10 +15,10 @@ from typing import Any
 from archiver.events import codec
 from archiver.events.types import DataFile, DataWritten
 from archiver.ledger.ages import Ages
-from archiver.ledger.archived_ranges import Coverage
+from archiver.ledger.archived_ranges import ArchivedRanges
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.rewrites import Rewrites
-from archiver.ledger.watermark_history import PastWatermarks
+from archiver.ledger.watermark_history import WatermarkHistory
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
@@ -145,11 +145,11 @@ class TopicLedger:
     C1). Only rises."""
     ages: Ages = field(default_factory=Ages)
     """When archived offsets were ingested."""
-    past: PastWatermarks = field(default_factory=PastWatermarks)
+    past: WatermarkHistory = field(default_factory=WatermarkHistory)
     """Where the watermarks stood at earlier sequence numbers of the table."""
-    covered: Coverage = field(default_factory=Coverage)
+    covered: ArchivedRanges = field(default_factory=ArchivedRanges)
     """What is committed."""
-    passed: Coverage = field(default_factory=Coverage)
+    passed: ArchivedRanges = field(default_factory=ArchivedRanges)
     """What of it has no archive because there is nothing but gaps in it."""
     written_us: int = 0
     """When an entry last brought archives, or ranges of gaps, of this topic; 0 if none did."""
@@ -217,7 +217,7 @@ class TopicLedger:
         says nothing of its own.
         """
         if self.table_uuid not in (None, table_uuid):
-            self.past = PastWatermarks()
+            self.past = WatermarkHistory()
         self.table_uuid = table_uuid
 
     def remains(self) -> list[str]:

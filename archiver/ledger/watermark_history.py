@@ -23,7 +23,7 @@ OFFSETS_MAX = 65_536
 """Offsets that are kept per topic, about 6 MB; 163 commits of 400 partitions each."""
 
 
-class PastWatermarks:
+class WatermarkHistory:
     """The watermarks that later ones replaced, of one table."""
 
     def __init__(self, offsets_max: int = OFFSETS_MAX) -> None:

@@ -33,7 +33,7 @@ class AppendSettings(Protocol):
         """Seconds before the second attempt."""
 
 
-def append_settled(
+def append_until_known(
     log: Log, index: int, data: bytes, attempts_max: int, backoff_s: float, clock: Clock
 ) -> Appended:
     """Append `data` at `index`; returns `OK` or `TAKEN`, never `UNKNOWN`.

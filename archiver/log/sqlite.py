@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from archiver.log.store import Appended, Entry
-from archiver.log.tail_marker import TailWitness
+from archiver.log.tail_marker import TailMarker
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.errors import (
     ArchiverError,
@@ -396,7 +396,7 @@ class SqliteLog:
         # Made once: SQLite's prepared statements are found by their text.
         self._select_bounds = f"select floor, (select max(idx) from log_{name}) from logs where name = ?"  # noqa: S608
         self._insert = f"insert into log_{name} (idx, data) values (?, ?)"  # noqa: S608
-        self._witness = TailWitness(store.path.with_name(f"{store.path.name}.{name}.tail"))
+        self._witness = TailMarker(store.path.with_name(f"{store.path.name}.{name}.tail"))
         self._witness_lock = threading.Lock()
 
     def append(self, index: int, data: bytes) -> Appended:

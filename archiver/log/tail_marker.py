@@ -20,7 +20,7 @@ say nothing."""
 _TEXT_BYTES: Final = 42
 
 
-class TailWitness:
+class TailMarker:
     """The file of one log. One thread at a time; several processes may write it."""
 
     def __init__(self, path: Path) -> None:

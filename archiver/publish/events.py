@@ -43,7 +43,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.ids import IdSource, new_uuid
 
 
-class Publisher:
+class RoundEvents:
     """Appends the entries of rounds."""
 
     def __init__(

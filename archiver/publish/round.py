@@ -34,25 +34,25 @@ from archiver.ledger.bridge import Written
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.objects.location import StorePlace
-from archiver.publish.events import Publisher
+from archiver.publish.events import RoundEvents
 from archiver.publish.progress import positions, troubles, whole_backlog
 from archiver.publish.report import ArchiveReport, CommitEnd, CommitTry, RoundStep, TopicReport, commit_end
 from archiver.publish.scope import Scope, check_scope
 from archiver.refine.bundling import bundle
-from archiver.refine.catalog_outage import room, within
-from archiver.refine.catalog_outage import told as told_of_waiting
+from archiver.refine.catalog_outage import limit_plans, pending_capacity
+from archiver.refine.catalog_outage import outage_text as told_of_waiting
 from archiver.refine.plan import Plan, PlanKey
 from archiver.refine.planner import (
     Planned,
     RoundLimits,
     choose_plans,
+    has_work,
     known_gaps,
     paths_used,
-    stirs,
     valid_through_us,
 )
 from archiver.refine.prepare_topic import TopicSetup, TopicWork
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.refine.schema_ids import KnownIds, ends
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
 from archiver.runtime.clock import Clock
@@ -94,7 +94,7 @@ class Parts:
     sequencer: Sequencer
     leadership: Leadership
     setup: TopicSetup
-    publisher: Publisher
+    publisher: RoundEvents
     committer: Callable[[Tables], Committer]
     refine: Refine
     options: RefineOptions
@@ -132,7 +132,7 @@ class ArchiveRun:
         return self._report
 
     def run(
-        self, scope: Scope | None = None, *, everything: bool = False, looks: Looks | None = None
+        self, scope: Scope | None = None, *, everything: bool = False, looks: PollState | None = None
     ) -> ArchiveReport:
         """One round of what is due, or with `everything` rounds until nothing stable is left.
 
@@ -240,7 +240,7 @@ class ArchiveRun:
             partitions=None if scope is None else scope[1],
         )
 
-    def _worth_preparing(self, topic: TopicSettings, looks: Looks, intake: Backlog) -> bool:
+    def _worth_preparing(self, topic: TopicSettings, looks: PollState, intake: Backlog) -> bool:
         """Whether a daemon has something to do for the topic; only asked of those whose look is due."""
         parts = self._parts
         now_us, archive = parts.clock.now_us(), parts.settings.archive_for(topic)
@@ -251,10 +251,10 @@ class ArchiveRun:
         return (
             state is None
             or not looks.whole(topic.name)
-            or stirs(state, archive, intake, parts.leader.fold, now_us)
+            or has_work(state, archive, intake, parts.leader.fold, now_us)
         )
 
-    def _choose(self, scope: Scope | None, looks: Looks | None) -> list[TopicSettings]:
+    def _choose(self, scope: Scope | None, looks: PollState | None) -> list[TopicSettings]:
         """The topics in scope that are archived, in the order of their names; of a daemon's round those that
         are worth it.
         """
@@ -444,10 +444,12 @@ class ArchiveRun:
             self._note(halted.topic, halted)
         away = [work for work in works if self._away(work) is not None]
         rooms = {
-            work.name: room(parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max)
+            work.name: pending_capacity(
+                parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max
+            )
             for work in away
         }
-        return replace(planned, plans=within(planned.plans, rooms)) if rooms else planned
+        return replace(planned, plans=limit_plans(planned.plans, rooms)) if rooms else planned
 
     def _away(self, work: TopicWork) -> str | None:
         """Why the topic's catalog cannot be asked, as it was found in this run; None as far as is known, and

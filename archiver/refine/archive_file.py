@@ -240,7 +240,7 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
     )
 
 
-def publish(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
+def store_archive(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
     """Upload under `key`, or adopt the object that stands there with the same records.
 
     Raises `RetryLater` if nothing is stored for sure, or if nobody can tell yet: the next try meets what was

@@ -59,12 +59,12 @@ def check_granularity(
         )
 
 
-def room(ledger: TopicLedger, files_max: int) -> int:
+def pending_capacity(ledger: TopicLedger, files_max: int) -> int:
     """How many more archives may wait."""
     return max(0, files_max - sum(not item.archive.gap_only for item in ledger.pending_by_id.values()))
 
 
-def within(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
+def limit_plans(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
     """The plans less those that would go beyond the room of their topic (by name; others have no bound).
 
     What is left of a partition still begins where its archives end. Partitions share the room evenly.
@@ -86,7 +86,7 @@ def within(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
     return [plan for index, plan in enumerate(in_order) if index in taken]
 
 
-def told(ledger: TopicLedger, files_max: int, away: str) -> str:
+def outage_text(ledger: TopicLedger, files_max: int, away: str) -> str:
     """For people: what waits for the table, and why."""
     waiting = [item.archive for item in ledger.pending_by_id.values() if not item.archive.gap_only]
     if not waiting:

@@ -23,7 +23,7 @@ from archiver.refine.bundling import written_together
 from archiver.refine.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.refine.plan_writer import PlanWriter
 from archiver.refine.prefetch import ReadAhead
-from archiver.refine.read_plan import Part, wanted_parts
+from archiver.refine.read_plan import Part, parts_to_read
 from archiver.refine.row_buffers import Kept, copied, kept
 from archiver.refine.rows import TopicRows
 from archiver.refine.task import ErrorKind, PlanResult, TaskDescriptor
@@ -98,7 +98,7 @@ class _Demultiplexer:
         try:
             for plan in self._plans:
                 yield from self._begin(plan)
-            for parts in self._reader.through(wanted_parts([work.plan for work in self._works])):
+            for parts in self._reader.through(parts_to_read([work.plan for work in self._works])):
                 yield from self._read(parts)
                 yield from self._stored(self._task.options.uploads_max)
             for owner, work in list(self._open.items()):

@@ -246,7 +246,7 @@ def _waiting(
         yield _Waiting(partition, start, stable, summary, due)
 
 
-def stirs(
+def has_work(
     state: TopicState, archive: ArchiveSettings, intake: Backlog, ledger: LedgerFold, now_us: int
 ) -> bool:
     """Is there anything to do for the topic now: a partition that is due, or archives that are in no table

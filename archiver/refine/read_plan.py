@@ -34,7 +34,7 @@ class Part:
     """Of all that is wanted."""
 
 
-def wanted_parts(plans: Sequence[Plan]) -> Iterator[list[Part]]:
+def parts_to_read(plans: Sequence[Plan]) -> Iterator[list[Part]]:
     """All parts of one intake file after those of the other."""
     lines = _lines(plans)
     for of_file in _runs(lines, _OF_SEGMENT + LOG_INDEX):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from archiver.refine.triggers import look_due
 
 
-class Looks:
+class PollState:
     """The looks of one process. One thread at a time."""
 
     def __init__(self) -> None:

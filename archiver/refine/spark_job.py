@@ -20,7 +20,7 @@ from archiver.runtime.errors import Halt, RetryLater
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import first_line
 from archiver.spark.tasks import handed_out
-from archiver.spark.watchdog import JobWatch, Pulse, beside
+from archiver.spark.watchdog import JobWatch, JvmHeartbeat, run_in_thread
 from archiver.spark.worker_checks import same_version, shortage, unfit
 
 JOB_TIMEOUT_S = 3600.0
@@ -37,14 +37,14 @@ class SparkRefiner:
         self,
         session: Callable[[], SparkSession],
         timeout_s: float = JOB_TIMEOUT_S,
-        answering: Callable[[], Pulse] | None = None,
+        answering: Callable[[], JvmHeartbeat] | None = None,
     ) -> None:
         """`timeout_s` bounds a job; `answering` makes what ends a JVM that gives no sign of life while it is
         entered.
         """
         self._session = session
         self._timeout_s = timeout_s
-        self._answering = answering or Pulse
+        self._answering = answering or JvmHeartbeat
 
     def refine(self, job: RefineJob) -> list[PlanResult]:
         """Carry out all bundles; results in the order of bundles and of the plans in them.
@@ -65,10 +65,10 @@ class SparkRefiner:
         """The workers' answers. Ctrl-C cancels the job."""
         pulse = self._answering()
         watch = JobWatch(session, _JOB, self._timeout_s, pulse)
-        return beside(lambda: self._run(session, tasks, pulse, watch), watch.give_up, "refine-job")
+        return run_in_thread(lambda: self._run(session, tasks, pulse, watch), watch.give_up, "refine-job")
 
     def _run(
-        self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: Pulse, watch: JobWatch
+        self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: JvmHeartbeat, watch: JobWatch
     ) -> list[bytes]:
         try:
             with pulse, watch:

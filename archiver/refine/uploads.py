@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from archiver.objects.store import ObjectStore
-from archiver.refine.archive_file import Conflict, SpooledArchive, StoredArchive, publish
+from archiver.refine.archive_file import Conflict, SpooledArchive, StoredArchive, store_archive
 
 
 class Upload(Future[StoredArchive | Conflict]):
@@ -29,7 +29,7 @@ class Upload(Future[StoredArchive | Conflict]):
         if not self._claim.acquire(blocking=False):
             return
         try:
-            self.set_result(publish(objects, key, spooled))
+            self.set_result(store_archive(objects, key, spooled))
         except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it, and waits until it is there
             self.set_exception(error)
 

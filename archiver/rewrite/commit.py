@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.identity import TableTarget
-from archiver.catalog.replace_files import Exchange, Exchanged, Exchanger
+from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer
 from archiver.catalog.tables import Tables, TableView
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.leader import Leader
@@ -77,12 +77,12 @@ class TableRewriter:
         self._kind = kind
         self._skip = skip
         self.committer = Committer(tables, parts.leader, parts.limits, parts.clock)
-        self._exchanger = Exchanger(
+        self._exchanger = FileReplacer(
             tables, self.committer, parts.leader, parts.limits, parts.clock, parts.objects.uri, kind
         )
 
     def settle(self) -> None:
-        """Say what became of what earlier runs left. Raises as `Exchanger.exchange`."""
+        """Say what became of what earlier runs left. Raises as `FileReplacer.exchange`."""
         nothing = uuid.UUID(int=0)
         self._tell(self._exchanger.exchange(self._target, (), nothing, self._gaps), nothing)
 
@@ -94,7 +94,7 @@ class TableRewriter:
         """Bring archives into the table, which was `view` when they were chosen; None if there is no table
         any more.
 
-        Raises as `Exchanger.exchange`, and what appending raises.
+        Raises as `FileReplacer.exchange`, and what appending raises.
         """
         commit_id = new_uuid(self._parts.ids)
         failpoints.reach(f"{self._kind}.written.before")

@@ -18,7 +18,7 @@ from archiver.objects.store import ObjectStore
 from archiver.refine.archive_file import ArchiveWriter, Conflict
 from archiver.refine.rows import TopicRows
 from archiver.refine.task import RefineOptions, WrittenFile
-from archiver.rewrite.verified_write import Place, Sums, close_full, footer_of, store, unlike
+from archiver.rewrite.verified_write import ArchiveLocation, Sums, close_full, footer_of, store, unlike
 from archiver.runtime.errors import Corrupted
 from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
 from archiver.stream.rebuild import Layout, whole_archive
@@ -117,7 +117,7 @@ def merge(
     """
     first, last = together[0].small.archive, together[-1].small.archive
     gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
-    place = Place(replace(first, end=last.end, epoch=epoch), gaps, cluster_id)
+    place = ArchiveLocation(replace(first, end=last.end, epoch=epoch), gaps, cluster_id)
     layout = Layout(rows.columns.schema, rows.codec)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:

@@ -20,7 +20,7 @@ from archiver.refine.archive_file import ArchiveWriter, Conflict
 from archiver.refine.rows import TopicRows
 from archiver.refine.task import RefineOptions, WrittenFile
 from archiver.rewrite.undecoded import SIDES, DoubtedFile, undecoded_rows
-from archiver.rewrite.verified_write import Place, Sums, close_full, footer_of, store, unlike
+from archiver.rewrite.verified_write import ArchiveLocation, Sums, close_full, footer_of, store, unlike
 from archiver.runtime.errors import Corrupted
 from archiver.schema.protobuf.error_causes import count_errors
 from archiver.schema.protobuf.tree import ERR
@@ -94,7 +94,7 @@ def rewrite(
         return Conflict(
             f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them"
         )
-    place = Place(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
+    place = ArchiveLocation(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
         sums, errors = Sums(), Counter[tuple[str, str]]()

@@ -21,7 +21,7 @@ from archiver.ledger.leadership import Leadership
 from archiver.ledger.rewrites import OldArchive
 from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.store import ObjectStore
-from archiver.publish.events import Publisher
+from archiver.publish.events import RoundEvents
 from archiver.publish.scope import Scope, check_scope
 from archiver.refine.archive_file import Conflict
 from archiver.refine.column_stats import leaves
@@ -347,7 +347,7 @@ class _Topic:
         parts = self._parts
         outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
         if outcome is not None:
-            publisher = Publisher(
+            publisher = RoundEvents(
                 parts.cluster.name, parts.leader, parts.clock, parts.ids, parts.settings.events
             )
             publisher.table_committed(None, self._work, outcome)

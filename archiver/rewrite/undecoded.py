@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from archiver.catalog.identity import load_table, target_of
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import TopicSettings
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.views import TopicLedger
 from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import ArchiveKey, parse_archive_key
@@ -166,7 +166,7 @@ def doubted_archives(
     footers tells more.
     """
     for partition in range(partitions):
-        index = find_archives(objects, topic_id, partition, GivenUp.of(ledger, partition))
+        index = find_archives(objects, topic_id, partition, ArchiveVisibility.of(ledger, partition))
         at, end = ledger.start(partition), ledger.watermark(partition)
         while at < end:
             found = index.covering(at)

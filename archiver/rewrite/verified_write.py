@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import ArchiveKey
 from archiver.objects.store import ObjectStore
-from archiver.refine.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, publish
+from archiver.refine.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, store_archive
 from archiver.refine.plan_writer import data_file_of
 from archiver.refine.rows import TopicRows
 from archiver.refine.task import RefineOptions, WrittenFile
@@ -28,7 +28,7 @@ from intake.read.digest import RecordsDigest
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchiveLocation:
     """Where the new archive stands, and what offsets it holds."""
 
     archive: ArchiveKey
@@ -71,7 +71,7 @@ def close_full(writer: ArchiveWriter, options: RefineOptions) -> None:
         writer.close_row_group()
 
 
-def footer_of(place: Place, rows: TopicRows, digest: bytes) -> Footer:
+def footer_of(place: ArchiveLocation, rows: TopicRows, digest: bytes) -> Footer:
     """The footer of the new archive."""
     return Footer(
         cluster_id=place.cluster_id,
@@ -87,7 +87,7 @@ def footer_of(place: Place, rows: TopicRows, digest: bytes) -> Footer:
     )
 
 
-def unlike(place: Place, spooled: SpooledArchive, layouts: Layouts) -> str | None:
+def unlike(place: ArchiveLocation, spooled: SpooledArchive, layouts: Layouts) -> str | None:
     """Why the records of the finished file are not those that its footer says; None if they are, byte for
     byte.
     """
@@ -102,7 +102,7 @@ def unlike(place: Place, spooled: SpooledArchive, layouts: Layouts) -> str | Non
 
 def store(
     objects: ObjectStore,
-    place: Place,
+    place: ArchiveLocation,
     rows: TopicRows,
     spooled: SpooledArchive,
     sums: Sums,
@@ -111,7 +111,7 @@ def store(
     """Upload the finished file; a `Conflict`, with nothing stored, if an object stands under its key. Raises
     as `publish`.
     """
-    stored = publish(objects, place.key, spooled)
+    stored = store_archive(objects, place.key, spooled)
     if isinstance(stored, Conflict):
         return stored
     if stored.adopted:

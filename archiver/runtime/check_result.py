@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-class Verdict(enum.StrEnum):
+class CheckStatus(enum.StrEnum):
     """What one question has come to."""
 
     FINE = "fine"
@@ -20,12 +20,12 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One question and its answer."""
 
     check: str
     """What was asked, such as `reachable` or `table NAME`."""
-    verdict: Verdict
+    verdict: CheckStatus
     told: str
 
 
@@ -36,15 +36,15 @@ class Checked:
     name: str
     kind: str
     """Its `type`."""
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckStatus:
         """The worst of them; a note is as good as fine."""
         return worst(item.verdict for item in self.findings)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst(verdicts: Iterable[CheckStatus]) -> CheckStatus:
     """What is wrong weighs more than what is not told."""
     found = set(verdicts)
-    return next((one for one in (Verdict.WRONG, Verdict.UNTOLD) if one in found), Verdict.FINE)
+    return next((one for one in (CheckStatus.WRONG, CheckStatus.UNTOLD) if one in found), CheckStatus.FINE)

@@ -20,7 +20,7 @@ from typing import TextIO
 
 from archiver.runtime.metric_names import METRICS, Metric
 from archiver.runtime.redaction import excerpt, redacted_document
-from archiver.runtime.text import in_sight
+from archiver.runtime.text import printable_text
 
 __all__ = ["METRICS", "QUIET", "JsonLines", "Metric", "PlainLines", "setup_logging"]
 
@@ -51,7 +51,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = _traceback(self.formatException(record.exc_info), record.exc_info[1])
-        return in_sight(json.dumps(line, ensure_ascii=False))
+        return printable_text(json.dumps(line, ensure_ascii=False))
 
 
 class PlainLines(logging.Formatter):
@@ -59,11 +59,13 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         values = "".join(f" {name}={value}" for name, value in _values(record).items())
-        text = in_sight(f"{excerpt(record.getMessage(), TEXT_MAX)}{values}", kept="")
+        text = printable_text(f"{excerpt(record.getMessage(), TEXT_MAX)}{values}", kept="")
         line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}"
         if not record.exc_info:
             return line
-        return f"{line}\n{in_sight(_traceback(self.formatException(record.exc_info), record.exc_info[1]))}"
+        return (
+            f"{line}\n{printable_text(_traceback(self.formatException(record.exc_info), record.exc_info[1]))}"
+        )
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:

@@ -31,7 +31,7 @@ def moment(time_us: int) -> str:
     return f"{time.year:04}-{time:%m-%d %H:%M:%S} UTC"
 
 
-def in_sight(text: str, kept: str = "\n") -> str:
+def printable_text(text: str, kept: str = "\n") -> str:
     """A text in which nothing is invisible, steers a terminal or turns the reading direction, but for what is
     `kept`: such characters are written as JSON writes them.
     """

@@ -31,7 +31,7 @@ _END = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Opened:
+class ParsedEnvelope:
     """Payloads without their envelopes."""
 
     messages: Array
@@ -42,13 +42,13 @@ class Opened:
     """Row to reason."""
 
 
-def opened(payloads: Array, envelope: Envelope) -> Opened:
+def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
     """Take the envelopes off (no nulls)."""
     ids = dict(envelope.ids)
     rows = np.arange(len(payloads), dtype=np.int64)
     enveloped = pc.starts_with(payloads, pattern=b"\x00").to_numpy(zero_copy_only=False)
     if not enveloped.any():
-        return Opened(payloads, arrow.nulls(len(payloads), pa.binary()), {})
+        return ParsedEnvelope(payloads, arrow.nulls(len(payloads), pa.binary()), {})
     parts: list[tuple[Rows, bytes]] = []
     errors: dict[int, str] = {}
     todo = [(_ID_END, rows[enveloped])]
@@ -73,7 +73,7 @@ def opened(payloads: Array, envelope: Envelope) -> Opened:
     messages += [(free, picked(payloads, free)), (bad, _repeated(b"", len(bad)))]
     prefixes = [(here, _repeated(head, len(here))) for here, head in parts]
     prefixes += [(free, _repeated(None, len(free))), (bad, _repeated(None, len(bad)))]
-    return Opened(spliced(messages), spliced(prefixes), errors)
+    return ParsedEnvelope(spliced(messages), spliced(prefixes), errors)
 
 
 def _one_by_one(

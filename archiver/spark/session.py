@@ -36,7 +36,7 @@ from archiver.runtime.errors import Halt, RetryLater
 from archiver.spark.environment import scrubbed
 from archiver.spark.java import require_java
 from archiver.spark.scratch_dir import scratch_folder
-from archiver.spark.watchdog import ENDED_S, Pulse, beside
+from archiver.spark.watchdog import ENDED_S, JvmHeartbeat, run_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -115,10 +115,10 @@ class SparkSessions:
         process = _process()
         return self._session is not None and process is not None and process.poll() is None
 
-    def answering(self) -> Pulse:
+    def answering(self) -> JvmHeartbeat:
         """To be entered around whatever waits for the JVM: ends one that was started here and hangs."""
         process = None if self._borrowed or self._settings.remote else _process()
-        return Pulse(process, SparkContext._gateway, self._settings.answer_timeout)
+        return JvmHeartbeat(process, SparkContext._gateway, self._settings.answer_timeout)
 
     def ask(self) -> None:
         """One round trip to the JVM, if there is one; waits as long as it takes. Raises `RetryLater` if it is
@@ -173,7 +173,7 @@ class SparkSessions:
                 _reset()  # Its JVM died after a start that failed: no session was there to notice it.
         start = self._starting = _Start(self._settings.start_timeout, self._passed)
         try:
-            return beside(lambda: self._started(start), start.give_up, "spark-start")
+            return run_in_thread(lambda: self._started(start), start.give_up, "spark-start")
         finally:
             self._starting = None
 

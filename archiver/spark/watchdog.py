@@ -33,7 +33,7 @@ _NUMBERS = itertools.count(1)
 _Answer = TypeVar("_Answer")
 
 
-def beside(work: Callable[[], _Answer], give_up: Callable[[], object], name: str) -> _Answer:
+def run_in_thread(work: Callable[[], _Answer], give_up: Callable[[], object], name: str) -> _Answer:
     """What `work` answers or raises, done by a thread of that name while this one waits.
 
     py4j takes a Ctrl-C that meets it in a call for an error of the call, and pyspark's own handler asks the
@@ -106,7 +106,7 @@ class _Asking(threading.Thread, Generic[_Answer]):
             self._gate.acquire(timeout=_HEAR_EVERY_S)
 
 
-class Pulse:
+class JvmHeartbeat:
     """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is
     killed, so that the wait ends.
 
@@ -169,7 +169,7 @@ class JobWatch:
     killed, a Spark Connect server's client is closed.
     """
 
-    def __init__(self, session: SparkSession, kind: str, timeout_s: float, pulse: Pulse) -> None:
+    def __init__(self, session: SparkSession, kind: str, timeout_s: float, pulse: JvmHeartbeat) -> None:
         """`kind` is what the job's tag begins with; the rest of it no other job has, for a request to cancel
         may arrive late.
         """

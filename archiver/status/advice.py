@@ -13,7 +13,7 @@ from typing import Any, Literal
 from archiver.runtime.text import counted, moment
 from archiver.status.ages import age, age_at, numbers
 from archiver.status.journal import Check, Cycle, Journal
-from archiver.status.lag import PartitionStanding, Standing, TopicStanding
+from archiver.status.lag import LagReport, PartitionLag, TopicLag
 from archiver.status.reasons import CAUSES, Cause
 from intake.log.clock_check import log_ahead_text
 from intake.sources.files.source import FilesState
@@ -108,7 +108,7 @@ class Advice:
 
 
 def advice(
-    standing: Standing | None,
+    standing: LagReport | None,
     journal: Journal,
     now_us: int,
     look_interval_s: float,
@@ -378,7 +378,7 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
         )
 
 
-def _of_age(standing: Standing, now_us: int, look_interval_s: float) -> Iterable[Advice]:
+def _of_age(standing: LagReport, now_us: int, look_interval_s: float) -> Iterable[Advice]:
     old_s = abs(now_us - standing.now_us) / 1e6
     if old_s > max(60.0, 10 * look_interval_s):
         yield Advice(
@@ -397,9 +397,9 @@ def _deferred(tick: Cycle | None) -> frozenset[str]:
     return frozenset(str(topic.get("topic")) for topic in topics if topic.get("state") == "deferred")
 
 
-def _of_topic(topic: TopicStanding, now_us: int, deferred: frozenset[str]) -> Iterable[Advice]:
+def _of_topic(topic: TopicLag, now_us: int, deferred: frozenset[str]) -> Iterable[Advice]:
     """One advice per cause; of transactions one per transaction."""
-    by_cause: dict[tuple[Cause, str], list[PartitionStanding]] = {}
+    by_cause: dict[tuple[Cause, str], list[PartitionLag]] = {}
     for partition in topic.partitions:
         cause = partition.cause
         if (
@@ -439,7 +439,7 @@ def _of_topic(topic: TopicStanding, now_us: int, deferred: frozenset[str]) -> It
             )
 
 
-def _stuck(topic: TopicStanding, what: str, deferred: frozenset[str]) -> Advice:
+def _stuck(topic: TopicLag, what: str, deferred: frozenset[str]) -> Advice:
     if topic.topic in deferred:
         return Advice(
             "watch",
@@ -474,7 +474,7 @@ def _severity(cause: Cause) -> Severity:
     return "watch" if cause in _WATCH else "note"
 
 
-def _todo(cause: Cause, worst: PartitionStanding, now_us: int) -> str:
+def _todo(cause: Cause, worst: PartitionLag, now_us: int) -> str:
     match cause:
         case "restored":
             return "Put the newest copy of the metadata store back before anything else is archived."

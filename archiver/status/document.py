@@ -23,13 +23,13 @@ from archiver.runtime.text import counted, moment
 from archiver.status.advice import beside_topics, of_audits
 from archiver.status.ages import numbers
 from archiver.status.journal import Journal
-from archiver.status.lag import STAGES, PartitionStanding, TopicStanding, standing
+from archiver.status.lag import STAGES, PartitionLag, TopicLag, lag_report
 from intake.log.backlog import Backlog
 from intake.log.clock_check import log_ahead_text
 from intake.log.sequencer import Sequencer
 from intake.sources.files.source import FilesState
 from intake.sources.kafka.state import MirrorState
-from reconcile.snapshot.oldest_required import Pin, metrics_of
+from reconcile.snapshot.oldest_required import OldestRequired, metrics_of
 
 ENDS = (
     "after its time a running writer or the next `archiver archive` aborts it, and opening its "
@@ -58,7 +58,7 @@ class Deployment(Protocol):
     def intake(self) -> Backlog:
         """The intake log, read to its tail."""
 
-    def pinned(self) -> Pin | None:
+    def pinned(self) -> OldestRequired | None:
         """What holds the oldest intake file that is needed."""
 
 
@@ -76,7 +76,7 @@ def status_document(
     """
     ledger = at.ledger()  # first, or an archive may seem to reach beyond the intake log
     intake, pin = at.intake(), at.pinned()
-    found = standing(
+    found = lag_report(
         intake,
         ledger,
         at.settings.topics,
@@ -192,7 +192,7 @@ def _mirror(mirror: MirrorState) -> dict[str, Any]:
     }
 
 
-def _standing_of(topic: TopicStanding) -> dict[str, Any]:
+def _standing_of(topic: TopicLag) -> dict[str, Any]:
     return {
         "kind": topic.kind,
         "last_commit": None if topic.last_commit_us is None else format_time(topic.last_commit_us),
@@ -202,7 +202,7 @@ def _standing_of(topic: TopicStanding) -> dict[str, Any]:
     }
 
 
-def _partition(partition: PartitionStanding) -> dict[str, Any]:
+def _partition(partition: PartitionLag) -> dict[str, Any]:
     lags = {stage: partition.stages[stage] for stage in STAGES if stage in partition.stages}
     return {
         "partition": partition.partition,
@@ -228,7 +228,7 @@ def _lost(at: Deployment, intake: Backlog, now_us: int) -> str | None:
     return None
 
 
-def _broken(topic: TopicStanding) -> list[str]:
+def _broken(topic: TopicLag) -> list[str]:
     """What keeps the topic from being archived, and is said nowhere else."""
     found = [f"topic {topic.topic}: {topic.stuck}"] if topic.stuck is not None else []
     broken: dict[str | None, list[int]] = {}

@@ -13,7 +13,7 @@ import threading
 from array import array
 from dataclasses import dataclass, field
 
-from archiver.status.lag import STAGES, StageLag, Standing, TopicStanding
+from archiver.status.lag import STAGES, LagReport, StageLag, TopicLag
 
 STEPS = 480
 """Samples per topic. Two arrays of doubles: 7.7 KB a topic."""
@@ -67,7 +67,7 @@ class LagHistory:
         with self._lock:
             return 0.0 if self._began_s is None else min(self._span_s, self._newest_s - self._began_s)
 
-    def add(self, standing: Standing, monotonic_s: float) -> None:
+    def add(self, standing: LagReport, monotonic_s: float) -> None:
         """Take a sample of every topic. Topics beyond `topics_max` are left out until one that has no sample
         any more makes room.
         """
@@ -116,7 +116,7 @@ class LagHistory:
         return math.floor(monotonic_s * STEPS / self._span_s)
 
 
-def last_lag(topic: TopicStanding) -> StageLag | None:
+def last_lag(topic: TopicLag) -> StageLag | None:
     """The lag of the last stage that the topic has; None if it has no partition."""
     return next((lag for stage in reversed(STAGES) if (lag := topic.lag(stage)) is not None), None)
 

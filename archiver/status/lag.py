@@ -53,7 +53,7 @@ class StageLag:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStanding:
+class PartitionLag:
     """One topic partition."""
 
     topic: str
@@ -83,13 +83,13 @@ class PartitionStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicStanding:
+class TopicLag:
     """One topic and its partitions."""
 
     topic: str
     topic_id: TopicId
     kind: Kind
-    partitions: tuple[PartitionStanding, ...]
+    partitions: tuple[PartitionLag, ...]
     last_commit_us: int | None
     """When a commit last brought it further; None if none did."""
     valid_through_us: int | None
@@ -107,11 +107,11 @@ class TopicStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LagReport:
     """Everything at one time."""
 
     now_us: int
-    topics: tuple[TopicStanding, ...]
+    topics: tuple[TopicLag, ...]
     """In the order of their names."""
     differences: tuple[str, ...]
     """In what the configured topics differ from the log, for people."""
@@ -120,7 +120,7 @@ class Standing:
     log_ahead_s: float | None = None
     """How far that is ahead of `now_us`, if by more than `intake.clock_skew_max`."""
 
-    def topic(self, name: str) -> TopicStanding | None:
+    def topic(self, name: str) -> TopicLag | None:
         """The topic of that name; None if the log has none."""
         return next((topic for topic in self.topics if topic.topic == name), None)
 
@@ -142,7 +142,7 @@ def summed(lags: Sequence[StageLag]) -> StageLag | None:
     )
 
 
-def standing(
+def lag_report(
     intake: Backlog,
     ledger: LedgerFold,
     topics: Sequence[TopicSettings],
@@ -151,7 +151,7 @@ def standing(
     *,
     archive: ArchiveSettings,
     skew_max_s: float = 10.0,
-) -> Standing:
+) -> LagReport:
     """Where everything stands at `now_us`.
 
     `topics`, `archive` and `skew_max_s` (`intake.clock_skew_max`) are those of the configuration. `stuck`
@@ -178,7 +178,7 @@ def standing(
     ]
     differences = [note for topic in topics if (note := difference(topic, intake)) is not None]
     newest_us = intake.fold.newest_us
-    return Standing(
+    return LagReport(
         now_us, tuple(found), tuple(differences), newest_us, log_ahead_s(newest_us, now_us, skew_max_s)
     )
 
@@ -253,10 +253,10 @@ class _Look:
         return self.settings is None or self.settings.archive.kind != "none"
 
 
-def _topic(look: _Look, blocking: Mapping[TopicPartition, tuple[int, OpenTransaction]]) -> TopicStanding:
+def _topic(look: _Look, blocking: Mapping[TopicPartition, tuple[int, OpenTransaction]]) -> TopicLag:
     topic_id = look.state.topic_id
     triggers = look.archive if look.settings is None else look.archive.of(look.settings)
-    return TopicStanding(
+    return TopicLag(
         topic=look.state.name,
         topic_id=topic_id,
         kind=look.kind,
@@ -274,7 +274,7 @@ def _topic(look: _Look, blocking: Mapping[TopicPartition, tuple[int, OpenTransac
 
 def _partition(
     look: _Look, number: int, blocking: tuple[int, OpenTransaction] | None, triggers: ArchiveSettings
-) -> PartitionStanding:
+) -> PartitionLag:
     tp = (look.state.topic_id, number)
     following = look.intake.next_offset(tp)
     stable = following if blocking is None else min(following, blocking[0])
@@ -300,7 +300,7 @@ def _partition(
             now_us=look.now_us,
         )
     )
-    return PartitionStanding(
+    return PartitionLag(
         look.state.name, number, 0, following, MappingProxyType(stages), open_one, cause, reason
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from archiver.runtime.metric_names import HELD_CAUSES, METRICS, OTHER, STAGES
-from archiver.status.lag import PartitionStanding, StageLag, Standing, TopicStanding
+from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
 Labels = tuple[str, ...]
 """Values of a metric's labels, in the order of the table."""
@@ -67,7 +67,7 @@ def gauge(name: str, value: float | None) -> list[Family]:
 class Folding:
     """Which topics and partitions have series of their own: the first ones, in the order of their names."""
 
-    def __init__(self, standing: Standing, limits: SeriesLimits) -> None:
+    def __init__(self, standing: LagReport, limits: SeriesLimits) -> None:
         topics = sorted(
             (topic for topic in standing.topics if topic.topic != OTHER), key=lambda topic: topic.topic
         )
@@ -92,7 +92,7 @@ class Folding:
         return (topic, str(partition)) if (topic, partition) in self._places else (self.topic(topic), OTHER)
 
 
-def standing_families(standing: Standing, limits: SeriesLimits, now_us: int) -> list[Family]:
+def standing_families(standing: LagReport, limits: SeriesLimits, now_us: int) -> list[Family]:
     """Lag, freshness and what holds topics back; ages of times are as of `now_us`, lags as of the
     standing.
     """
@@ -101,9 +101,7 @@ def standing_families(standing: Standing, limits: SeriesLimits, now_us: int) -> 
     def age(since_us: int | None) -> float | None:
         return None if since_us is None else max(0, now_us - since_us) / 1e6
 
-    per_topic: dict[
-        str, tuple[Callable[[TopicStanding], float | None], Callable[[Iterable[float]], float]]
-    ] = {
+    per_topic: dict[str, tuple[Callable[[TopicLag], float | None], Callable[[Iterable[float]], float]]] = {
         "archiver_freshness_seconds": (lambda topic: age(topic.valid_through_us), max),
         "archiver_commit_age_seconds": (lambda topic: age(topic.last_commit_us), max),
         "archiver_topic_stuck": (lambda topic: float(topic.stuck is not None), max),
@@ -133,7 +131,7 @@ def standing_families(standing: Standing, limits: SeriesLimits, now_us: int) -> 
     ]
 
 
-def _lags(standing: Standing, folding: Folding) -> list[Family]:
+def _lags(standing: LagReport, folding: Folding) -> list[Family]:
     found: defaultdict[Labels, list[StageLag]] = defaultdict(list)
     for topic in standing.topics:
         for item in topic.partitions:
@@ -150,7 +148,7 @@ def _known(values: Mapping[Labels, float | None]) -> dict[Labels, float]:
     return {labels: value for labels, value in values.items() if value is not None}
 
 
-def _untold(partition: PartitionStanding) -> bool:
+def _untold(partition: PartitionLag) -> bool:
     return any(lag.records is None or lag.seconds is None for lag in partition.stages.values())
 
 

@@ -34,13 +34,13 @@ from archiver.runtime.metric_names import (
     VERDICTS,
 )
 from archiver.status.journal import Journal
-from archiver.status.lag import Standing
+from archiver.status.lag import LagReport
 from archiver.status.lag_metrics import Family, Labels, SeriesLimits, Spread, gauge, standing_families
 from intake.write.metrics import metrics_of
 from intake.write.writer import WriterMetrics
 from reconcile.findings.finding import IDS
 from reconcile.repair.run import ReconcileReport
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 from reconcile.vacuum.report import CleanReport
 
 
@@ -189,7 +189,7 @@ class Watched:
     """What one look of the watch saw. What it could not tell is None, or absent."""
 
     seen_us: int
-    standing: Standing | None = None
+    standing: LagReport | None = None
     logs: Mapping[str, LogNumbers] = field(default_factory=dict)
     """By `intake` and `control`."""
     checkpoint_index: int | None = None
@@ -198,7 +198,7 @@ class Watched:
     epoch: int | None = None
     condemned: int | None = None
     """Objects that are condemned and not known to be gone."""
-    pin: Pin | None = None
+    pin: OldestRequired | None = None
     pin_known: bool = False
     """Whether `pin` was looked for: without a pin, None means that nothing is needed."""
     sources: Mapping[str, SourceNumbers] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from archiver.catalog.external_changes import is_foreign_removal, read_expired, 
 from archiver.catalog.table_layout import COMMIT_ID, RANGES, REPLAYED
 from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier
 from archiver.config.settings import Settings, TopicSettings
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.log.store import Log
@@ -42,7 +42,7 @@ from intake.log.fold import TopicState
 from intake.log.transactions import OpenTransaction
 from intake.read.reader import IntakeReader
 from intake.segments import SegmentRef
-from reconcile.snapshot.retention_floor import LineReader
+from reconcile.snapshot.retention_floor import RetentionFloorReader
 
 FILES_READ_MAX = 64
 """Data files that are looked into at most; a table that nobody compacts needs one."""
@@ -58,7 +58,7 @@ class Tracer:
     objects: ObjectStore
     intake_log: Log
     tables: Callable[[str], Tables]
-    lines: LineReader
+    lines: RetentionFloorReader
     clock: Clock
     stuck: str | None = None
     """Why the last round of a daemon halted or deferred the topic."""
@@ -232,7 +232,7 @@ class _Look:
             return None  # what stands in the folder all the same is the stray of a round that did not get far
         try:
             found = find_archives(
-                self._objects, self._tp[0], partition, GivenUp.of(self._ledger, partition)
+                self._objects, self._tp[0], partition, ArchiveVisibility.of(self._ledger, partition)
             ).covering(self._offset)
         except ArchiverError:
             return None

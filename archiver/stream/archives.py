@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import Corrupted, Halt, NotFound, passing
@@ -28,7 +28,7 @@ _SHOWN_MAX = 200
 """Characters of a footer's text in an error."""
 _SCHEMAS = 2**31
 _PREFIX = b"archiver."
-NOTHING_GIVEN_UP = GivenUp()
+NOTHING_GIVEN_UP = ArchiveVisibility()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ArchiveIndex:
 
 
 def find_archives(
-    objects: ObjectStore, topic_id: TopicId, partition: int, given_up: GivenUp = NOTHING_GIVEN_UP
+    objects: ObjectStore, topic_id: TopicId, partition: int, given_up: ArchiveVisibility = NOTHING_GIVEN_UP
 ) -> ArchiveIndex:
     """List the archives of a topic partition; objects that are none, and those that are `given_up`, are
     passed over.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import InvalidInput, NotFound, no_partition
 from archiver.runtime.ids import TopicId
@@ -30,7 +30,7 @@ from intake.read.reader import IntakeReader
 Schemas = Callable[[TopicId, int], TopicSchema]
 """A topic's schema of that version, from the ledger."""
 
-Given = Callable[[TopicId, int], GivenUp]
+Given = Callable[[TopicId, int], ArchiveVisibility]
 """Archives of a topic partition that the ledger has killed, or that may be deleted for another reason."""
 
 Starts = Callable[[TopicId, int], int]
@@ -46,7 +46,7 @@ Passed = Callable[[TopicId, int], Sequence[tuple[int, int]]]
 but gaps in them; ascending."""
 
 
-def _none_given_up(_topic_id: TopicId, _partition: int) -> GivenUp:
+def _none_given_up(_topic_id: TopicId, _partition: int) -> ArchiveVisibility:
     return NOTHING_GIVEN_UP
 
 

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from archiver.runtime.errors import ArchiverError, LeaseHeld, OutcomeUnknown
 from archiver.runtime.exit_codes import Done, exit_code
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
-from archiver.web.app_context import Face, Progress
+from archiver.web.app_context import AppContext, Progress
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
 from archiver.web.body_fields import parse_body
@@ -44,7 +44,7 @@ BODY_BYTES_MAX = 64 * 1024
 class Administration:
     """The handlers below `/v1/admin/`."""
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AppContext) -> None:
         self._face = face
         self._lock = threading.Lock()
         self._under_way: Counter[str] = Counter()

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from archiver.runtime.redaction import excerpt, redacted
 from archiver.web.admin import Administration
-from archiver.web.app_context import Face
+from archiver.web.app_context import AppContext
 from archiver.web.error_responses import error_document, refusal, refused
 from archiver.web.health import Health
 from archiver.web.openapi import ENDPOINTS, document
@@ -52,7 +52,7 @@ HEADERS = {
 }
 
 
-def create_app(face: Face) -> ASGIApp:
+def create_app(face: AppContext) -> ASGIApp:
     """The application over what the daemon shows of itself."""
     health, looks, producing, administration = (
         Health(face),
@@ -96,7 +96,7 @@ def create_app(face: Face) -> ASGIApp:
 class _Looks:
     """What is rendered for looking at: in threads of its own, so that it holds up nothing else."""
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AppContext) -> None:
         self._face = face
         self._under_way = 0
         self._threads = ThreadPoolExecutor(LOOKERS, "http-looks")
@@ -138,7 +138,7 @@ class _Looks:
 class _Guarded:
     """Around everything: who may ask, and what every answer carries."""
 
-    def __init__(self, app: ASGIApp, face: Face) -> None:
+    def __init__(self, app: ASGIApp, face: AppContext) -> None:
         self._app = app
         self._cluster_id = face.cluster_id
         self._ours = {

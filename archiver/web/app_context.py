@@ -52,7 +52,7 @@ class Operations(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Face:
+class AppContext:
     """Everything that the port shows or hands on. Each function is called often, from several threads, and
     must not wait for anything outside of the process; only the `operations` may.
     """

@@ -25,7 +25,7 @@ READ_BYTES_MAX = 64 * 1024
 others wait."""
 
 
-class PatientConnection(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """A connection that is closed when its client takes too long, or sends what is no request."""
 
     conn: StrictConnection

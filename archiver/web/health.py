@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from archiver.runtime.admin_proof import PROOF_HEADER, proof
 from archiver.runtime.rfc3339 import format_time
-from archiver.web.app_context import Face
+from archiver.web.app_context import AppContext
 from archiver.web.error_responses import refusal
 from archiver.web.openapi import CHALLENGE
 
@@ -19,7 +19,7 @@ from archiver.web.openapi import CHALLENGE
 class Health:
     """The two answers; neither waits for anything."""
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AppContext) -> None:
         self._face = face
 
     async def alive(self, request: Request) -> Response:

@@ -20,16 +20,16 @@ import jinja2
 from markupsafe import Markup, escape
 
 from archiver.runtime.redaction import excerpt
-from archiver.runtime.text import counted, in_sight, moment
+from archiver.runtime.text import counted, moment, printable_text
 from archiver.status.advice import RUNBOOK, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
-from archiver.status.lag import Standing
+from archiver.status.lag import LagReport
 from archiver.web.page_topics import chosen_topics
 from intake.sources.files.source import FilesState
 from intake.sources.kafka.state import MirrorState
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 
 REFRESHES_S = (5, 30, 300)
 """What the page offers; any whole number of seconds up to an hour can be asked for."""
@@ -46,7 +46,7 @@ TEXT_MAX = 2000
 class PageValues:
     """What the page shows."""
 
-    standing: Standing | None
+    standing: LagReport | None
     """The newest look at the topics; None while the application is not open."""
     journal: Journal
     history: LagHistory
@@ -65,7 +65,7 @@ class PageValues:
     leader: str | None
     """Who has the right to archive and to clean; None: nobody at the moment, or not known yet."""
     epoch: int | None
-    pin: Pin | None
+    pin: OldestRequired | None
     """What holds the oldest intake file that is needed; None if none is needed, or it is not known."""
     pin_known: bool
     sources: Sequence[FilesState] = ()
@@ -174,7 +174,7 @@ def visible(value: object) -> object:
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return in_sight(excerpt(value, TEXT_MAX))
+    return printable_text(excerpt(value, TEXT_MAX))
 
 
 def coded(text: str) -> Markup:

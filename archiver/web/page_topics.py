@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archiver.status.history import LagHistory, last_lag
-from archiver.status.lag import STAGES, PartitionStanding, Stage, StageLag, Standing, TopicStanding, summed
+from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, TopicLag, summed
 from archiver.status.reasons import CAUSES
 from archiver.web.svg import Chart, records_chart, seconds_chart
 
@@ -31,12 +31,12 @@ _CALM = len(CAUSES)
 class ShownTopic:
     """One topic with its partitions."""
 
-    standing: TopicStanding
+    standing: TopicLag
     lag: StageLag | None
     """Of its last stage."""
     stages: tuple[Stage, ...]
     """Those that it has."""
-    rows: tuple[PartitionStanding, ...]
+    rows: tuple[PartitionLag, ...]
     """All of them in order, or the worst of them, the worst first."""
     left: int
     """How many partitions are not among the rows."""
@@ -53,7 +53,7 @@ class ShownTopic:
 class ShownTopics:
     """The topics of the page."""
 
-    listed: tuple[tuple[TopicStanding, StageLag | None, int], ...]
+    listed: tuple[tuple[TopicLag, StageLag | None, int], ...]
     """Every topic, the worst first, with its lag and its number of troubled partitions; as many as are
     listed."""
     listed_first: int
@@ -65,7 +65,7 @@ class ShownTopics:
     """A topic was asked for that the log does not have."""
 
 
-def chosen_topics(standing: Standing, history: LagHistory, only: str | None) -> ShownTopics:
+def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) -> ShownTopics:
     """What to show; with `only`, one topic and as much of it as there is room for."""
     ordered = sorted(standing.topics, key=lambda topic: (*_rank(topic), topic.topic))
     alone = None if only is None else standing.topic(only)
@@ -85,14 +85,14 @@ def chosen_topics(standing: Standing, history: LagHistory, only: str | None) -> 
     )
 
 
-def _rank(topic: TopicStanding) -> tuple[int, float]:
+def _rank(topic: TopicLag) -> tuple[int, float]:
     """The worst first: by what holds its worst partition back, then by its age."""
     lag = last_lag(topic)
     worst = min((_severity(partition) for partition in topic.partitions), default=_CALM)
     return worst, -_seconds(lag)
 
 
-def _severity(partition: PartitionStanding) -> int:
+def _severity(partition: PartitionLag) -> int:
     return _CALM if partition.cause is None else CAUSES.index(partition.cause)
 
 
@@ -103,12 +103,12 @@ def _seconds(lag: StageLag | None) -> float:
     return float("inf") if lag.seconds is None else lag.seconds
 
 
-def _troubled(topic: TopicStanding) -> int:
+def _troubled(topic: TopicLag) -> int:
     return sum(partition.cause not in (None, "waiting", "due", "off") for partition in topic.partitions)
 
 
-def _shown(topic: TopicStanding, history: LagHistory, most: int, *, opened: bool) -> ShownTopic:
-    rows: Sequence[PartitionStanding] = topic.partitions
+def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> ShownTopic:
+    rows: Sequence[PartitionLag] = topic.partitions
     if len(rows) > most:
         rows = sorted(
             rows,

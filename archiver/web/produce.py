@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.runtime.redaction import excerpt
-from archiver.web.app_context import Face
+from archiver.web.app_context import AppContext
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import BodyBudget, media_type, read_body
 from archiver.web.error_responses import refusal, retry_after
@@ -42,7 +42,7 @@ other."""
 class Producing:
     """The one way for records through the port."""
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AppContext) -> None:
         self._face = face
         self._under_way = 0
         """Requests whose body is complete."""

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from archiver.config.daemon import HttpTlsSettings
 from archiver.runtime.errors import Halt
-from archiver.web.connection import PatientConnection
+from archiver.web.connection import TimeoutProtocol
 from archiver.web.listener import Listener, PatientLoop, listening
 from archiver.web.tls import ServerTls
 
@@ -168,7 +168,7 @@ class WebServer:
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
             self._app,
-            http=PatientConnection,
+            http=TimeoutProtocol,
             ws="none",
             loop="asyncio",
             lifespan="on",

@@ -20,7 +20,7 @@ from intake.log.backlog import Backlog, Counted
 from intake.log.checkpoint import Checkpoint
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.fold import Applied, IntakeFold
-from intake.log.history import Shelves
+from intake.log.history import History
 
 _RELOADS_MAX = 3
 """How often in a row the log may be trimmed below what a newly loaded checkpoint needs."""
@@ -47,8 +47,8 @@ class FoldedLog:
         self._settings = settings
         self._applied = applied
         self._fold = IntakeFold()
-        self._shelves: Shelves | None = (
-            None if store is None else Shelves(store.objects, lambda: store.newest_shelves(log))
+        self._shelves: History | None = (
+            None if store is None else History(store.objects, lambda: store.newest_shelves(log))
         )
         self._counted: dict[TopicPartition, Counted] = {}
         self._started = False

@@ -25,9 +25,9 @@ from intake.format import FOOTER_TAIL_BYTES, footer_length
 from intake.log.backlog import EMPTY, BacklogSummary, joined, summed
 from intake.log.checkpoint import ShelfRef
 from intake.log.history_file import (
+    HistoryIndex,
     PartitionIndex,
     Rows,
-    ShelfIndex,
     damaged,
     gaps_of,
     groups_of,
@@ -63,7 +63,7 @@ _T = TypeVar("_T")
 class _Opened:
     """What is known of one shelf."""
 
-    index: ShelfIndex
+    index: HistoryIndex
     files: Mapping[int, FileRef] | None = None
 
     @property
@@ -72,7 +72,7 @@ class _Opened:
         return len(self.index.partitions) * _PARTITION_COST_BYTES + len(self.files or ()) * _FILE_COST_BYTES
 
 
-class Shelves:
+class History:
     """The shelves of the newest checkpoint that this process knows; see `intake.log.backlog.ShelvedSegments`.
 
     `newest` gives the list of the newest checkpoint there is. Methods raise `Corrupted` for a shelf that is

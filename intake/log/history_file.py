@@ -2,9 +2,9 @@
 
 Frozen format 1. The rows of a partition stand together, in offset order; partitions in order of topic id and
 number; behind them a row for every intake file that they name. A row group holds `ROW_GROUP_ROWS` rows, so
-the place of a row says its row group. The footer's key `archiver.shelf` holds an index (`ShelfIndex`): which
-rows are whose, what they sum up to, and a digest of them. So one partition is found with the footer alone and
-read with the one or two row groups that hold it. The columns are in docs/data-layout.md.
+the place of a row says its row group. The footer's key `archiver.shelf` holds an index (`HistoryIndex`):
+which rows are whose, what they sum up to, and a digest of them. So one partition is found with the footer
+alone and read with the one or two row groups that hold it. The columns are in docs/data-layout.md.
 
 Promises that the same span of the same log gives the same content. An altered bit is noticed: the checkpoint
 knows size and digest of the object and of its footer, the footer those of each partition's rows. Pure but for
@@ -71,7 +71,7 @@ _NULL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ShelvedPartition:
+class PartitionHistory:
     """What a span of the log decided of one partition: offsets [start, end), each in a segment or in a
     gap.
     """
@@ -82,7 +82,7 @@ class ShelvedPartition:
     gaps: Sequence[Gap] = ()
 
 
-Content = dict[TopicPartition, ShelvedPartition]
+Content = dict[TopicPartition, PartitionHistory]
 """Of a shelf: every partition there was, in order of topic id and number."""
 
 
@@ -104,7 +104,7 @@ class PartitionIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class ShelfIndex:
+class HistoryIndex:
     """What the footer of a shelf says."""
 
     partitions: Mapping[TopicPartition, PartitionIndex]
@@ -125,7 +125,7 @@ def decided(fold: IntakeFold) -> Content:
     for tp in sorted(stable):
         state, end = fold.partition(tp), stable[tp]
         segments = state.segments[: state.segments.first_beyond(end)]
-        content[tp] = ShelvedPartition(
+        content[tp] = PartitionHistory(
             state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end)
         )
     return content
@@ -165,7 +165,7 @@ def ref_of(start: int, end: int, data: bytes) -> ShelfRef:
     return ShelfRef(start, end, len(data), hashlib.sha256(data).digest(), footer_sha256(data))
 
 
-def _rows(shelved: ShelvedPartition) -> Rows:
+def _rows(shelved: PartitionHistory) -> Rows:
     if not shelved.gaps:
         return shelved.segments.numbers
     gaps = np.array([(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in shelved.gaps], np.int64)
@@ -255,7 +255,7 @@ def _files_digest(files: Iterable[FileRef]) -> int:
 # reading
 
 
-def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
+def read_index(shelf: ShelfRef, footer: bytes) -> HistoryIndex:
     """What the footer (with its length and magic, its digest checked before) says.
 
     Raises `Corrupted` if it is no shelf's, `Halt` if a newer version wrote it.
@@ -294,7 +294,7 @@ def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
         raise damaged(
             shelf, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}"
         )
-    return ShelfIndex(partitions, message.files, message.files_digest, rows, metadata)
+    return HistoryIndex(partitions, message.files, message.files_digest, rows, metadata)
 
 
 def groups_of(place: PartitionIndex) -> range:
@@ -307,13 +307,13 @@ def groups_of(place: PartitionIndex) -> range:
     )
 
 
-def read_group(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, number: int) -> Rows:
+def read_group(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile, number: int) -> Rows:
     """The rows of partitions in one row group. None of them is checked."""
     first = number * ROW_GROUP_ROWS
     return _matrix(shelf, index, source, first, min(ROW_GROUP_ROWS, index.rows - first))
 
 
-def rows_of(shelf: ShelfRef, index: ShelfIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
+def rows_of(shelf: ShelfRef, index: HistoryIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
     """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that
     were written.
     """
@@ -325,7 +325,7 @@ def rows_of(shelf: ShelfRef, index: ShelfIndex, tp: TopicPartition, groups: Sequ
     return _checked(shelf, tp, place, whole[first : first + place.segments + place.gaps])
 
 
-def _matrix(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
+def _matrix(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
     table = _table(shelf, index, source, first, count, NUMBERS)
     rows: Rows = np.empty((count, len(NUMBERS)), np.int64)
     for number, name in enumerate(NUMBERS):
@@ -342,7 +342,7 @@ def _checked(shelf: ShelfRef, tp: TopicPartition, place: PartitionIndex, rows: R
     return rows
 
 
-def read_files(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile) -> list[FileRef]:
+def read_files(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile) -> list[FileRef]:
     """The intake files that the shelf names, in order of the log; `Corrupted` if they are not those that were
     written.
     """
@@ -406,12 +406,17 @@ def content_of(shelf: ShelfRef, data: bytes) -> Content:
         rows = _checked(
             shelf, tp, place, whole[place.first_row : place.first_row + place.segments + place.gaps]
         )
-        content[tp] = ShelvedPartition(place.start, place.end, segments_of(rows, file_of), gaps_of(rows))
+        content[tp] = PartitionHistory(place.start, place.end, segments_of(rows, file_of), gaps_of(rows))
     return content
 
 
 def _table(
-    shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int, columns: Sequence[str]
+    shelf: ShelfRef,
+    index: HistoryIndex,
+    source: pa.NativeFile,
+    first: int,
+    count: int,
+    columns: Sequence[str],
 ) -> pa.Table:
     """`count` rows from the row `first` on."""
     wanted = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)

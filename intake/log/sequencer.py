@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from archiver.log.append_retry import AppendSettings, append_settled
+from archiver.log.append_retry import AppendSettings, append_until_known
 from archiver.log.spans import SpanSettings
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
@@ -564,7 +564,7 @@ class Sequencer:
         return None if known is None else known == parse_entry(index, data).id
 
     def _settle(self, index: int, data: bytes) -> Appended:
-        return append_settled(
+        return append_until_known(
             self._log,
             index,
             data,

@@ -40,7 +40,7 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FlushOutcome:
     """What became of records that share their fate."""
 
     outcome: Outcome
@@ -50,7 +50,7 @@ class Verdict:
     """As in `Acknowledgement`."""
 
 
-OK = Verdict("ok")
+OK = FlushOutcome("ok")
 
 
 class BatchAcknowledgement(Sequence[Acknowledgement]):
@@ -63,7 +63,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         self.partitions = partitions
         self.offsets: npt.NDArray[np.int64] = np.full(len(partitions), NO_OFFSET, np.int64)
         """-1 where the outcome is not `ok`."""
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[FlushOutcome] = []
         self.verdict_of: npt.NDArray[np.int32] = np.full(len(partitions), -1, np.int32)
         """Per row, the position in `verdicts`."""
         self.elsewhere: dict[int, str] = {}
@@ -104,7 +104,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         first_row: int,
         offsets: npt.NDArray[np.int64],
         verdict_of: npt.NDArray[np.int32],
-        verdicts: list[Verdict],
+        verdicts: list[FlushOutcome],
     ) -> None:
         """Set the outcome of the rows from `first_row` on (the writer's part)."""
         rows = slice(first_row, first_row + len(offsets))
@@ -144,7 +144,7 @@ class PendingRecord:
             raise RetryLater(f"the record is not acknowledged after {timeout_s:g} s; ask again")
         return self._acknowledgement
 
-    def settle(self, offset: int, verdict: Verdict) -> bool:
+    def settle(self, offset: int, verdict: FlushOutcome) -> bool:
         """Set the outcome; False if it was set before and stays (the writer's part; it holds the lock and
         wakes who waits).
         """
@@ -214,7 +214,7 @@ class PendingBatch:
         first_row: int,
         offsets: npt.NDArray[np.int64],
         verdict_of: npt.NDArray[np.int32],
-        verdicts: list[Verdict],
+        verdicts: list[FlushOutcome],
     ) -> bool:
         """Set the outcome of one piece; False if it was set before and stays."""
         if first_row not in self._waiting:

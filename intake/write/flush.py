@@ -41,7 +41,7 @@ from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Move
 from intake.producers import SEQUENCE_COUNT, Refusal, Stamp
 from intake.write.accept_clock import AcceptClock
-from intake.write.acknowledgements import NO_OFFSET, OK, Outcome, Verdict
+from intake.write.acknowledgements import NO_OFFSET, OK, FlushOutcome, Outcome
 from intake.write.encode import Part, SortedFlush
 from intake.write.queue import Item, RecordItem
 
@@ -52,7 +52,7 @@ _PROVES_ABSENCE: frozenset[Refusal] = frozenset({"out_of_order", "wrong_kind"})
 in the log in part, it is `unknown` to begin with.)"""
 
 
-class PublishSettings(Protocol):
+class FlushSettings(Protocol):
     """What the publisher needs of the `intake` settings."""
 
     @property
@@ -61,7 +61,7 @@ class PublishSettings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PublishCounts:
+class FlushCounts:
     """What a publisher has done so far."""
 
     flushes: int = 0
@@ -81,10 +81,10 @@ class _Outcomes:
 
     offsets: Int64Array
     verdict_of: npt.NDArray[np.int32]
-    verdicts: list[Verdict]
+    verdicts: list[FlushOutcome]
 
     @classmethod
-    def all(cls, rows: int, verdict: Verdict) -> _Outcomes:
+    def all(cls, rows: int, verdict: FlushOutcome) -> _Outcomes:
         """The same for every row, without offsets."""
         return cls(np.full(rows, NO_OFFSET, np.int64), np.zeros(rows, np.int32), [verdict])
 
@@ -95,14 +95,14 @@ class _Outcomes:
         self.verdicts.extend(part.verdicts)
 
 
-class FlushPublisher:
+class FlushWriter:
     """Publishes flushes. Not thread-safe, but `counts` may be read from anywhere."""
 
     def __init__(
         self,
         objects: ObjectStore,
         sequencer: Sequencer,
-        settings: PublishSettings,
+        settings: FlushSettings,
         clock: Clock,
         ids: IdSource,
         accept_clock: AcceptClock,
@@ -113,10 +113,10 @@ class FlushPublisher:
         self._clock = clock
         self._ids = ids
         self._accept_clock = accept_clock
-        self._counts = PublishCounts()
+        self._counts = FlushCounts()
 
     @property
-    def counts(self) -> PublishCounts:
+    def counts(self) -> FlushCounts:
         """What it has done so far."""
         return self._counts
 
@@ -147,7 +147,7 @@ class FlushPublisher:
             outcomes.put(flush.order[part.first_row : part.end_row], self._publish_part(flush, part))
         self._settle(items, outcomes)
 
-    def settle_all(self, items: Sequence[Item], verdict: Verdict) -> None:
+    def settle_all(self, items: Sequence[Item], verdict: FlushOutcome) -> None:
         """Give every item the same outcome, unless it has one."""
         if items:
             self._settle(items, _Outcomes.all(sum(item.rows for item in items), verdict))
@@ -164,7 +164,7 @@ class FlushPublisher:
                 why = None if item.source is None else item.source.held_back(item)
                 if why is None:
                     let_through.append(item)
-                elif not self._settle([item], _Outcomes.all(item.rows, Verdict("failed", why))):
+                elif not self._settle([item], _Outcomes.all(item.rows, FlushOutcome("failed", why))):
                     # It failed when the one before it did; here it is counted.
                     self._counts = replace(
                         self._counts, acknowledged_failed=self._counts.acknowledged_failed + item.rows
@@ -266,17 +266,17 @@ class FlushPublisher:
                 offsets[span] = np.concatenate([np.arange(base, base + count) for base, count in one.runs])
         return outcomes
 
-    def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> Verdict:
+    def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> FlushOutcome:
         """Which rule it was, and what to do."""
         if refusal == "deleted":
             gone = self._sequencer.fold.deleted_topics.get(landed.tp[0])
-            return Verdict(
+            return FlushOutcome(
                 "failed",
                 f"topic {'' if gone is None else gone.name} was deleted; its records are not taken any more",
                 refusal,
             )
         if refusal == "barrier" or stamp is None:
-            return Verdict(
+            return FlushOutcome(
                 "failed",
                 "the intake file was older than a barrier of the intake log when it was named; send again",
                 refusal,
@@ -284,7 +284,7 @@ class FlushPublisher:
         who = f"producer {stamp.producer_id}"
         batch = f"the batch of {landed.rows} from sequence {stamp.sequence} on"
         if refusal == "fenced":
-            return Verdict(
+            return FlushOutcome(
                 "failed",
                 f"{who} with epoch {stamp.epoch} is fenced by a newer epoch; open the producer again",
                 refusal,
@@ -294,9 +294,9 @@ class FlushPublisher:
                 f"the log does not know {who} with epoch {stamp.epoch}: it was forgotten, or never opened; "
                 "open a new one"
             )
-            return Verdict("failed", why, refusal)
+            return FlushOutcome("failed", why, refusal)
         if refusal == "wrong_kind":
-            return Verdict(
+            return FlushOutcome(
                 "failed",
                 f"{who} must send transactional records if, and only if, it has a transactional id",
                 refusal,
@@ -306,16 +306,16 @@ class FlushPublisher:
                 f"{batch} of {who} is in the log, but so far back that nobody remembers at which offsets; "
                 "look for it by reading"
             )
-            return Verdict("unknown", why, refusal)
+            return FlushOutcome("unknown", why, refusal)
         expected = self._known_end(landed.tp, stamp)
         behind = 1 if expected is None else (expected - stamp.sequence) % SEQUENCE_COUNT
         if 0 < behind <= SEQUENCE_COUNT // 2:
-            return Verdict(
+            return FlushOutcome(
                 "unknown",
                 f"{batch} of {who} is in the log in part; send it again with the same sequence",
                 refusal,
             )
-        return Verdict(
+        return FlushOutcome(
             "failed",
             f"{batch} of {who} does not follow: the log expects {expected}; send what comes before first",
             refusal,
@@ -357,18 +357,18 @@ class FlushPublisher:
         return counts.total()
 
 
-def _if_tried_before(verdict: Verdict) -> Verdict:
+def _if_tried_before(verdict: FlushOutcome) -> FlushOutcome:
     """What a failure means to whoever may have sent the record before: that attempt may be in the log."""
     if verdict.outcome != "failed" or verdict.refusal in _PROVES_ABSENCE:
         return verdict
-    return Verdict(
+    return FlushOutcome(
         "unknown",
         f"{verdict.error}; an earlier attempt with that sequence number may be in the log",
         verdict.refusal,
     )
 
 
-def _verdict(outcome: Outcome, what: str, error: Exception) -> Verdict:
+def _verdict(outcome: Outcome, what: str, error: Exception) -> FlushOutcome:
     why = str(error) if isinstance(error, ArchiverError) else f"{type(error).__name__}: {error}"
     _log.warning("%s: %s", what, why)
-    return Verdict(outcome, f"{what}: {why}")
+    return FlushOutcome(outcome, f"{what}: {why}")

@@ -22,7 +22,7 @@ from archiver.runtime.errors import Halt, RetryLater
 from intake.log.fold import TopicState
 from intake.producers import Stamp
 from intake.records import Record
-from intake.write.acknowledgements import PendingBatch, PendingRecord, Verdict
+from intake.write.acknowledgements import FlushOutcome, PendingBatch, PendingRecord
 
 ROW_COST_BYTES = 64
 """What a row takes of the queue's room besides its weight, so that empty records are bounded too."""
@@ -36,11 +36,11 @@ class ItemSource(Protocol):
     def held_back(self, item: Item) -> str | None:
         """Why the item must not be written now; None if it may be."""
 
-    def record_settled(self, item: RecordItem, verdict: Verdict) -> None:
+    def record_settled(self, item: RecordItem, verdict: FlushOutcome) -> None:
         """What became of one of its records."""
 
     def batch_settled(
-        self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]
+        self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[FlushOutcome]
     ) -> None:
         """What became of one of its pieces, per row."""
 

@@ -21,7 +21,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, RetryLater
 from archiver.schema.payload_check import EdgeCheck
 from intake.arrow_arrays import ArrowArray
-from intake.write.validation import Finding, Judge, Judged, Side, SideRules
+from intake.write.validation import Judge, Judged, Side, SideRules, Violation
 
 FIRST_WAIT_S = 5.0
 """How long a writer that opens waits for the first fetch, at most."""
@@ -142,7 +142,7 @@ class EdgeSchemas(Judge):
         if sides is None:
             return None
         given: dict[Side, ArrowArray] = {"key": keys, "value": values}
-        findings: dict[int, Finding] = {}
+        findings: dict[int, Violation] = {}
         for side, state in sides.items():
             if given[side].null_count == len(given[side]):
                 continue
@@ -155,7 +155,7 @@ class EdgeSchemas(Judge):
 
     def _side(
         self, topic: str, side: Side, state: _SideState, payloads: ArrowArray, wait_s: float
-    ) -> tuple[ArrowArray, dict[int, Finding]]:
+    ) -> tuple[ArrowArray, dict[int, Violation]]:
         check = self._known(topic, side, state, wait_s)
         rules = state.rules
         checked = check.check(payloads)
@@ -167,7 +167,7 @@ class EdgeSchemas(Judge):
         if rules.validation == "none":
             return payloads, {}
         return payloads, {
-            row: Finding(side, why, checked.cause(row), rules.dlq) for row, why in checked.errors.items()
+            row: Violation(side, why, checked.cause(row), rules.dlq) for row, why in checked.errors.items()
         }
 
     def _known(self, topic: str, side: Side, state: _SideState, wait_s: float) -> EdgeCheck:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from archiver.runtime.errors import InvalidInput, ProducerFenced, TransactionFailed
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.producers import SEQUENCE_COUNT, Stamp, after
-from intake.write.acknowledgements import NO_OFFSET, Verdict
+from intake.write.acknowledgements import NO_OFFSET, FlushOutcome
 from intake.write.queue import BatchItem, Item, RecordItem
 
 _NOT_BEFORE = (
@@ -55,7 +55,7 @@ class ProducerSession:
         """Of its transaction."""
         self.written = False
         """Something of the transaction may be in the log."""
-        self.trouble: Verdict | None = None
+        self.trouble: FlushOutcome | None = None
         """Why the transaction cannot be committed."""
         self.outstanding = 0
         """Items that are not acknowledged."""
@@ -155,7 +155,7 @@ class ProducerSession:
 
     def left_out(self) -> None:
         """Rows of a batch found no room: its transaction lacks them."""
-        self._in_trouble(Verdict("failed", "some rows of a batch found no room in the queue"))
+        self._in_trouble(FlushOutcome("failed", "some rows of a batch found no room in the queue"))
 
     def held_back(self, item: Item) -> str | None:
         """Why the item must not be written now; it leaves the queue in any case."""
@@ -173,7 +173,7 @@ class ProducerSession:
                 )
         return None
 
-    def record_settled(self, item: RecordItem, verdict: Verdict) -> None:
+    def record_settled(self, item: RecordItem, verdict: FlushOutcome) -> None:
         """What became of a record."""
         self._count(-1, item.stated)
         assert item.stamp is not None, "it came from here"
@@ -181,7 +181,7 @@ class ProducerSession:
         self._fail_what_follows()
 
     def batch_settled(
-        self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]
+        self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[FlushOutcome]
     ) -> None:
         """What became of a piece of a batch."""
         self._count(-1, item.stated)
@@ -207,7 +207,7 @@ class ProducerSession:
             behind, self._behind = self._behind, set()
             for item in [item for item in self._queued.values() if not behind.isdisjoint(_partitions(item))]:
                 del self._queued[id(item)]
-                verdict = Verdict("failed", _NOT_BEFORE)
+                verdict = FlushOutcome("failed", _NOT_BEFORE)
                 if isinstance(item, RecordItem):
                     item.pending.settle(NO_OFFSET, verdict)
                     self.record_settled(item, verdict)
@@ -255,7 +255,7 @@ class ProducerSession:
         before = self._next_of(tp)
         self._next[tp] = end if _is_ahead(end, before) else before
 
-    def _settled(self, item: Item, partition: int, span: Span, verdict: Verdict) -> None:
+    def _settled(self, item: Item, partition: int, span: Span, verdict: FlushOutcome) -> None:
         """What became of records with those numbers."""
         tp = (item.topic.topic_id, partition)
         self.written = self.written or verdict.outcome != "failed"
@@ -273,7 +273,7 @@ class ProducerSession:
         if verdict.outcome == "failed" and not item.stated and item.generation >= self._since.get(tp, 0):
             self._go_back(tp, span[0], verdict)
 
-    def _go_back(self, tp: TopicPartition, free: int, verdict: Verdict) -> None:
+    def _go_back(self, tp: TopicPartition, free: int, verdict: FlushOutcome) -> None:
         """The records from number `free` on are certainly not in the log, and those behind them in the queue
         will not be either.
         """
@@ -286,7 +286,7 @@ class ProducerSession:
         self._since[tp] = self.generation
         self._behind.add(tp)
 
-    def _in_trouble(self, verdict: Verdict) -> None:
+    def _in_trouble(self, verdict: FlushOutcome) -> None:
         if self.transactional_id and self.trouble is None:
             self.trouble = verdict
 

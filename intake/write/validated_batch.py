@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intake.arrow_arrays import Int64Array
-from intake.write.acknowledgements import NO_OFFSET, BatchAcknowledgement, PendingBatch, Verdict
+from intake.write.acknowledgements import NO_OFFSET, BatchAcknowledgement, FlushOutcome, PendingBatch
 from intake.write.batch_sending import NO_SEQUENCE
-from intake.write.validation import Finding, refusal
+from intake.write.validation import Violation, refusal
 
 
 class PendingParts(PendingBatch):
@@ -35,16 +35,17 @@ class PendingParts(PendingBatch):
         self._taken_over = 0
         """So many of the parts stand in the acknowledgement."""
 
-    def refuse(self, refused: Mapping[int, Finding]) -> None:
+    def refuse(self, refused: Mapping[int, Violation]) -> None:
         """These rows are not stored."""
         for row, finding in refused.items():
             self._set(
-                np.array([row]), Verdict("failed", f"row {row}: {refusal(self.topic, finding)}", refused=True)
+                np.array([row]),
+                FlushOutcome("failed", f"row {row}: {refusal(self.topic, finding)}", refused=True),
             )
 
     def fail(self, rows: Int64Array, why: str) -> None:
         """These rows could not be handed over."""
-        self._set(rows, Verdict("failed", why))
+        self._set(rows, FlushOutcome("failed", why))
 
     def leave_out(self, rows: Int64Array, *, perhaps_elsewhere: bool) -> None:
         """These rows are sent again and had no number, so they are not sent. `perhaps_elsewhere`: some may
@@ -56,13 +57,13 @@ class PendingParts(PendingBatch):
                 f"{why}; it may have gone into another topic then, of which only the acknowledgement of "
                 "that time tells"
             )
-            self._set(rows, Verdict("unknown", error))
+            self._set(rows, FlushOutcome("unknown", error))
         else:
             error = (
                 f"{why}: it was refused then, or found no room, and is not stored; to send it anew, state "
                 "no number"
             )
-            self._set(rows, Verdict("failed", error))
+            self._set(rows, FlushOutcome("failed", error))
 
     def add(self, rows: Int64Array, part: PendingBatch) -> None:
         """These rows are on their way as a batch of their own."""
@@ -93,7 +94,7 @@ class PendingParts(PendingBatch):
         whole.verdict_of[rows] = part.verdict_of + len(whole.verdicts)
         whole.verdicts.extend(part.verdicts)
 
-    def _set(self, rows: Int64Array, verdict: Verdict) -> None:
+    def _set(self, rows: Int64Array, verdict: FlushOutcome) -> None:
         whole = self.answered
         whole.offsets[rows] = NO_OFFSET
         whole.verdict_of[rows] = len(whole.verdicts)

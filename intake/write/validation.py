@@ -56,7 +56,7 @@ class SideRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """Why a record does not go into the topic it was sent to."""
 
     side: Side
@@ -78,7 +78,7 @@ class Judged:
     keys: ArrowArray
     """The object that was given, if nothing of it changed; as `values`."""
     values: ArrowArray
-    findings: Mapping[int, Finding]
+    findings: Mapping[int, Violation]
 
 
 class Judge(Protocol):
@@ -166,7 +166,7 @@ def admit_all(
     return admitted
 
 
-def dlq_headers(topic: str, partition: int, finding: Finding) -> list[tuple[str, bytes]]:
+def dlq_headers(topic: str, partition: int, finding: Violation) -> list[tuple[str, bytes]]:
     """What a record says of its way that goes elsewhere."""
     said = (
         ("topic", topic),
@@ -177,7 +177,7 @@ def dlq_headers(topic: str, partition: int, finding: Finding) -> list[tuple[str,
     return [(f"{HEADER_PREFIX}{name}", text.encode("utf-8", "replace")) for name, text in said]
 
 
-def refusal(topic: str, finding: Finding) -> str:
+def refusal(topic: str, finding: Violation) -> str:
     """What the sender of a refused record is told."""
     return f"{finding}; topic {topic} takes no such record, and this one is not stored"
 
@@ -206,7 +206,7 @@ class Divided:
     """What goes into the topic it was sent to."""
     elsewhere: Mapping[str, Rows]
     """What goes into other topics, by their names."""
-    refused: Mapping[int, Finding]
+    refused: Mapping[int, Violation]
     left_out: Int64Array
     """The rows of `SentAgain.unnumbered` that are not among the refused."""
 
@@ -241,7 +241,7 @@ def divide(
     """
     here: list[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]] = []
     elsewhere: dict[str, list[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]]] = {}
-    refused: dict[int, Finding] = {}
+    refused: dict[int, Violation] = {}
     left_out = np.zeros(0, np.int64) if again is None else np.flatnonzero(again.unnumbered)
     as_it_is, first = not len(left_out), 0
     for batch, partitions in zip(batches, placed, strict=True):
@@ -283,7 +283,7 @@ def divide(
     return Divided(_rows(here), {name: _rows(parts) for name, parts in elsewhere.items()}, refused, left_out)
 
 
-def refuse_whole(topic: str, refused: Mapping[int, Finding]) -> None:
+def refuse_whole(topic: str, refused: Mapping[int, Violation]) -> None:
     """Raise `RecordRefused` if there is a refused row: for batches that go in as a whole or not at all."""
     if refused:
         row = min(refused)

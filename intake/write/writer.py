@@ -28,9 +28,9 @@ from intake.log.sequencer import Sequencer
 from intake.record_json import Input
 from intake.records import NormalBatch, Record, normalise_batch, raw_bytes_of, validate, weight_of
 from intake.write.accept_clock import AcceptClock
-from intake.write.acknowledgements import NO_OFFSET, PendingBatch, PendingRecord, Verdict
+from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingBatch, PendingRecord
 from intake.write.batch_sending import NO_SEQUENCE, BatchSending, Stamper, stated_sequences
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 from intake.write.placement import Placement
 from intake.write.queue import ROW_COST_BYTES, BatchItem, FlushQueue, Item, Piece, RecordItem, cut_rows
 from intake.write.topic_lookup import TopicLookup
@@ -136,7 +136,7 @@ class IntakeWriter:
             clock, settings.delay_max, settings.delay_max_bytes, settings.queue_bytes_max
         )
         self._placement = Placement(ids)
-        self._publisher = FlushPublisher(objects, sequencer, settings, clock, ids, self._accept_clock)
+        self._publisher = FlushWriter(objects, sequencer, settings, clock, ids, self._accept_clock)
         self._in_work: Sequence[Item] = ()
         self._thread = threading.Thread(target=self._run, name="intake-writer", daemon=True)
         self._thread.start()
@@ -226,12 +226,14 @@ class IntakeWriter:
             admitted = admit_all(self._judge, admitted, 0.0, self._partitions_elsewhere)
         sized: list[tuple[TopicState, Record, int, int, PendingRecord]] = []
         answers: list[PendingRecord] = []
-        refused: list[tuple[PendingRecord, Verdict]] = []
+        refused: list[tuple[PendingRecord, FlushOutcome]] = []
         for item, one in zip(inputs, admitted, strict=True):
             pending = PendingRecord(one.topic, one.partition, self._queue.changed, told)
             answers.append(pending)
             if one.refused is not None:
-                refused.append((pending, Verdict("failed", f"{item.where}: {one.refused}", refused=True)))
+                refused.append(
+                    (pending, FlushOutcome("failed", f"{item.where}: {one.refused}", refused=True))
+                )
                 continue
             raw_bytes = raw_bytes_of(one.record)
             cost = weight_of(one.record, raw_bytes) + ROW_COST_BYTES
@@ -463,10 +465,10 @@ class IntakeWriter:
             return
         late = f"the writer was closed and did not finish within {self._settings.close_timeout:g} s"
         abandoned = self._queue.abandon()
-        self._publisher.settle_all(abandoned, Verdict("failed", late))
+        self._publisher.settle_all(abandoned, FlushOutcome("failed", late))
         with self._queue.changed:
             in_work = self._in_work
-        self._publisher.settle_all(in_work, Verdict("unknown", late))
+        self._publisher.settle_all(in_work, FlushOutcome("unknown", late))
         raise RetryLater(f"{late}; {len(abandoned)} sent items failed, {len(in_work)} are unknown")
 
     @property
@@ -582,7 +584,7 @@ class IntakeWriter:
                 row,
                 np.full(rows, NO_OFFSET, np.int64),
                 np.zeros(rows, np.int32),
-                [Verdict("failed", str(error))],
+                [FlushOutcome("failed", str(error))],
             )
             if sending.stamper is not None:
                 sending.stamper.left_out()
@@ -597,6 +599,6 @@ class IntakeWriter:
                 # The head of the loop: whatever it was, its records are settled (as unknown, which is always
                 # true) and the writer goes on.
                 _log.exception("a flush of %d items ended in an error nobody expected", len(items))
-                self._publisher.settle_all(items, Verdict("unknown", f"{type(error).__name__}: {error}"))
+                self._publisher.settle_all(items, FlushOutcome("unknown", f"{type(error).__name__}: {error}"))
             self._in_work = ()
             self._queue.done(items)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 from reconcile.snapshot.topic_views import FileView
 
 ID = "altered-object"
@@ -18,7 +18,7 @@ _REPAIR = (
 )
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per object: by its size, and by its digest where it was read."""
     del judged
     for file in () if sight.view.table is None else sight.view.table.files:

@@ -4,7 +4,7 @@ Owns which kinds there are: each is a file of this folder that says one thing an
 Promises that a state in which log, ledger, objects and table agree gives no finding, that the same state
 gives the same findings in the same order, and that what merely follows from a finding (the rows that a rolled
 back table lacks) is not told a second time. Must never guess: what could not be looked at gives no finding,
-the report says so. Nor do views of different moments (`TopicSight.moving`): then a finding needs one view
+the report says so. Nor do views of different moments (`TopicSnapshot.moving`): then a finding needs one view
 alone.
 """
 
@@ -38,7 +38,7 @@ from reconcile.findings import (
     unknown_commit,
 )
 from reconcile.findings.finding import Finding, order
-from reconcile.snapshot.topic_snapshot import FolderSight, TopicSight
+from reconcile.snapshot.topic_snapshot import FolderSnapshot, TopicSnapshot
 
 _OF_TOPIC = (
     table_missing,
@@ -80,12 +80,12 @@ _OF_ONE_VIEW = frozenset(
 the ledger with something."""
 
 
-def differences(topics: Sequence[TopicSight], folder: FolderSight) -> list[Finding]:
+def differences(topics: Sequence[TopicSnapshot], folder: FolderSnapshot) -> list[Finding]:
     """Every finding, by topic, kind and partition."""
     return sorted(chain(_of_topics(topics), _of_folder(folder)), key=order)
 
 
-def _of_topics(topics: Sequence[TopicSight]) -> Iterator[Finding]:
+def _of_topics(topics: Sequence[TopicSnapshot]) -> Iterator[Finding]:
     for sight in topics:
         judged = judge_topic(sight.view)
         for issue in _OF_TOPIC:
@@ -93,6 +93,6 @@ def _of_topics(topics: Sequence[TopicSight]) -> Iterator[Finding]:
                 yield from issue.find(sight, judged)
 
 
-def _of_folder(folder: FolderSight) -> Iterator[Finding]:
+def _of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
     for issue in _OF_FOLDER:
         yield from issue.of_folder(folder)

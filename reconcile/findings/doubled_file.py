@@ -9,13 +9,13 @@ from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
 from reconcile.snapshot.offset_coverage import Range
 from reconcile.snapshot.offset_ranges import shown
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 from reconcile.snapshot.topic_views import FileView
 
 ID = "doubled-file"
 
 
-def same_range(sight: TopicSight) -> dict[tuple[int, Range], list[FileView]]:
+def same_range(sight: TopicSnapshot) -> dict[tuple[int, Range], list[FileView]]:
     """Files of ours by partition and range, those that are not alone."""
     found: defaultdict[tuple[int, Range], list[FileView]] = defaultdict(list)
     for file in () if sight.view.table is None else sight.view.table.files:
@@ -24,7 +24,7 @@ def same_range(sight: TopicSight) -> dict[tuple[int, Range], list[FileView]]:
     return {place: files for place, files in found.items() if len(files) > 1}
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per range. Reported only: taking a file out of somebody's table is for its owner to decide."""
     del judged
     for (partition, held), files in sorted(same_range(sight).items(), key=lambda item: item[0]):

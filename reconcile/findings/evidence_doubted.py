@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "evidence-doubted"
 _COPIES = (
@@ -25,7 +25,7 @@ _TAKE_OVER = (
 )
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one: the property is damaged, live files do not confirm it, or the ledger is an older copy than
     the table.
 

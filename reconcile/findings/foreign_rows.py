@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from archiver.runtime.text import counted
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "foreign-rows"
 
@@ -23,7 +23,7 @@ _REWRITTEN = (
 )
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per snapshot of the table's history that brought rows or wrote rows again; none for a table that is
     not the topic's.
 

@@ -10,12 +10,12 @@ from archiver.catalog.table_layout import FORMAT_VERSION
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
 from reconcile.findings.table_replaced import is_another
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "format-changed"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one. An upgrade cannot be taken back, so the topic waits for a version that writes the new
     format.
     """

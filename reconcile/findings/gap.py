@@ -10,12 +10,12 @@ from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
 from reconcile.snapshot.offset_coverage import merge, subtract
 from reconcile.snapshot.offset_ranges import shown
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "gap"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per partition. What was removed by a snapshot that says so is none, and what is still pending is
     none.
     """

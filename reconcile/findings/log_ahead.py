@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from intake.log.clock_check import log_ahead_text
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import FolderSight
+from reconcile.snapshot.topic_snapshot import FolderSnapshot
 
 ID = "log-ahead"
 
 
-def of_folder(folder: FolderSight) -> Iterator[Finding]:
+def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
     """At most one. It ends by itself when the clock has reached that time."""
     if folder.log_ahead is None:
         return

@@ -11,12 +11,12 @@ from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
 from reconcile.snapshot.offset_coverage import intersect, merge, subtract
 from reconcile.snapshot.offset_ranges import shown
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "missing-in-catalog"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per partition with archives that wait for their commit (safe), and one per partition with rows that
     are gone (never safe).
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import FolderSight, TopicSight
+from reconcile.snapshot.topic_snapshot import FolderSnapshot, TopicSnapshot
 
 ID = "orphan"
 SHOWN_MAX = 20
@@ -18,7 +18,7 @@ _REPAIR = (
 )
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per object, up to `SHOWN_MAX`."""
     del judged
     for item in sight.strays[:SHOWN_MAX]:
@@ -31,7 +31,7 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
         )
 
 
-def of_folder(folder: FolderSight) -> Iterator[Finding]:
+def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
     """One per topic id that stands below `archive/` and that the intake log does not know."""
     for item in folder.unknown:
         yield Finding(

@@ -9,12 +9,12 @@ from reconcile.findings.doubled_file import same_range
 from reconcile.findings.finding import Finding
 from reconcile.snapshot.offset_coverage import merge, subtract
 from reconcile.snapshot.offset_ranges import shown
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "overlap"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per partition, without what `doubled-file` tells."""
     told = same_range(sight)
     for found in judged:

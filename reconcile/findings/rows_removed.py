@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from archiver.runtime.text import counted
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "rows-removed"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per snapshot, or for several that are expired. It is how erasure on request works, so nothing is
     wrong.
     """

@@ -10,12 +10,12 @@ from archiver.catalog.table_layout import FORMAT_VERSION
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
 from reconcile.findings.table_replaced import is_another
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "spec-changed"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one: whatever keeps the topic's own table of the right format from being written to."""
     del judged
     table = sight.table

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "stale-lease"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one. The kernel frees the lease of a process that died, so this is one that hangs."""
     del judged
     if sight.idle_s is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import FolderSight
+from reconcile.snapshot.topic_snapshot import FolderSnapshot
 
 ID = "stray-upload"
 SHOWN_MAX = 20
 
 
-def of_folder(folder: FolderSight) -> Iterator[Finding]:
+def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
     """One per upload, up to `SHOWN_MAX`."""
     for item in folder.uploads[:SHOWN_MAX]:
         yield Finding(

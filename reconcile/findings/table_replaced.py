@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TableSight, TopicSight
+from reconcile.snapshot.topic_snapshot import TableSnapshot, TopicSnapshot
 
 ID = "table-replaced"
 
 
-def is_another(sight: TopicSight, table: TableSight) -> bool:
+def is_another(sight: TopicSnapshot, table: TableSnapshot) -> bool:
     """Whether the table is not the one the ledger knows, nor an older topic's of this cluster (that has an id
     of its own).
     """
@@ -24,7 +24,7 @@ def is_another(sight: TopicSight, table: TableSight) -> bool:
     )
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one."""
     del judged
     if sight.table is not None and is_another(sight, sight.table):

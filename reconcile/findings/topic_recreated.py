@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "topic-recreated-on-old-table"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one. The old rows have the same offsets as the new ones: in one table nobody could tell them
     apart.
     """

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from archiver.runtime.text import counted
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.topic_snapshot import TopicSight
+from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "unknown-commit"
 
 
-def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one. The reply was lost, or the process died between the swap and the ledger's entry (rule
     C6).
     """

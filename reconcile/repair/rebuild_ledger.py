@@ -22,7 +22,7 @@ from archiver.catalog.restore import Plan, TableRestore, way_out
 from archiver.catalog.table_layout import REBUILT
 from archiver.catalog.tables import TableView, shown
 from archiver.config.settings import TopicSettings
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.bridge import append_in_parts, append_table_committed
 from archiver.ledger.views import TopicLedger
 from archiver.proto import control_log_pb2 as pb
@@ -163,7 +163,7 @@ class LedgerRebuild:
                 if item.archive.gap_only and item.archive.partition == partition
             ]
             start = ledger.starts.get(partition, 0)
-            given_up = GivenUp.of(ledger, partition, self._leader.fold.condemned)
+            given_up = ArchiveVisibility.of(ledger, partition, self._leader.fold.condemned)
             kept = given_up.kept(candidates.get(partition, []))
             chain = chain_to(kept, start, max(start, ledger.planned_to(partition)), empty)
             if chain.why is not None:

@@ -28,7 +28,7 @@ from archiver.catalog.consistency import revived_keys
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
 from archiver.catalog.external_changes import rows_removed, told_after_repair
 from archiver.catalog.identity import TableTarget, load_table, target_of
-from archiver.catalog.reset_watermark import Restater, is_older_copy, is_set_back, outcome_of
+from archiver.catalog.reset_watermark import WatermarkReset, is_older_copy, is_set_back, outcome_of
 from archiver.catalog.tables import Tables, TableView, shown
 from archiver.config.settings import TopicSettings
 from archiver.ledger.bridge import append_table_committed
@@ -192,7 +192,7 @@ class Repairer:
         leader = self._parts.leadership.leader
         outcome = outcome_of(place.view, place.view.snapshot_id, offsets)
         if _needs_evidence(place, offsets):
-            outcome = Restater(place.tables, leader).restate(
+            outcome = WatermarkReset(place.tables, leader).restate(
                 place.target, place.view, offsets, new_uuid(self._parts.ids), told
             )
         inside = _inside(place)

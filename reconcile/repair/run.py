@@ -27,7 +27,7 @@ from intake.log.backlog import Backlog
 from reconcile.findings.diff import differences
 from reconcile.findings.finding import Finding
 from reconcile.repair.repairer import Repairer
-from reconcile.snapshot.collector import Looker, Seen, ledger_mark
+from reconcile.snapshot.collector import CollectedViews, SnapshotCollector, ledger_mark
 
 Fix = Literal["nothing", "safe", "everything"]
 
@@ -45,7 +45,7 @@ _TAKEN_OVER = frozenset({"rolled-back", "evidence-doubted"})
 class RunParts:
     """What a run needs; put together by the composition root."""
 
-    looker: Looker
+    looker: SnapshotCollector
     repairer: Repairer
     ledger: Callable[[], LedgerFold]
     intake: Callable[[], Backlog]
@@ -179,7 +179,7 @@ class ReconcileRun:
 
 
 def _of_the_still(
-    seen: Seen, after: LedgerFold, found: Sequence[Finding], steady: Container[Finding]
+    seen: CollectedViews, after: LedgerFold, found: Sequence[Finding], steady: Container[Finding]
 ) -> list[Finding]:
     """What may be reported of views during which the ledger moved on every time.
 
@@ -236,6 +236,6 @@ def _told(
     ]
 
 
-def _count(report: ReconcileReport, seen: Seen) -> None:
+def _count(report: ReconcileReport, seen: CollectedViews) -> None:
     report.topics, report.tables, report.objects = len(seen.topics), seen.tables, seen.objects
     report.unread = dict(seen.unread)

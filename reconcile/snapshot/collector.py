@@ -4,9 +4,9 @@ taken for a fault.
 Ledger first, then table and objects, then the intake log: what the ledger says of a table must be in the
 table that is loaded after it, and an archive that the ledger names must be in a listing that begins after it.
 A table may be ahead of the ledger, and a listing may show what nobody has named yet. So what a leader wrote a
-moment ago is no finding (`TopicSight.busy`), and the run takes the views again if the ledger moved on. Of a
-topic whose ledger never held still, nothing is compared (`TopicSight.moving`). Must never write, and never
-let the failure of one topic's table stop the others.
+moment ago is no finding (`TopicSnapshot.busy`), and the run takes the views again if the ledger moved on. Of
+a topic whose ledger never held still, nothing is compared (`TopicSnapshot.moving`). Must never write, and
+never let the failure of one topic's table stop the others.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from reconcile.snapshot.observer import Observer, partition_views
 from reconcile.snapshot.offset_coverage import Range, merge
 from reconcile.snapshot.retention_floor import gaps_of
 from reconcile.snapshot.topic_snapshot import (
-    FolderSight,
+    FolderSnapshot,
     ForeignSnapshot,
-    PendingSight,
-    StrayObject,
-    TableSight,
-    TopicSight,
+    PendingArchive,
+    TableSnapshot,
+    TopicSnapshot,
+    UnreferencedObject,
 )
 from reconcile.snapshot.topic_views import TopicView
 from reconcile.snapshot.unreferenced_objects import WHY, Folder
@@ -79,16 +79,16 @@ class LookParts:
     """How long a leader may be silent (`daemon.silence_max`)."""
     skew_max_s: float = 10.0
     """How far the intake log may be ahead of the clock (`intake.clock_skew_max`)."""
-    uploads: Callable[[], Sequence[StrayObject]] = tuple
+    uploads: Callable[[], Sequence[UnreferencedObject]] = tuple
     """What uploads left behind beside the data folder's objects."""
 
 
 @dataclass
-class Seen:
+class CollectedViews:
     """What one look came to."""
 
-    topics: list[TopicSight] = field(default_factory=list)
-    folder: FolderSight = field(default_factory=FolderSight)
+    topics: list[TopicSnapshot] = field(default_factory=list)
+    folder: FolderSnapshot = field(default_factory=FolderSnapshot)
     unread: dict[str, str] = field(default_factory=dict)
     """Topics that could not be looked at, and why."""
     tables: int = 0
@@ -97,7 +97,7 @@ class Seen:
     """The next entry of the control log, as of the look."""
 
 
-class Looker:
+class SnapshotCollector:
     """Looks at every topic of the intake log, or at one."""
 
     def __init__(self, parts: LookParts) -> None:
@@ -107,7 +107,7 @@ class Looker:
 
     def look(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None
-    ) -> Seen:
+    ) -> CollectedViews:
         """Everything as of now. `ledger` and `intake` read their log to the tail when called.
 
         Raises `NotFound` for a topic that the log does not have, and what a log or a listing raises; a table
@@ -116,7 +116,7 @@ class Looker:
         known = ledger()
         before = intake()
         chosen = _chosen(before, topic)
-        seen = Seen(control_index=known.next_index)
+        seen = CollectedViews(control_index=known.next_index)
         stored = self._stored(None if topic is None else chosen[0].topic_id)
         seen.objects = sum(len(found) for found in stored.values())
         for state in chosen:
@@ -149,7 +149,7 @@ class Looker:
         before: Backlog,
         intake: Callable[[], Backlog],
         stored: Sequence[ObjectInfo],
-    ) -> TopicSight:
+    ) -> TopicSnapshot:
         parts, settings, ledger = self._parts, self._settings.get(state.name), known.topic(state.topic_id)
         mark = ledger_mark(ledger)  # before anything else is read: the fold may be one that goes on
         gaps = gaps_of(before, state.topic_id)
@@ -160,8 +160,8 @@ class Looker:
             seen.table, seen.absent, seen.unreadable, state.partitions,
         )  # fmt: skip
         tabled = settings is not None and settings.archive.kind == "iceberg"
-        table: TableSight | None = None
-        strays: tuple[StrayObject, ...] = ()
+        table: TableSnapshot | None = None
+        strays: tuple[UnreferencedObject, ...] = ()
         if settings is not None and tabled and seen.unreadable is None:
             tables = parts.tables(settings.archive.catalog or "")
             raw = tables.load(parse_identifier(settings.archive.table or ""))
@@ -172,7 +172,7 @@ class Looker:
         since_us = max(ledger.written_us, ledger.committed_us)
         idle_s = (now_us - since_us) / 1e6
         pending = self._pending(ledger, {item.key: item.size for item in stored})
-        return TopicSight(
+        return TopicSnapshot(
             view=view,
             topic_id=state.topic_id,
             table_name=settings.archive.table if settings is not None and tabled else None,
@@ -199,9 +199,9 @@ class Looker:
         tables: Tables,
         view: TableView,
         gaps: Gaps,
-    ) -> TableSight:
+    ) -> TableSnapshot:
         name = shown(view.identifier)
-        sight = TableSight(
+        sight = TableSnapshot(
             name=name,
             uuid=view.uuid,
             cluster_id=view.properties.get(CLUSTER_ID),
@@ -250,9 +250,9 @@ class Looker:
         )
         return _with(sight, ahead=ahead, landed=(*landed, *revived))
 
-    def _pending(self, ledger: TopicLedger, sizes: Mapping[str, int]) -> tuple[PendingSight, ...]:
+    def _pending(self, ledger: TopicLedger, sizes: Mapping[str, int]) -> tuple[PendingArchive, ...]:
         left = DIGEST_BYTES_MAX
-        found: list[PendingSight] = []
+        found: list[PendingArchive] = []
         for item in ledger.pending:
             archive = item.archive
             if archive.gap_only:
@@ -263,7 +263,7 @@ class Looker:
                 if hashlib.sha256(self._parts.objects.read(archive.key)).digest() != archive.sha256:
                     altered = "has other bytes than the ledger says (its SHA-256 differs)"
             found.append(
-                PendingSight(
+                PendingArchive(
                     archive.key, archive.partition, archive.base, archive.end, archive.size, size, altered
                 )
             )
@@ -277,7 +277,7 @@ class Looker:
         view: TableView,
         stored: Sequence[ObjectInfo],
         now_us: int,
-    ) -> tuple[StrayObject, ...]:
+    ) -> tuple[UnreferencedObject, ...]:
         """What below the table's folder nobody knows, by the decision that cleaning goes by. What the ledger
         has killed it knows.
         """
@@ -293,13 +293,13 @@ class Looker:
         )
         found = chain(folder.archives(archives), folder.metadata(others))
         return tuple(
-            StrayObject(item.key, item.size, WHY[item.kind])
+            UnreferencedObject(item.key, item.size, WHY[item.kind])
             for item in found
             if item.kind in ("stray", "foreign", "metadata") and item.key not in known.condemned
         )
 
-    def _folder(self, stored: Mapping[TopicId, Sequence[ObjectInfo]], records: Backlog) -> FolderSight:
-        unknown: list[StrayObject] = []
+    def _folder(self, stored: Mapping[TopicId, Sequence[ObjectInfo]], records: Backlog) -> FolderSnapshot:
+        unknown: list[UnreferencedObject] = []
         for topic_id, found in sorted(stored.items()):
             if topic_id in records.topics_by_id or topic_id in records.fold.deleted_topics:
                 continue
@@ -308,10 +308,10 @@ class Looker:
             why = f"{len(found):,} objects of a topic id that the intake log does not know" + (
                 f" (topic {name})" if name else ""
             )
-            unknown.append(StrayObject(f"{paths.ARCHIVE_PREFIX}{topic_id}/", size, why))
+            unknown.append(UnreferencedObject(f"{paths.ARCHIVE_PREFIX}{topic_id}/", size, why))
         newest_us = records.fold.newest_us
         ahead_s = log_ahead_s(newest_us, self._parts.clock.now_us(), self._parts.skew_max_s)
-        return FolderSight(
+        return FolderSnapshot(
             tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s)
         )
 
@@ -334,7 +334,7 @@ def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
     )
 
 
-def _with(sight: TableSight, **changes: object) -> TableSight:
+def _with(sight: TableSnapshot, **changes: object) -> TableSnapshot:
     return replace(sight, **changes)  # type: ignore[arg-type]
 
 

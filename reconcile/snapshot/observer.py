@@ -30,7 +30,7 @@ from archiver.catalog.external_changes import (
 from archiver.catalog.table_layout import CLUSTER_ID, TOPIC_ID, stream_fields
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.config.settings import TopicSettings
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.path_normalization import key_of
@@ -280,7 +280,9 @@ class Observer:
         """For a topic without a table: the archives that a reader takes, from the start to the watermark."""
         files: list[FileView] = []
         for partition in range(state.partitions):
-            index = find_archives(self._objects, state.topic_id, partition, GivenUp.of(ledger, partition))
+            index = find_archives(
+                self._objects, state.topic_id, partition, ArchiveVisibility.of(ledger, partition)
+            )
             at, end = ledger.start(partition), ledger.watermark(partition)
             while at < end:
                 found = index.covering(at)

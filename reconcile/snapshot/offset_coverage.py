@@ -14,7 +14,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class OffsetCoverage:
     """What a set of rows makes of the offsets that should be there."""
 
     once: tuple[Range, ...]
@@ -27,7 +27,7 @@ class Coverage:
     """Covered, but not expected: before the start, at or beyond the end, or in a gap."""
 
 
-def cover(start: int, end: int, gaps: Iterable[Range], spans: Iterable[Range]) -> Coverage:
+def cover(start: int, end: int, gaps: Iterable[Range], spans: Iterable[Range]) -> OffsetCoverage:
     """Compare the expected offsets, [start, end) without `gaps`, with the offsets that `spans` hold.
 
     `spans` may overlap and come in any order; a span given twice counts twice.
@@ -38,7 +38,7 @@ def cover(start: int, end: int, gaps: Iterable[Range], spans: Iterable[Range]) -
     for low, high, depth in _depths(spans):
         (once if depth == 1 else doubled).append((low, high))
     covered = merge([*once, *doubled])
-    return Coverage(
+    return OffsetCoverage(
         once=intersect(merge(once), expected),
         missing=subtract(expected, covered),
         doubled=merge(doubled),

@@ -17,11 +17,11 @@ from archiver.runtime.rfc3339 import format_time, parse_time
 from archiver.runtime.text import moment
 from intake.log.backlog import Backlog
 from intake.segments import SegmentRef
-from reconcile.snapshot.retention_floor import Lines, TopicLine
+from reconcile.snapshot.retention_floor import Lines, RetentionFloor
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class OldestRequired:
     """Why intake does not get smaller."""
 
     topic: str
@@ -48,11 +48,11 @@ class Pin:
         }
 
     def __str__(self) -> str:
-        return pin_text(self.to_json(self.written_us))
+        return oldest_required_text(self.to_json(self.written_us))
 
 
-def pin_text(pin: Mapping[str, object]) -> str:
-    """One line for people, of what `Pin.to_json` says."""
+def oldest_required_text(pin: Mapping[str, object]) -> str:
+    """One line for people, of what `OldestRequired.to_json` says."""
     written = moment(parse_time(str(pin["written_at"])))
     return (
         f"{pin['key']}, written {written}, is needed by {pin['topic']} partition {pin['partition']}: "
@@ -60,7 +60,7 @@ def pin_text(pin: Mapping[str, object]) -> str:
     )
 
 
-def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
+def metrics_of(pin: OldestRequired | None, now_us: int) -> dict[str, float]:
     """The pin as a sample with labels (a topic's name needs no escaping), for
     `archiver.runtime.logging.METRICS`.
     """
@@ -68,14 +68,14 @@ def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
     return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if pin is None else pin.age_s(now_us)}
 
 
-def oldest_pin(intake: Backlog, lines: Lines) -> Pin | None:
+def oldest_required(intake: Backlog, lines: Lines) -> OldestRequired | None:
     """The pin of the oldest intake file that is needed; None if none is.
 
     Topics without lines are passed over, and so are partitions whose first needed segment cannot be looked up
     (`needed_files` says which).
     """
     best: tuple[int, str, int] | None = None
-    held: tuple[TopicLine, SegmentRef] | None = None
+    held: tuple[RetentionFloor, SegmentRef] | None = None
     for line in lines.values():
         for partition, offset in enumerate(line.offsets):
             first = _first(intake, (line.topic_id, partition), offset)
@@ -87,7 +87,9 @@ def oldest_pin(intake: Backlog, lines: Lines) -> Pin | None:
     line, segment = held
     parsed = parse_intake_key(segment.file.key)
     written_us = 0 if parsed is None else parsed.written_ms * 1000
-    return Pin(line.topic, best[2], segment.file.key, written_us, _why(intake, line, best[2], segment))
+    return OldestRequired(
+        line.topic, best[2], segment.file.key, written_us, _why(intake, line, best[2], segment)
+    )
 
 
 def _first(intake: Backlog, tp: TopicPartition, offset: int) -> SegmentRef | None:
@@ -99,7 +101,7 @@ def _first(intake: Backlog, tp: TopicPartition, offset: int) -> SegmentRef | Non
     return found[0] if found else None
 
 
-def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) -> str:
+def _why(intake: Backlog, line: RetentionFloor, partition: int, segment: SegmentRef) -> str:
     tp = (line.topic_id, partition)
     if line.doubted:
         return f"nothing is deleted on doubt: {line.why}"

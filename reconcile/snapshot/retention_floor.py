@@ -36,7 +36,7 @@ from intake.log.fold import TopicState
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLine:
+class RetentionFloor:
     """Where the lines of one topic are."""
 
     topic_id: TopicId
@@ -55,7 +55,7 @@ class TopicLine:
     made on."""
 
 
-Lines = Mapping[TopicId, TopicLine]
+Lines = Mapping[TopicId, RetentionFloor]
 """Of every topic of the intake log."""
 
 
@@ -137,7 +137,7 @@ def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_numbe
     return any(file.sequence_number < sequence_number and file.path not in paths for file in current)
 
 
-class LineReader:
+class RetentionFloorReader:
     """Looks at one topic after the other; changes nothing."""
 
     def __init__(
@@ -152,7 +152,7 @@ class LineReader:
         self._tables = tables
         self._settings = {topic.name: topic for topic in topics}
 
-    def read(self, intake: Backlog, ledger: LedgerFold) -> dict[TopicId, TopicLine]:
+    def read(self, intake: Backlog, ledger: LedgerFold) -> dict[TopicId, RetentionFloor]:
         """The lines of all topics. What cannot be looked at is a doubt, never an error; only `Deposed` is
         raised.
         """
@@ -161,17 +161,17 @@ class LineReader:
             for topic in intake.topics_by_id.values()
         }
 
-    def line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> TopicLine:
+    def line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> RetentionFloor:
         """The lines of one topic; as `read`."""
         settings = self._settings.get(topic.name)
         watermarks = tuple(ledger.watermark(partition) for partition in range(topic.partitions))
         nothing = (0,) * topic.partitions
         if settings is None:
-            return TopicLine(
+            return RetentionFloor(
                 topic.topic_id, topic.name, nothing, watermarks, "the topic is not in the configuration"
             )
         if settings.archive.kind == "none":
-            return TopicLine(
+            return RetentionFloor(
                 topic.topic_id, topic.name, nothing, watermarks, "the topic has archive kind none"
             )
         try:
@@ -180,8 +180,8 @@ class LineReader:
             raise
         except ArchiverError as error:
             why = error.why if isinstance(error, TopicHalted) else str(error)
-            return TopicLine(topic.topic_id, topic.name, nothing, watermarks, why, doubted=True)
-        return TopicLine(topic.topic_id, topic.name, offsets, watermarks, exact=exact)
+            return RetentionFloor(topic.topic_id, topic.name, nothing, watermarks, why, doubted=True)
+        return RetentionFloor(topic.topic_id, topic.name, offsets, watermarks, exact=exact)
 
     def _offsets(
         self,

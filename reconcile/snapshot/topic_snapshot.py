@@ -34,7 +34,7 @@ class ForeignSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class TableSight:
+class TableSnapshot:
     """The table that stands under the topic's name, whoever it belongs to."""
 
     name: str
@@ -69,7 +69,7 @@ class TableSight:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSight:
+class PendingArchive:
     """An archive that is in the ledger and, as far as the ledger knows, in no table."""
 
     key: str
@@ -85,7 +85,7 @@ class PendingSight:
 
 
 @dataclass(frozen=True, slots=True)
-class StrayObject:
+class UnreferencedObject:
     """An object below `archive/` that neither ledger nor any retained snapshot names."""
 
     key: str
@@ -94,7 +94,7 @@ class StrayObject:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSight:
+class TopicSnapshot:
     """All three views of one topic."""
 
     view: TopicView
@@ -108,11 +108,11 @@ class TopicSight:
     """Of the table, by the ledger."""
     archived: bool = False
     """The ledger knows archives of the topic."""
-    table: TableSight | None = None
-    pending: tuple[PendingSight, ...] = ()
+    table: TableSnapshot | None = None
+    pending: tuple[PendingArchive, ...] = ()
     archives: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
     """Per partition: the ranges of all archives that stand in the object store."""
-    strays: tuple[StrayObject, ...] = ()
+    strays: tuple[UnreferencedObject, ...] = ()
     busy: bool = False
     """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no
     finding."""
@@ -166,12 +166,12 @@ class TopicSight:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderSight:
+class FolderSnapshot:
     """What lies in the data folder beside the topics of the log."""
 
-    unknown: tuple[StrayObject, ...] = ()
+    unknown: tuple[UnreferencedObject, ...] = ()
     """One object for each topic id below `archive/` that the log does not know."""
-    uploads: tuple[StrayObject, ...] = ()
+    uploads: tuple[UnreferencedObject, ...] = ()
     """Left behind by uploads that never came to their end."""
     log_ahead: tuple[int, float] | None = None
     """The newest ingest time of the intake log, and by how many seconds it is ahead of now, if by more than

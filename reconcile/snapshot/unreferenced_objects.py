@@ -20,8 +20,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from archiver.ledger.archive_visibility import GivenUp
-from archiver.ledger.archived_ranges import Coverage
+from archiver.ledger.archive_visibility import ArchiveVisibility
+from archiver.ledger.archived_ranges import ArchivedRanges
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import ArchiveKey, data_prefix, metadata_prefix, parse_archive_key
 from archiver.objects.store import ObjectInfo
@@ -129,7 +129,7 @@ class _Partition:
 
     folder: Folder
     number: int
-    stays: Coverage = field(default_factory=Coverage)
+    stays: ArchivedRanges = field(default_factory=ArchivedRanges)
     open: list[_Archive] = field(default_factory=list)
 
     def take(self, info: ObjectInfo, key: ArchiveKey) -> Iterator[Unneeded]:
@@ -167,7 +167,7 @@ class _Partition:
         """The partition is listed to its end: of archives that nothing names, newer ones stand for older ones
         of the same offsets.
         """
-        given_up = GivenUp.of(self.folder.ledger, self.number)
+        given_up = ArchiveVisibility.of(self.folder.ledger, self.number)
         for base, end in given_up.empty:
             self.stays.add(0, base, end)
         # Killed ones stand for those alone that are condemned, and condemned ones for nobody: what they gave

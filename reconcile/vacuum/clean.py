@@ -33,7 +33,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
 from reconcile.snapshot.lost_log_entries import check_nothing_is_lost
-from reconcile.snapshot.oldest_required import oldest_pin
+from reconcile.snapshot.oldest_required import oldest_required
 from reconcile.snapshot.retention_floor import Lines
 from reconcile.snapshot.unreferenced_objects import WHY, Kind, Unneeded
 from reconcile.vacuum.intake_files import Choice, Needed, choose, needed_files
@@ -150,7 +150,7 @@ class CleanRun:
         seen = self._look(report)
         if parts.folders is not None and self._retire(report, parts.folders, seen):
             seen = self._look(report)
-        report.pin = oldest_pin(seen.intake, seen.lines)
+        report.pin = oldest_required(seen.intake, seen.lines)
         known = {topic["topic"] for topic in report.topics}
         kept = [line for line in seen.lines.values() if line.why is not None and line.topic not in known]
         report.topics += [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in kept]

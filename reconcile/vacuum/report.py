@@ -8,7 +8,7 @@ from typing import Protocol
 
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG, exit_code
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 from reconcile.snapshot.unreferenced_objects import Kind
 from reconcile.vacuum.retention import Moved
 
@@ -59,7 +59,7 @@ class CleanReport:
     strange: int = 0
     cut: bool = False
     """More than one run may delete could go by now."""
-    pin: Pin | None = None
+    pin: OldestRequired | None = None
     topics: list[dict[str, object]] = field(default_factory=list)
     """Topics of which everything is kept, with the reason."""
     unread: bool = False

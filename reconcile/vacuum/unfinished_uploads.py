@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from archiver.objects.store import ObjectStore
-from reconcile.snapshot.topic_snapshot import StrayObject
+from reconcile.snapshot.topic_snapshot import UnreferencedObject
 
 
 @runtime_checkable
@@ -47,7 +47,12 @@ def stale_uploads(
     return [key for key, _ in stale]
 
 
-def stray_uploads(objects: ObjectStore, now_us: int, age_s: float, count_max: int) -> list[StrayObject]:
+def stray_uploads(
+    objects: ObjectStore, now_us: int, age_s: float, count_max: int
+) -> list[UnreferencedObject]:
     """The same as the reconciler tells them; the store does not say how much they hold."""
     why = "an upload in parts that was begun long ago and never came to its end"
-    return [StrayObject(key, 0, why) for key in stale_uploads(objects, now_us, age_s, count_max, abort=False)]
+    return [
+        UnreferencedObject(key, 0, why)
+        for key in stale_uploads(objects, now_us, age_s, count_max, abort=False)
+    ]

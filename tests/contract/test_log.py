@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.log.append_retry import append_settled
+from archiver.log.append_retry import append_until_known
 from archiver.log.etcd.log_store import EtcdLogStore
 from archiver.log.memory import MemoryLogStore
 from archiver.log.sqlite import SqliteLogStore
@@ -231,7 +231,7 @@ DROPPED, REPLY_LOST, LATE, REFUSED = (
 def settle(
     log: Log, index: int, data: bytes, attempts_max: int = 5, clock: ManualClock | None = None
 ) -> Appended:
-    return append_settled(log, index, data, attempts_max, 0.05, clock or ManualClock())
+    return append_until_known(log, index, data, attempts_max, 0.05, clock or ManualClock())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended
-from archiver.log.tail_marker import TailWitness
+from archiver.log.tail_marker import TailMarker
 from archiver.runtime.errors import Halt
 
 
@@ -60,7 +60,7 @@ def test_it_never_goes_back_and_outlives_trimming(tmp_path: Path) -> None:
     log = store.log("intake")
     log.trim(5)
     assert log.append(4 + 1, b"behind the floor") is Appended.OK
-    slow = TailWitness(tmp_path / "metadata.db.intake.tail")
+    slow = TailMarker(tmp_path / "metadata.db.intake.tail")
     slow.note(2)  # of a process that was paused between its commit and its note
     slow.close()
     assert (tmp_path / "metadata.db.intake.tail").read_text() == f"{6:020} {6:020}\n"

@@ -19,10 +19,10 @@ import pytest
 from archiver.app.application import Application
 from archiver.config.daemon import MetricsSettings
 from archiver.config.settings import load_settings
-from archiver.daemon.status_poller import Sight
+from archiver.daemon.status_poller import StatusPoller
 from archiver.log.lease import FileLease
 from archiver.proto import control_log_pb2 as pb
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Deposed
 from archiver.status.history import LagHistory
@@ -82,7 +82,7 @@ class Daemon(Driver):
 
     def tick(self) -> None:
         """What a daemon does when nothing may be due."""
-        self.run().run(looks=Looks())
+        self.run().run(looks=PollState())
 
 
 class Died(BaseException):
@@ -386,7 +386,7 @@ def test_l4_the_watch_ends_a_stale_leadership_beside_whatever_is_under_way(deplo
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         numbers = Numbers(Journal(50), stale.clock, MetricsSettings(), "0.1.0")
         numbers.declare(stale.application.settings.topics)
-        sight = Sight(numbers, LagHistory(3600.0, 10), stale.clock, "one:1")
+        sight = StatusPoller(numbers, LagHistory(3600.0, 10), stale.clock, "one:1")
         send(successor, 0)
         stale.archive()
         with stale.application.leadership.turn("a long round"):

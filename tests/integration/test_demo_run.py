@@ -25,7 +25,7 @@ from archiver.demo.run import run_demo
 from archiver.publish.report import ArchiveReport
 from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
-from intake.write.acknowledgements import OK, PendingBatch, Verdict
+from intake.write.acknowledgements import OK, FlushOutcome, PendingBatch
 from tests.support.builders.demo_source import write_source
 
 
@@ -41,7 +41,7 @@ def _small_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Parts:
     """An application that stores nothing and answers as it is told."""
 
-    verdict: Verdict = OK
+    verdict: FlushOutcome = OK
     report: ArchiveReport = field(default_factory=ArchiveReport)
     sent: int = 0
     closed: bool = False
@@ -91,7 +91,7 @@ def run_with(parts: Parts, tmp_path: Path) -> DemoReport:
 def test_records_that_were_not_acknowledged_stop_it(
     tmp_path: Path, outcome: Any, error: type[Exception]
 ) -> None:
-    parts = Parts(Verdict(outcome, "the disk is full"))
+    parts = Parts(FlushOutcome(outcome, "the disk is full"))
     with pytest.raises(error, match="the disk is full"):
         run_with(parts, tmp_path)
     assert parts.closed

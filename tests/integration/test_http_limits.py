@@ -381,10 +381,10 @@ def test_the_last_outcome_wakes_and_is_told_once() -> None:
     told: list[int] = []
     lock = threading.Condition()
     pending = PendingRecord("t", 0, lock, lambda: told.append(1))
-    from intake.write.acknowledgements import OK, Verdict
+    from intake.write.acknowledgements import OK, FlushOutcome
 
     assert pending.settle(3, OK)
-    assert not pending.settle(4, Verdict("unknown", "late"))
+    assert not pending.settle(4, FlushOutcome("unknown", "late"))
     assert (told, pending.result(0).offset) == ([1], 3)
 
 

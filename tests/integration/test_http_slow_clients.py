@@ -20,7 +20,7 @@ from archiver.runtime.clock import SystemClock
 from archiver.web import bodies, produce, write_watch
 from archiver.web.app import create_app
 from archiver.web.bodies import BodyBudget
-from archiver.web.connection import PatientConnection
+from archiver.web.connection import TimeoutProtocol
 from archiver.web.server import WebServer
 from archiver.web.write_watch import UNREAD_S, UNSENT_BYTES_MAX, WINDOW_BYTES_MIN, WriteWatch
 from tests.integration.test_http_limits import GOOD, NDJSON, answer, chunk, head, receive
@@ -41,16 +41,16 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def lost(monkeypatch: pytest.MonkeyPatch) -> list[PatientConnection]:
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[TimeoutProtocol]:
     """Connections that the server has let go of."""
-    found: list[PatientConnection] = []
-    before = PatientConnection.connection_lost
+    found: list[TimeoutProtocol] = []
+    before = TimeoutProtocol.connection_lost
 
-    def observed(self: PatientConnection, error: Exception | None) -> None:
+    def observed(self: TimeoutProtocol, error: Exception | None) -> None:
         before(self, error)
         found.append(self)
 
-    monkeypatch.setattr(PatientConnection, "connection_lost", observed)
+    monkeypatch.setattr(TimeoutProtocol, "connection_lost", observed)
     return found
 
 

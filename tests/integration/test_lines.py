@@ -19,7 +19,7 @@ from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds, new_uuid
 from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
-from reconcile.snapshot.retention_floor import LineReader, TopicLine
+from reconcile.snapshot.retention_floor import RetentionFloor, RetentionFloorReader
 from tests.support.catalog.foreign_hands import (
     compact,
     expire,
@@ -56,7 +56,7 @@ def look(
     archive: dict[str, Any] | None = None,
     *,
     known: bool = True,
-) -> TopicLine:
+) -> RetentionFloor:
     """The line of the bench's topic of two partitions."""
     fold = IntakeFold()
     declared = pb.TopicDeclared(topic_id=bytes.fromhex(TOPIC_ID), name="flights", partitions=2, created_us=1)
@@ -66,7 +66,7 @@ def look(
         if known
         else []
     )
-    reader = LineReader(
+    reader = RetentionFloorReader(
         LocalObjectStore(bench.folder), CLUSTER_ID, tables if callable(tables) else lambda _: tables, settings
     )
     return reader.read(Backlog(fold), leader.fold)[TOPIC_ID]
@@ -85,9 +85,9 @@ def two_commits(bench: Bench, tables: Tables) -> tuple[Leader, int]:
 
 def test_d3_the_line_is_the_lowest_watermark_of_the_retained_snapshots(tables: Tables, bench: Bench) -> None:
     leader, _ = two_commits(bench, tables)
-    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (5, 0), (9, 3))
+    assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", (5, 0), (9, 3))
     expire_all_but_current(tables)
-    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (9, 3), (9, 3))
+    assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", (9, 3), (9, 3))
 
 
 def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(
@@ -121,9 +121,9 @@ def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_
     view = view_of(tables)
     assert {snapshot.snapshot_id for snapshot in view.snapshots}.isdisjoint({first, second})
     assert branch in {snapshot.snapshot_id for snapshot in view.snapshots}
-    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (5, 0), (11, 3), exact=False)
+    assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", (5, 0), (11, 3), exact=False)
     expire_all_but_current(tables)
-    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (11, 3), (11, 3))
+    assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", (11, 3), (11, 3))
 
 
 def test_what_others_erased_pins_intake_until_its_snapshot_expires_like_any_other(
@@ -137,7 +137,7 @@ def test_what_others_erased_pins_intake_until_its_snapshot_expires_like_any_othe
         bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
         kept = removal in {snapshot.snapshot_id for snapshot in view_of(tables).snapshots}
         assert kept is (offset == 9)
-        assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", line, (offset + 1, 3))
+        assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", line, (offset + 1, 3))
 
 
 def test_what_older_versions_kept_behind_the_cut_as_the_record_of_an_erasure_pins_no_more(
@@ -154,7 +154,7 @@ def test_what_older_versions_kept_behind_the_cut_as_the_record_of_an_erasure_pin
     expire(tables, [snapshot.snapshot_id for snapshot in view.snapshots if snapshot.snapshot_id not in kept])
     view = view_of(tables)
     assert removal not in {snapshot.snapshot_id for snapshot in view.lineage()}
-    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (9, 3), (12, 3))
+    assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", (9, 3), (12, 3))
 
 
 def test_compaction_by_others_changes_nothing(tables: Tables, bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_compaction_by_others_changes_nothing(tables: Tables, bench: Bench) -> N
     compact(tables, bench, 0, 0, 10)
     assert look(bench, leader, tables).offsets == (10, 0)
     expire_all_but_current(tables)
-    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (10, 0), (10, 0))
+    assert look(bench, leader, tables) == RetentionFloor(TOPIC_ID, "flights", (10, 0), (10, 0))
 
 
 def test_rows_that_others_erased_are_not_needed_back(tables: Tables, bench: Bench) -> None:
@@ -216,7 +216,9 @@ def test_a_kind_that_does_not_fit_what_is_archived_is_a_doubt(tables: Tables, be
 def test_kinds_without_a_table(tables: Tables, bench: Bench) -> None:
     leader, _ = two_commits(bench, tables)
     leader.fold.topic(TOPIC_ID).table_uuid = None
-    assert look(bench, leader, tables, {"kind": "parquet"}) == TopicLine(TOPIC_ID, "flights", (9, 3), (9, 3))
+    assert look(bench, leader, tables, {"kind": "parquet"}) == RetentionFloor(
+        TOPIC_ID, "flights", (9, 3), (9, 3)
+    )
     none = look(bench, leader, tables, {"kind": "none"})
     assert (none.offsets, none.doubted, none.why) == ((0, 0), False, "the topic has archive kind none")
     unknown = look(bench, leader, tables, known=False)
@@ -228,6 +230,6 @@ def test_kinds_without_a_table(tables: Tables, bench: Bench) -> None:
 
 
 def test_a_topic_without_a_table_yet_needs_everything(tables: Tables, bench: Bench) -> None:
-    assert look(bench, bench.leader(), tables) == TopicLine(TOPIC_ID, "flights", (0, 0), (0, 0))
+    assert look(bench, bench.leader(), tables) == RetentionFloor(TOPIC_ID, "flights", (0, 0), (0, 0))
     bench.table(tables)
-    assert look(bench, bench.leader("b"), tables) == TopicLine(TOPIC_ID, "flights", (0, 0), (0, 0))
+    assert look(bench, bench.leader("b"), tables) == RetentionFloor(TOPIC_ID, "flights", (0, 0), (0, 0))

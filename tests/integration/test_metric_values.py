@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from archiver.config.daemon import MetricsSettings
-from archiver.daemon.status_poller import Sight
+from archiver.daemon.status_poller import StatusPoller
 from archiver.refine.task import PlanResult, RefineJob
 from archiver.runtime import failpoints
 from archiver.runtime.errors import RetryLater
@@ -77,7 +77,9 @@ class Process:
         self.journal = Journal(50)
         self.numbers = Numbers(self.journal, driver.clock, MetricsSettings(), "0.1.0")
         self.numbers.declare(driver.application.settings.topics)
-        self.sight = Sight(self.numbers, LagHistory(3600.0, 10), driver.clock, driver.application._owner)
+        self.sight = StatusPoller(
+            self.numbers, LagHistory(3600.0, 10), driver.clock, driver.application._owner
+        )
         self.writer: IntakeWriter | None = None
 
     def look(self) -> None:

@@ -14,7 +14,7 @@ from archiver.config.settings import load_settings
 from archiver.daemon.tick import Tick
 from archiver.publish.report import ArchiveReport
 from archiver.publish.round import ArchiveRun
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, LeaseHeld
 from tests.support.builders.deployment import Deployment
@@ -37,7 +37,7 @@ class Lasting(Driver):
         )
         self.tick = Tick(self._round, lambda: self.application.settings)
 
-    def _round(self, looks: Looks) -> ArchiveReport:
+    def _round(self, looks: PollState) -> ArchiveReport:
         made = self.application.archiving(self.told.append)
         parts = made._parts
         prepare = parts.setup.prepare

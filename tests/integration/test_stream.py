@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.location import StorePlace
 from archiver.refine.demultiplexer import run_bundle
@@ -69,7 +69,7 @@ def stream(
         intake.backlog,
         lambda _topic, _version: schema,
         cluster_id=CLUSTER,
-        given_up=lambda *_: GivenUp(spare=killed),
+        given_up=lambda *_: ArchiveVisibility(spare=killed),
         batch_rows=batch_rows,
     )
 

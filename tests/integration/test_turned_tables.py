@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.reset_watermark import Restater
+from archiver.catalog.reset_watermark import WatermarkReset
 from archiver.catalog.tables import Tables
 from archiver.runtime.errors import OutcomeUnknown
 from archiver.runtime.ids import SeededIds, new_uuid
@@ -67,7 +67,7 @@ def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: B
     assert first.snapshot_id is not None
     held = view_of(tables).snapshot_id
     roll_back(tables, first.snapshot_id)
-    Restater(tables, leader).restate(
+    WatermarkReset(tables, leader).restate(
         bench.target, view_of(tables), (5, 0), new_uuid(bench.ids)
     )  # and the ledger is not told
     outcome = bench.commit(tables, leader)
@@ -92,7 +92,7 @@ def test_refused_archives_that_came_back_with_an_older_snapshot_are_found(
     assert first.snapshot_id is not None
     assert held is not None
     roll_back(tables, first.snapshot_id)
-    restater = Restater(tables, leader)
+    restater = WatermarkReset(tables, leader)
     bench.tell(
         leader,
         replace(

@@ -8,7 +8,7 @@ from archiver.runtime.errors import Corrupted
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import decode
 from intake.log.fold import IntakeFold
-from intake.log.history import Shelves
+from intake.log.history import History
 from tests.simulation.ground import Ground
 from tests.simulation.schedule import Violation
 
@@ -26,7 +26,7 @@ def judge_checkpoints(ground: Ground, whole: IntakeFold) -> int:
             continue  # stored damaged, by the simulation
         if key is None or key.index != checkpoint.index:
             raise Violation("a checkpoint is that of its index", f"{info.key} is of {checkpoint.index}")
-        shelves = Shelves(ground.objects, tuple)
+        shelves = History(ground.objects, tuple)
         shelves.learn(checkpoint.shelves)
         fold = checkpoint.fold()
         for index, data in enumerate(ground.entries[checkpoint.index :], checkpoint.index):

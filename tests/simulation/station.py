@@ -23,7 +23,7 @@ from intake.producers import Refusal, Stamp
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 from intake.write.queue import BatchItem, Item, RecordItem
 from tests.simulation.book import Book, Sent
 from tests.simulation.ground import DOOMED, Ground
@@ -74,7 +74,7 @@ class Station:
             if name not in self.sequencer.fold.topics_by_name:
                 self.sequencer.declare_topic(name, partitions)
         self._accept_clock = AcceptClock(self.clock, INTAKE.clock_skew_max, INTAKE.clock_settle)
-        self._publisher = FlushPublisher(
+        self._publisher = FlushWriter(
             self.objects, self.sequencer, INTAKE, self.clock, self.ids, self._accept_clock
         )
         self._settled = threading.Condition()

@@ -15,7 +15,7 @@ from archiver.ledger.leadership import Leadership
 from archiver.runtime.errors import Deposed, RetryLater
 from intake.log.backlog import Backlog
 from intake.log.checkpoint_store import superseded
-from reconcile.snapshot.retention_floor import Lines, TopicLine
+from reconcile.snapshot.retention_floor import Lines, RetentionFloor
 from reconcile.vacuum.clean import CleanParts, CleanRun
 from tests.simulation.schedule import Process, Violation
 from tests.simulation.station import Station, World
@@ -85,8 +85,8 @@ class Cleaner:
         """What the tables say now."""
         del ledger
         watermarks = self._world.ground.watermarks
-        lines: dict[str, TopicLine] = {}
+        lines: dict[str, RetentionFloor] = {}
         for topic in intake.topics_by_id.values():
             offsets = tuple(watermarks.get((topic.topic_id, number), 0) for number in range(topic.partitions))
-            lines[topic.topic_id] = TopicLine(topic.topic_id, topic.name, offsets, offsets)
+            lines[topic.topic_id] = RetentionFloor(topic.topic_id, topic.name, offsets, offsets)
         return lines  # type: ignore[return-value]

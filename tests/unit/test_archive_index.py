@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import archive_key
 from archiver.runtime.ids import TopicId
@@ -57,7 +57,7 @@ def test_listing_passes_over_strangers_and_killed_ones() -> None:
         archive_key(TOPIC, 4, "day", 20_000, 0, 5, 1),
     ):
         objects.create(key, b"x")
-    index = find_archives(objects, TOPIC, 3, GivenUp(spare={killed}))
+    index = find_archives(objects, TOPIC, 3, ArchiveVisibility(spare={killed}))
     assert len(index) == 1
     only = index.covering(0)
     assert only is not None

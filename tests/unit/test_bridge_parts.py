@@ -22,7 +22,7 @@ from archiver.ledger.views import TopicLedger
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
-from archiver.publish.events import Publisher
+from archiver.publish.events import RoundEvents
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Halt
 from archiver.runtime.ids import SeededIds, TopicId
@@ -253,7 +253,7 @@ def test_data_complete_names_only_the_partitions_that_moved() -> None:
     log = MemoryLogStore(1 << 19).log("control")
     write(leading(log), [archive(4, 0, 6)])
     leader = leading(log)
-    publisher = Publisher("test", leader, ManualClock(), SeededIds(2))
+    publisher = RoundEvents("test", leader, ManualClock(), SeededIds(2))
     commit_id = publisher.round_started()
     leader.append(
         pb.FilesWritten(
@@ -286,7 +286,7 @@ def test_a_large_data_complete_becomes_several_events_of_one_round() -> None:
     name = "x" * 249
     write(leading(log), [archive(partition, 0, 6) for partition in range(2400)])
     leader = leading(log)
-    publisher = Publisher("test", leader, ManualClock(), SeededIds(2))
+    publisher = RoundEvents("test", leader, ManualClock(), SeededIds(2))
     commit_id = publisher.round_started()
     publisher.round_written(commit_id, [work(name)])
     found = completes(leader, log)
@@ -300,7 +300,7 @@ def test_a_large_data_complete_becomes_several_events_of_one_round() -> None:
 def test_a_round_in_which_nothing_moved_still_says_so() -> None:
     log = MemoryLogStore(1 << 19).log("control")
     leader = leading(log)
-    publisher = Publisher("test", leader, ManualClock(), SeededIds(2))
+    publisher = RoundEvents("test", leader, ManualClock(), SeededIds(2))
     commit_id = publisher.round_started()
     publisher.round_written(commit_id, [work("idle")])
     (complete,) = completes(leader, log)

@@ -23,7 +23,7 @@ from intake.log.partition_state import Gap, merged
 from intake.producers import SEQUENCE_COUNT
 from intake.segments import SegmentRef
 from tests.support.intake.intake_entries import topic_id_of
-from tests.support.intake.intake_history import History
+from tests.support.intake.intake_history import RandomHistory
 
 Shelved = dict[TopicPartition, tuple[list[SegmentRef], list[Gap]]]
 
@@ -35,7 +35,7 @@ def folded(entries: list[bytes], fold: IntakeFold | None = None) -> tuple[Intake
 
 
 def history(seed: int, steps: int) -> list[bytes]:
-    return History(random.Random(seed)).grow(steps)
+    return RandomHistory(random.Random(seed)).grow(steps)
 
 
 def cut_here(

@@ -19,7 +19,7 @@ from archiver.runtime.errors import Corrupted, Deposed, Halt, LeaseHeld, Outcome
 from archiver.runtime.ids import TopicId
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
 from intake.log.backlog import Backlog
-from reconcile.snapshot.oldest_required import oldest_pin
+from reconcile.snapshot.oldest_required import oldest_required
 from reconcile.vacuum.intake_files import needed_files
 from reconcile.vacuum.report import CleanReport
 from tests.support.builders.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
@@ -398,7 +398,7 @@ def test_a_run_that_stops_at_any_step_is_finished_by_the_next(name: str, action:
     intake = vacuumed.backlog()
     lines = vacuumed.topic_lines(intake, vacuumed.ledger())
     assert set(needed_files(intake, lines).sure) == set(keys[3:])
-    assert oldest_pin(intake, lines) is not None
+    assert oldest_required(intake, lines) is not None
 
 
 @pytest.mark.parametrize("readable", [0, 1], ids=["from the start", "only before the barrier"])

@@ -11,7 +11,7 @@ import pytest
 
 from archiver.api import Writer
 from archiver.config.settings import load_settings
-from archiver.daemon.resources import Opened
+from archiver.daemon.resources import Resources
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import Clock, ManualClock, SystemClock
@@ -19,7 +19,7 @@ from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SystemIds
 from archiver.status.advice import advice, verdict
 from archiver.status.journal import Journal
-from archiver.status.lag import Standing
+from archiver.status.lag import LagReport
 from intake.log.clock_check import check_start_clock, log_ahead_s
 from tests.support.builders.deployment import Deployment
 
@@ -106,7 +106,7 @@ def test_a_daemon_whose_clock_is_ahead_takes_nothing_in(
 ) -> None:
     """The step `intake` of its start fails and is taken again, until the clock is right."""
     settings = load_settings(Deployment(tmp_path).config, {})
-    opened = Opened(lambda: settings, {}, frozenset({"intake"}), now, SystemIds())
+    opened = Resources(lambda: settings, {}, frozenset({"intake"}), now, SystemIds())
     monkeypatch.setattr(LocalObjectStore, "time_us", lambda _: NOW_US - YEARS_S * 10**6)
     steps = {step.name: step for step in opened.steps()}
     for name in ("objects", "metadata", "deployment"):
@@ -129,9 +129,9 @@ def test_how_far_a_log_is_ahead() -> None:
 def test_the_page_does_not_say_that_all_is_well() -> None:
     journal = Journal(5)
     journal.becomes("serving")
-    good = Standing(NOW_US, (), ())
+    good = LagReport(NOW_US, (), ())
     assert advice(good, journal, NOW_US, 5.0) == []
-    ahead = Standing(NOW_US, (), (), NOW_US + 10**9, 1000.0)
+    ahead = LagReport(NOW_US, (), (), NOW_US + 10**9, 1000.0)
     (one,) = advice(ahead, journal, NOW_US, 5.0)
     assert (one.severity, one.kind, one.section) == ("watch", "finding-log-ahead", "Finding log ahead")
     assert "1,000 s ahead" in one.what

@@ -12,7 +12,7 @@ from archiver.config.events import ControlTopicSettings
 from archiver.control_topic import check
 from archiver.control_topic.check import check_control_topic
 from archiver.control_topic.kafka_topic import KafkaTopic
-from archiver.runtime.check_result import Verdict
+from archiver.runtime.check_result import CheckStatus
 from archiver.runtime.clock import SystemClock
 
 BYTES_MAX = 1_000_000
@@ -42,16 +42,19 @@ def settings() -> ControlTopicSettings:
 @pytest.mark.parametrize(
     ("limits", "verdict"),
     [
-        ({"max.message.bytes": "2000000", "min.insync.replicas": "1"}, Verdict.FINE),
-        ({"max.message.bytes": "2000000", "min.insync.replicas": "3"}, Verdict.WRONG),
-        ({"max.message.bytes": "1000", "min.insync.replicas": "1"}, Verdict.WRONG),
-        ({"max.message.bytes": "2000000"}, Verdict.NOTE),
-        ({"min.insync.replicas": "1"}, Verdict.NOTE),
-        ({}, Verdict.NOTE),
+        ({"max.message.bytes": "2000000", "min.insync.replicas": "1"}, CheckStatus.FINE),
+        ({"max.message.bytes": "2000000", "min.insync.replicas": "3"}, CheckStatus.WRONG),
+        ({"max.message.bytes": "1000", "min.insync.replicas": "1"}, CheckStatus.WRONG),
+        ({"max.message.bytes": "2000000"}, CheckStatus.NOTE),
+        ({"min.insync.replicas": "1"}, CheckStatus.NOTE),
+        ({}, CheckStatus.NOTE),
     ],
 )
 def test_limits(
-    settings: ControlTopicSettings, limits: dict[str, str], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    settings: ControlTopicSettings,
+    limits: dict[str, str],
+    verdict: CheckStatus,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(check, "KafkaTopic", client_of(limits))
     found = check_control_topic(settings, BYTES_MAX, SystemClock())

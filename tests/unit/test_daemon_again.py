@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from archiver.daemon.backoff import Again
+from archiver.daemon.backoff import Backoff
 from archiver.runtime.clock import ManualClock
 
 
-def waits(again: Again, clock: ManualClock) -> float:
+def waits(again: Backoff, clock: ManualClock) -> float:
     """Seconds until it is time, a second at a time."""
     for second in range(1, 1000):
         clock.advance(1)
@@ -17,7 +17,7 @@ def waits(again: Again, clock: ManualClock) -> float:
 
 def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
     clock = ManualClock(0)
-    again = Again(clock, lambda: 30.0, lambda: 100.0)
+    again = Backoff(clock, lambda: 30.0, lambda: 100.0)
     assert not again.due()
     found = []
     for _ in range(4):
@@ -34,7 +34,7 @@ def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
 
 def test_what_went_well_meanwhile_takes_the_look_away() -> None:
     clock = ManualClock(0)
-    again = Again(clock, lambda: 30.0, lambda: 100.0)
+    again = Backoff(clock, lambda: 30.0, lambda: 100.0)
     again.failed()
     again.fine()
     clock.advance(1000)
@@ -43,6 +43,6 @@ def test_what_went_well_meanwhile_takes_the_look_away() -> None:
 
 def test_the_longest_wait_bounds_the_first() -> None:
     clock = ManualClock(0)
-    again = Again(clock, lambda: 30.0, lambda: 10.0)
+    again = Backoff(clock, lambda: 30.0, lambda: 10.0)
     again.failed()
     assert waits(again, clock) == 10

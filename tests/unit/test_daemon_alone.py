@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from archiver.daemon.acquire_with_timeout import alone
+from archiver.daemon.acquire_with_timeout import acquire_with_timeout
 from archiver.runtime.errors import RetryLater
 
 
 def test_who_cannot_have_it_in_time_is_told_why() -> None:
     lock = threading.Lock()
-    with alone(lock, 0.01, "why"):
-        with pytest.raises(RetryLater, match=r"^why$"), alone(lock, 0.01, "why"):
+    with acquire_with_timeout(lock, 0.01, "why"):
+        with pytest.raises(RetryLater, match=r"^why$"), acquire_with_timeout(lock, 0.01, "why"):
             pytest.fail("two at a time")
         assert lock.locked(), "it is still the first one's"
     assert not lock.locked()
@@ -21,6 +21,6 @@ def test_who_cannot_have_it_in_time_is_told_why() -> None:
 
 def test_a_failure_lets_go_of_it() -> None:
     lock = threading.Lock()
-    with pytest.raises(ValueError, match="mine"), alone(lock, 0.01, "why"):
+    with pytest.raises(ValueError, match="mine"), acquire_with_timeout(lock, 0.01, "why"):
         raise ValueError("mine")
     assert not lock.locked()

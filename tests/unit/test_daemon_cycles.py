@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from archiver.daemon.cycles import REPEAT_S, Cycles, Told
+from archiver.daemon.cycles import REPEAT_S, Cycles, Summary
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import (
     ConfigInvalid,
@@ -44,7 +44,7 @@ def levels(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return found
 
 
-def raising(error: Exception) -> Callable[[], Told]:
+def raising(error: Exception) -> Callable[[], Summary]:
     def work() -> NoReturn:
         raise error
 
@@ -54,9 +54,9 @@ def raising(error: Exception) -> Callable[[], Told]:
 def test_what_was_done_is_one_line_and_one_cycle(
     cycles: Cycles, journal: Journal, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work() -> Told:
+    def work() -> Summary:
         clock.advance(1.5)
-        return Told("fine", "7 records archived", {"rounds": 1})
+        return Summary("fine", "7 records archived", {"rounds": 1})
 
     with caplog.at_level(logging.DEBUG):
         began_us = clock.now_us()
@@ -73,7 +73,7 @@ def test_idle_is_no_line_for_people(
     cycles: Cycles, journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        cycles.run("tick", lambda: Told("fine", "nothing was due", idle=True))
+        cycles.run("tick", lambda: Summary("fine", "nothing was due", idle=True))
     assert levels(caplog) == [(logging.DEBUG, "tick: nothing was due")]
     assert journal.counts() == {("tick", "fine"): 1}
 
@@ -128,7 +128,7 @@ def test_a_new_reason_is_said_at_once_and_so_is_an_old_one_that_is_back(
         cycles.run("audit", raising(RetryLater("one")))
         cycles.run("tick", raising(RetryLater("two")))
         cycles.run("tick", raising(RetryLater("two")))
-        cycles.run("tick", lambda: Told("fine", "archived"))
+        cycles.run("tick", lambda: Summary("fine", "archived"))
         cycles.run("tick", raising(RetryLater("two")))
     assert [line for _, line in levels(caplog)] == [
         "tick: one",

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from archiver.config.settings import Settings
-from archiver.daemon.summaries import told_of_archiving, told_of_audit, told_of_cleaning, told_of_replay
+from archiver.daemon.summaries import (
+    summarize_archiving,
+    summarize_audit,
+    summarize_cleaning,
+    summarize_replay,
+)
 from archiver.daemon.tick import Tick
 from archiver.publish.report import ArchiveReport, CommitTry, TopicReport
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.rewrite.compact import TopicCompaction
 from archiver.rewrite.replay_report import ReplayReport, TopicReplay
 from archiver.runtime.errors import Halt, LeaseHeld, RetryLater
@@ -28,7 +33,7 @@ def archived() -> ArchiveReport:
 
 def test_a_round_that_archived() -> None:
     report = archived()
-    told = told_of_archiving(report, list(report.topics.values()))
+    told = summarize_archiving(report, list(report.topics.values()))
     assert told.line == (
         "1,234 records of 2 topics archived in 3 files (1.501 MB), 5 offsets of aborted transactions "
         "passed over, 7 records wait"
@@ -38,13 +43,13 @@ def test_a_round_that_archived() -> None:
 
 
 def test_a_round_that_had_nothing_to_do() -> None:
-    told = told_of_archiving(ArchiveReport(epoch=3), [TopicReport("orders")])
+    told = summarize_archiving(ArchiveReport(epoch=3), [TopicReport("orders")])
     assert (told.line, told.outcome, told.idle) == ("nothing was due", "fine", True)
 
 
 def test_a_round_that_only_settled() -> None:
     report = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders")})
-    told = told_of_archiving(report, list(report.topics.values()))
+    told = summarize_archiving(report, list(report.topics.values()))
     assert (told.line, told.idle) == ("pending archives are settled", False)
 
 
@@ -52,14 +57,14 @@ def test_topics_in_trouble_are_named_and_count() -> None:
     report = archived()
     stuck = [TopicReport(f"t{number}", "halted", why="the table is gone") for number in range(5)]
     late = TopicReport("late", "deferred", why="the catalog is down")
-    told = told_of_archiving(report, [*report.topics.values(), *stuck, late])
+    told = summarize_archiving(report, [*report.topics.values(), *stuck, late])
     assert told.outcome == "wrong"
     assert (
         "; halted: t0 (the table is gone), t1 (the table is gone), t2 (the table is gone), 2 more; "
         "deferred: late (the" in told.line
     )
     assert len(told.document["topics"]) == 8
-    assert told_of_archiving(report, [late]).outcome == "untold"
+    assert summarize_archiving(report, [late]).outcome == "untold"
 
 
 def settings() -> Settings:
@@ -99,7 +104,7 @@ def test_who_does_not_lead_any_more_says_nothing_of_commits() -> None:
     report = ArchiveReport(rounds=1)
     report.committing(CommitTry("orders", 17.0, 1, "committed"))
 
-    def archive(_: Looks) -> ArchiveReport:
+    def archive(_: PollState) -> ArchiveReport:
         if tick.notes():
             raise LeaseHeld("b:1")
         return report
@@ -133,31 +138,31 @@ def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
 
 def test_the_vacuum() -> None:
     report = CleanReport(dry_run=False, checked_us=0, deleted=["a"], condemned=["b", "c"], waiting=2)
-    told = told_of_cleaning(report)
+    told = summarize_cleaning(report)
     assert (told.line, told.outcome) == ("1 object deleted, 2 condemned, 2 condemned and still there", "fine")
     for error, outcome in ((RetryLater("later"), "untold"), (Halt("never"), "wrong")):
         report.error = error
-        assert told_of_cleaning(report).outcome == outcome
-        assert told_of_cleaning(report).line.endswith(f"; not finished: {error}")
+        assert summarize_cleaning(report).outcome == outcome
+        assert summarize_cleaning(report).line.endswith(f"; not finished: {error}")
     report.findings = ["a condemned file is needed"]
-    assert told_of_cleaning(report).outcome == "wrong"
+    assert summarize_cleaning(report).outcome == "wrong"
 
 
 def test_the_audit() -> None:
     good = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 5}
     bad = {"topic": "a", "partition": 1, "verdict": "invalid", "why": "2 offsets are missing", "rows": 3}
-    told = told_of_audit({"verdict": "valid", "partitions": [good]})
+    told = summarize_audit({"verdict": "valid", "partitions": [good]})
     assert (told.line, told.outcome) == ("valid: 1 partition, 5 rows", "fine")
-    told = told_of_audit({"verdict": "invalid", "partitions": [good, bad]})
+    told = summarize_audit({"verdict": "invalid", "partitions": [good, bad]})
     assert (told.line, told.outcome) == (
         "invalid: 2 partitions, 8 rows; a:1 is invalid: 2 offsets are missing",
         "wrong",
     )
-    assert told_of_audit({"verdict": "unknown", "partitions": []}).outcome == "untold"
+    assert summarize_audit({"verdict": "unknown", "partitions": []}).outcome == "untold"
 
 
 def test_a_topic_rests_between_two_looks() -> None:
-    looks = Looks()
+    looks = PollState()
     assert looks.due("a", 0, 10.0)
     looks.looked("a", 0)
     assert not looks.due("a", 9_999_999, 10.0)
@@ -168,7 +173,7 @@ def test_a_topic_rests_between_two_looks() -> None:
 
 
 def test_a_topic_is_whole_until_it_is_in_trouble() -> None:
-    looks = Looks()
+    looks = PollState()
     for state, whole in (("idle", True), ("halted", False), ("archived", True), ("deferred", False)):
         looks.ended("a", state)
         assert looks.whole("a") == whole
@@ -180,18 +185,18 @@ def test_a_replay() -> None:
         TopicReplay("b"),
         TopicReplay("c"),
     )
-    told = told_of_replay(ReplayReport(False, 1, [fine]))
+    told = summarize_replay(ReplayReport(False, 1, [fine]))
     assert (told.outcome, told.line) == ("fine", "2 archives made anew, 5 keys and values decoded")
     later.failed(RetryLater("the catalog is away"))
-    assert told_of_replay(ReplayReport(False, 1, [fine, later])).outcome == "untold"
+    assert summarize_replay(ReplayReport(False, 1, [fine, later])).outcome == "untold"
     wrong.failed(Halt("rolled back"))
-    told = told_of_replay(ReplayReport(False, 1, [fine, later, wrong]))
+    told = summarize_replay(ReplayReport(False, 1, [fine, later, wrong]))
     assert (told.outcome, told.line.endswith("; b: the catalog is away; c: rolled back")) == ("wrong", True)
 
 
 def test_a_topic_that_could_not_be_compacted_is_no_success() -> None:
     compacted = [TopicCompaction("a", merged=2, archives=9), TopicCompaction("b", why="the catalog is away")]
-    told = told_of_cleaning(CleanReport(False, 0, compacted=compacted))
+    told = summarize_cleaning(CleanReport(False, 0, compacted=compacted))
     assert told.outcome == "untold"
     assert "a: 9 archives merged into 2; b is not compacted: the catalog is away" in told.line
-    assert told_of_cleaning(CleanReport(False, 0, compacted=compacted[:1])).outcome == "fine"
+    assert summarize_cleaning(CleanReport(False, 0, compacted=compacted[:1])).outcome == "fine"

@@ -25,7 +25,7 @@ from archiver.objects.local import LocalObjectStore
 from archiver.query.columns import literal, quoted
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput
 from archiver.runtime.logging import setup_logging
-from archiver.runtime.text import in_sight
+from archiver.runtime.text import printable_text
 from intake.log.sequencer import check_topic_name as check_declared
 
 EVIL = {
@@ -162,15 +162,15 @@ def test_a_listing_shows_texts_as_they_are(kind: str, capsys: pytest.CaptureFixt
     assert "[/x]" in told.out
     for written in (told.out, told.err):
         assert all(line.isprintable() for line in written.split("\n"))
-    assert told.err == f"archiving {in_sight(text)}\n"
+    assert told.err == f"archiving {printable_text(text)}\n"
 
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(max_size=50))
 def test_what_is_in_sight_can_be_read_back(text: str) -> None:
-    shown = in_sight(text, kept="")
+    shown = printable_text(text, kept="")
     assert not [one for one in shown if one in "\n\r\x1b\x7f\x9b\u2028\u2029\u202e\u2066\u200b"]
-    assert shown == in_sight(shown)
+    assert shown == printable_text(shown)
     if '"' not in text and "\\" not in text:
         assert json.loads(f'"{shown}"') == text
 

@@ -29,7 +29,7 @@ from archiver.catalog.external_changes import (
 from archiver.catalog.table_layout import COMMIT_ID, EXPIRED_CHANGES
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ledger.views import TopicLedger
-from archiver.ledger.watermark_history import PastWatermarks
+from archiver.ledger.watermark_history import WatermarkHistory
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 
@@ -304,7 +304,7 @@ def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, lef
 def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now() -> None:
     """Too high does no harm, and retention passes it in the end."""
     mine = ledger()
-    mine.past = PastWatermarks(offsets_max=1)
+    mine.past = WatermarkHistory(offsets_max=1)
     for number in (2, 3, 4):
         mine.past.moves(0, number, number + 1)
         mine.past.moved(number)

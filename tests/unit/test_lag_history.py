@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from archiver.runtime.ids import TopicId
 from archiver.status.history import STEPS, LagHistory, LagSample
-from archiver.status.lag import PartitionStanding, StageLag, Standing, TopicStanding
+from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
 SPAN_S = 480.0
 """So a step is a second."""
 
 
-def topic(name: str, seconds: float | None, records: int | None = 1) -> TopicStanding:
+def topic(name: str, seconds: float | None, records: int | None = 1) -> TopicLag:
     lag = StageLag(0, records, seconds)
-    partition = PartitionStanding(
+    partition = PartitionLag(
         name, 0, 0, 10, {"stable": StageLag(10, 0, 0.0), "committed": lag}, None, None, None
     )
-    return TopicStanding(name, TopicId("0" * 32), "iceberg", (partition,), None, None, 0, None)
+    return TopicLag(name, TopicId("0" * 32), "iceberg", (partition,), None, None, 0, None)
 
 
-def look(seconds: float | None, records: int | None = 1, *names: str, now_us: int = 0) -> Standing:
-    return Standing(now_us, tuple(topic(name, seconds, records) for name in names or ("a",)), ())
+def look(seconds: float | None, records: int | None = 1, *names: str, now_us: int = 0) -> LagReport:
+    return LagReport(now_us, tuple(topic(name, seconds, records) for name in names or ("a",)), ())
 
 
 def known(samples: list[LagSample]) -> list[float | None]:
@@ -48,10 +48,10 @@ def test_the_last_stage_counts_and_the_worst_partition() -> None:
     history = LagHistory(SPAN_S, 10)
     only = topic("a", 3, 4)
     two = replace(only, partitions=(*only.partitions, *topic("a", 9, 6).partitions))
-    history.add(Standing(0, (two,), ()), 0.0)
+    history.add(LagReport(0, (two,), ()), 0.0)
     assert [(sample.seconds, sample.records) for sample in history.samples("a")] == [(9, 10)]
     stays = replace(only.partitions[0], stages={"stable": StageLag(7, 3, 2.5)})
-    history.add(Standing(0, (replace(only, partitions=(stays,)),), ()), 5.0)
+    history.add(LagReport(0, (replace(only, partitions=(stays,)),), ()), 5.0)
     assert known(history.samples("a"))[-1] == 2.5
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ledger.archived_ranges import Coverage
+from archiver.ledger.archived_ranges import ArchivedRanges
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.proto import control_log_pb2 as pb
@@ -378,7 +378,7 @@ def test_archives_survive_their_stored_form(one: ArchiveFile) -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 1), st.integers(0, 30), st.integers(1, 8)), max_size=40)
 )
 def test_coverage_against_a_set_of_offsets(steps: list[tuple[bool, int, int, int]]) -> None:
-    coverage, naive = Coverage(), {0: set[int](), 1: set[int]()}
+    coverage, naive = ArchivedRanges(), {0: set[int](), 1: set[int]()}
     for add, partition, at, size in steps:
         if add:
             coverage.add(partition, at, at + size)

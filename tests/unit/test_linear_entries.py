@@ -21,7 +21,7 @@ from archiver.runtime import redaction
 from archiver.runtime.errors import ArchiverError, InvalidInput
 from archiver.runtime.logging import TEXT_MAX, TRACEBACK_MAX, JsonLines, PlainLines
 from archiver.runtime.redaction import EXCERPT_MAX, MESSAGE_MAX, Redactor
-from archiver.runtime.text import in_sight
+from archiver.runtime.text import printable_text
 from archiver.schema.protobuf.column_names import column_names
 from archiver.schema.protobuf.unknown_fields import Extra, learned
 from archiver.status.journal import Cycle, Journal
@@ -126,7 +126,7 @@ ENTRIES: dict[str, tuple[Work, tuple[Callable[[int], str], ...]]] = {
         lambda text: list(redaction._secret_parameters(text)),
         (repeated("?password"), repeated("password", "?"), repeated("?password="), repeated("?a=")),
     ),
-    "a text that is shown": (in_sight, (repeated("\u202e"), repeated("a"))),
+    "a text that is shown": (printable_text, (repeated("\u202e"), repeated("a"))),
     "a line of the log": (logged(JsonLines()), (repeated("a://b:"), repeated("\u202e"), repeated("\n"))),
     "a line on a terminal": (logged(PlainLines()), (repeated("a://b:"), repeated("\u202e"))),
     "the Host header": (_host_of, (repeated("a"), repeated(":"), repeated("a:"), repeated(":", "["))),

@@ -37,7 +37,7 @@ from archiver.schema.protobuf.error_causes import CAUSES, Cause, cause_of
 from archiver.status import lag as standings
 from archiver.status import reasons
 from archiver.status.journal import Cycle, Journal, Outcome
-from archiver.status.lag import PartitionStanding, Stage, StageLag, Standing, TopicStanding
+from archiver.status.lag import LagReport, PartitionLag, Stage, StageLag, TopicLag
 from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched, sources_of
 from archiver.web.metrics import Message, Scope, counting, exposition, route_of
 from archiver.web.openapi import ENDPOINTS
@@ -45,7 +45,7 @@ from intake.sources.files.source import FilesState
 from intake.write.writer import WriterMetrics
 from reconcile.findings.finding import Finding
 from reconcile.repair.run import ReconcileReport
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 from reconcile.vacuum.report import CleanReport
 from tests.support.process.scrapes import series, shown
 
@@ -57,14 +57,14 @@ def lag(records: int | None, seconds: float | None) -> StageLag:
     return StageLag(0, records, seconds)
 
 
-def topic(name: str, lags: Sequence[StageLag], **changes: Any) -> TopicStanding:
+def topic(name: str, lags: Sequence[StageLag], **changes: Any) -> TopicLag:
     """A topic whose partitions have these lags at every stage."""
     stages: list[Stage] = ["stable", "archived", "committed"]
     partitions = tuple(
-        PartitionStanding(name, number, 0, 10, dict.fromkeys(stages, one), None, "due", "why")
+        PartitionLag(name, number, 0, 10, dict.fromkeys(stages, one), None, "due", "why")
         for number, one in enumerate(lags)
     )
-    made = TopicStanding(
+    made = TopicLag(
         name, TopicId("a" * 32), "iceberg", partitions, NOW_US - 5_000_000, NOW_US - 9_000_000, 0, None
     )
     return replace(made, **changes)
@@ -78,9 +78,9 @@ class Rig:
     journal: Journal
     clock: ManualClock
 
-    def see(self, *topics: TopicStanding, **seen: Any) -> None:
+    def see(self, *topics: TopicLag, **seen: Any) -> None:
         self.numbers.watched(
-            Watched(seen_us=self.clock.now_us(), standing=Standing(NOW_US, topics, ()), **seen)
+            Watched(seen_us=self.clock.now_us(), standing=LagReport(NOW_US, topics, ()), **seen)
         )
 
     def shown(self, writer: Any = None) -> dict[Any, float]:
@@ -239,7 +239,7 @@ def test_ten_thousand_partitions_and_hostile_names(bounds: tuple[int, int]) -> N
         epoch=3,
         condemned=4,
         checkpoint_index=3,
-        pin=Pin(HOSTILE[0], 3, "key", NOW_US - 1_000_000, "why"),
+        pin=OldestRequired(HOSTILE[0], 3, "key", NOW_US - 1_000_000, "why"),
         sources={name: SourceNumbers(True, 1, 2, 3, 4, 5) for name in HOSTILE},
     )
     report = ArchiveReport(1, 3)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.runtime.errors import InvalidInput, RecordRefused
-from intake.inputs import Place, read_inputs
+from intake.inputs import InputPosition, read_inputs
 from intake.parquet_pages import Pages, read_pages
 from intake.records import HEADERS
 
@@ -180,7 +180,7 @@ def test_every_row_comes_once_from_anywhere(options: dict[str, Any]) -> None:
     }
     source = written(columns, write_batch_size=50, **options)
     for start in (0, 1, 699, 700, 1234, 1999, 2000):
-        items = read_inputs(source, "parquet", "t", False, 1 << 20, Place(start, start))
+        items = read_inputs(source, "parquet", "t", False, 1 << 20, InputPosition(start, start))
         found = [(item.where, item.record.value, item.record.key, len(item.record.headers)) for item in items]
         expected = zip(rows, rows[::-1], headers, strict=True)
         assert found == [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from archiver.catalog.evidence import Known
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ledger.views import TopicLedger
-from archiver.ledger.watermark_history import PastWatermarks
+from archiver.ledger.watermark_history import WatermarkHistory
 from archiver.runtime.ids import TopicId
 from reconcile.snapshot.retention_floor import oldest_sequence, retained_line
 
@@ -31,7 +31,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self.ledger = TopicLedger(TopicId("ab" * 16))
-        self.ledger.past = PastWatermarks(self.offsets_max)
+        self.ledger.past = WatermarkHistory(self.offsets_max)
 
     @property
     def watermarks(self) -> tuple[int, ...]:
@@ -183,7 +183,7 @@ def test_d3_a_snapshot_outside_of_the_lineage_counts() -> None:
 
 
 def test_a_long_past_is_bounded_and_says_that_it_is_not_exact() -> None:
-    past = PastWatermarks(offsets_max=10)
+    past = WatermarkHistory(offsets_max=10)
     for sequence in range(1, 101):
         past.moves(0, sequence - 1, sequence)
         past.moved(sequence)
@@ -196,7 +196,7 @@ def test_a_long_past_is_bounded_and_says_that_it_is_not_exact() -> None:
 
 
 def test_a_commit_that_was_told_halfway_counts_as_the_newest() -> None:
-    past = PastWatermarks()
+    past = WatermarkHistory()
     past.moves(0, 3, 8)
     assert past.lowest(0, 8, 99) == 3
     past.moved(7)

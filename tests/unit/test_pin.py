@@ -8,20 +8,20 @@ from dataclasses import replace
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 from archiver.runtime.logging import METRICS
-from reconcile.snapshot.oldest_required import Pin, metrics_of, oldest_pin
-from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.snapshot.oldest_required import OldestRequired, metrics_of, oldest_required
+from reconcile.snapshot.retention_floor import RetentionFloor
 from tests.support.builders.cleaning import NOW_US, Run, Vacuumed, stamps, tp_of
 from tests.support.intake.unread_shelves import UnreadShelves
 
 
-def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> Pin | None:
+def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> OldestRequired | None:
     """The pin, with the lines as the vacuum of the tests has them and these fields of a topic's line
     changed."""
     intake = vacuumed.backlog()
-    lines: dict[TopicId, TopicLine] = {}
+    lines: dict[TopicId, RetentionFloor] = {}
     for topic_id, line in vacuumed.topic_lines(intake, vacuumed.ledger()).items():
         lines[topic_id] = replace(line, **changes.get(line.topic, {}))  # type: ignore[arg-type]
-    return oldest_pin(intake, lines)
+    return oldest_required(intake, lines)
 
 
 def two() -> tuple[Vacuumed, list[str]]:
@@ -41,7 +41,7 @@ def test_nothing_is_pinned_where_nothing_is_needed() -> None:
 def test_the_oldest_file_and_one_of_the_partitions_that_need_it_are_named() -> None:
     vacuumed, keys = two()
     pin = pin_of(vacuumed)
-    assert pin == Pin("a", 1, keys[0], NOW_US + 1_000_000, "not archived yet")
+    assert pin == OldestRequired("a", 1, keys[0], NOW_US + 1_000_000, "not archived yet")
     assert pin.age_s(NOW_US + 61_000_000) == 60
     assert pin.age_s(0) == 0
     vacuumed.lines = {("a", 1): 1}
@@ -117,7 +117,7 @@ def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_told_
 
 
 def test_the_metric_names_the_partition() -> None:
-    pin = Pin("a.b", 3, "k", NOW_US, "not archived yet")
+    pin = OldestRequired("a.b", 3, "k", NOW_US, "not archived yet")
     found = metrics_of(pin, NOW_US + 5_000_000)
     assert found == {'archiver_intake_pinned_age_seconds{topic="a.b",partition="3"}': 5.0}
     assert metrics_of(None, NOW_US) == {"archiver_intake_pinned_age_seconds": 0.0}
@@ -131,8 +131,8 @@ def test_partitions_that_cannot_be_looked_up_are_passed_over() -> None:
     shelves = UnreadShelves(
         {tp_of(vacuumed, name, number): Corrupted("damaged") for name, number in (("a", 1), ("b", 0))}
     )
-    pin = oldest_pin(shelves.shelve(intake.fold), lines)
+    pin = oldest_required(shelves.shelve(intake.fold), lines)
     assert pin is not None
     assert (pin.topic, pin.partition, pin.key) == ("a", 0, keys[1])
     shelves.errors[tp_of(vacuumed, "a", 0)] = Corrupted("damaged")
-    assert oldest_pin(shelves.shelve(vacuumed.backlog().fold), lines) is None
+    assert oldest_required(shelves.shelve(vacuumed.backlog().fold), lines) is None

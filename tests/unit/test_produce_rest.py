@@ -10,13 +10,13 @@ import pytest
 from archiver.cli import app
 from archiver.cli.produce import rest_told
 from archiver.runtime.errors import InvalidInput
-from intake.inputs import Place, read_inputs
+from intake.inputs import InputPosition, read_inputs
 
 GOOD = b'{"value": null}\n'
 
 
 def test_behind_a_bad_line_it_says_from_which_line_nothing_was_read() -> None:
-    place = Place()
+    place = InputPosition()
     read = rest_told(read_inputs(io.BytesIO(GOOD + b"{\n" + GOOD), "jsonl", "t", False, 1000, place), place)
     assert next(read).where == "line 1"
     with pytest.raises(
@@ -27,7 +27,7 @@ def test_behind_a_bad_line_it_says_from_which_line_nothing_was_read() -> None:
 
 
 def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
-    place = Place()
+    place = InputPosition()
     read = rest_told(read_inputs(io.BytesIO(b"\x05ab"), "delimited", "t", False, 1000, place), place)
     with pytest.raises(InvalidInput, match=r"^record 0 .*; the rest of the input was not read$"):
         next(read)

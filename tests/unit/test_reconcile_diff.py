@@ -13,12 +13,12 @@ from archiver.runtime.metric_names import FINDINGS, LABELS
 from reconcile.findings.diff import differences
 from reconcile.findings.finding import IDS, SEVERITIES, Finding, anchor
 from reconcile.snapshot.topic_snapshot import (
-    FolderSight,
+    FolderSnapshot,
     ForeignSnapshot,
-    PendingSight,
-    StrayObject,
-    TableSight,
-    TopicSight,
+    PendingArchive,
+    TableSnapshot,
+    TopicSnapshot,
+    UnreferencedObject,
 )
 from reconcile.snapshot.topic_views import FileView, PartitionView, Removal, TableState, TopicView
 
@@ -34,16 +34,16 @@ def file(base: int, end: int, *, epoch: int = 1, partition: int = 0) -> FileView
     return FileView(path, end - base, 100, 100, key, base, end - 1, partition, partition)
 
 
-def pending(base: int, end: int) -> PendingSight:
-    return PendingSight(f"archive/{TOPIC}/{base}-{end}.parquet", 0, base, end, 100, 100)
+def pending(base: int, end: int) -> PendingArchive:
+    return PendingArchive(f"archive/{TOPIC}/{base}-{end}.parquet", 0, base, end, 100, 100)
 
 
 def partition(watermark: int, waiting: tuple[tuple[int, int], ...] = ()) -> PartitionView:
     return PartitionView(0, 0, 20, 20, watermark, waiting)
 
 
-def table(**changes: object) -> TableSight:
-    made = TableSight("shop.clicks", UUID, CLUSTER, TOPIC, 2, "day", 3)
+def table(**changes: object) -> TableSnapshot:
+    made = TableSnapshot("shop.clicks", UUID, CLUSTER, TOPIC, 2, "day", 3)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -52,17 +52,17 @@ def state(*files: FileView, watermark: int = 10) -> TableState:
 
 
 GOOD_VIEW = TopicView("clicks", TOPIC, "iceberg", (partition(10),), state(file(0, 5), file(5, 10)))
-GOOD = TopicSight(
+GOOD = TopicSnapshot(
     view=GOOD_VIEW, topic_id=TOPIC, table_name="shop.clicks", granularity="day", known_uuid=UUID, archived=True, table=table(),
     archives={0: ((0, 10),)},
 )  # fmt: skip
 
 
-def with_files(*files: FileView, archives: tuple[tuple[int, int], ...] = ((0, 10),)) -> TopicSight:
+def with_files(*files: FileView, archives: tuple[tuple[int, int], ...] = ((0, 10),)) -> TopicSnapshot:
     return replace(GOOD, view=replace(GOOD_VIEW, table=state(*files)), archives={0: archives})
 
 
-def other(mismatch: str, **changes: object) -> TopicSight:
+def other(mismatch: str, **changes: object) -> TopicSnapshot:
     """A table of the name that is not as it should be; the audit does not look into it if it is not the
     topic's."""
     view = (
@@ -83,8 +83,8 @@ WAITING = replace(
 )
 REMOVED = replace(GOOD_VIEW, table=replace(state(file(0, 5)), removals=(Removal(9, 5),)))
 
-SCENES: dict[str, tuple[TopicSight, FolderSight]] = {
-    name: (sight, FolderSight())
+SCENES: dict[str, tuple[TopicSnapshot, FolderSnapshot]] = {
+    name: (sight, FolderSnapshot())
     for name, sight in {
         "table-missing": replace(GOOD, view=replace(GOOD_VIEW, table=None, absent="gone"), table=None),
         "table-replaced": other("has another uuid", uuid=uuid.UUID(int=8)),
@@ -111,17 +111,20 @@ SCENES: dict[str, tuple[TopicSight, FolderSight]] = {
         "missing-in-catalog": WAITING,
         "foreign-rows": replace(GOOD, table=table(foreign=(ForeignSnapshot(4, "append", 3),))),
         "stale-lease": replace(GOOD, idle_s=2000.0, holder="elsewhere:1"),
-        "orphan": replace(GOOD, strays=(StrayObject("archive/x", 1, "nobody names it"),)),
+        "orphan": replace(GOOD, strays=(UnreferencedObject("archive/x", 1, "nobody names it"),)),
         "rows-removed": replace(GOOD, view=REMOVED),
     }.items()
 } | {
-    "stray-upload": (GOOD, FolderSight(uploads=(StrayObject("/data/.spool/x", 1, "its process is gone"),))),
-    "log-ahead": (GOOD, FolderSight(log_ahead=(2_000_000_000_000_000, 1000.0))),
+    "stray-upload": (
+        GOOD,
+        FolderSnapshot(uploads=(UnreferencedObject("/data/.spool/x", 1, "its process is gone"),)),
+    ),
+    "log-ahead": (GOOD, FolderSnapshot(log_ahead=(2_000_000_000_000_000, 1000.0))),
 }
 
 
-def found(sight: TopicSight, folder: FolderSight | None = None) -> list[Finding]:
-    return differences([sight], folder or FolderSight())
+def found(sight: TopicSnapshot, folder: FolderSnapshot | None = None) -> list[Finding]:
+    return differences([sight], folder or FolderSnapshot())
 
 
 def test_the_good_scene_has_no_finding() -> None:
@@ -185,22 +188,26 @@ def test_a_topic_that_was_never_archived_has_no_table_yet() -> None:
 
 
 def test_a_folder_of_an_unknown_topic_is_told_as_a_warning() -> None:
-    findings = differences([], FolderSight(unknown=(StrayObject("archive/ff/", 1, "of nobody"),)))
+    findings = differences([], FolderSnapshot(unknown=(UnreferencedObject("archive/ff/", 1, "of nobody"),)))
     assert [(item.id, item.severity, item.topic) for item in findings] == [("orphan", "warning", None)]
 
 
 def test_many_strays_are_summed_up() -> None:
     findings = found(
-        replace(GOOD, strays=tuple(StrayObject(f"archive/{number:03}", 1, "why") for number in range(30)))
+        replace(
+            GOOD, strays=tuple(UnreferencedObject(f"archive/{number:03}", 1, "why") for number in range(30))
+        )
     )
     assert len(findings) == 21
     assert any("10 more such objects (10 bytes)" in item.what for item in findings)
 
 
 def test_findings_are_told_by_topic_and_kind() -> None:
-    both = replace(GOOD, strays=(StrayObject("archive/x", 1, "why"),), table=table(schema_fault="gone"))
+    both = replace(
+        GOOD, strays=(UnreferencedObject("archive/x", 1, "why"),), table=table(schema_fault="gone")
+    )
     second = replace(both, view=replace(both.view, topic="apples"))
-    told = [(item.topic, item.id) for item in differences([both, second], FolderSight())]
+    told = [(item.topic, item.id) for item in differences([both, second], FolderSnapshot())]
     assert told == [
         ("apples", "schema-drift"),
         ("apples", "orphan"),

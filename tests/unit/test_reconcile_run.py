@@ -17,11 +17,11 @@ from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from reconcile.repair.repairer import Repairer
 from reconcile.repair.run import LOOKS_MAX, ReconcileReport, ReconcileRun, RunParts
-from reconcile.snapshot.collector import Looker, Seen, ledger_mark
-from reconcile.snapshot.topic_snapshot import PendingSight, TableSight, TopicSight
+from reconcile.snapshot.collector import CollectedViews, SnapshotCollector, ledger_mark
+from reconcile.snapshot.topic_snapshot import PendingArchive, TableSnapshot, TopicSnapshot
 from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, TopicView
 
-PENDING = PendingSight("archive/waiting.parquet", 0, 0, 5, 100, 100)
+PENDING = PendingArchive("archive/waiting.parquet", 0, 0, 5, 100, 100)
 TOPIC_ID = TopicId("ab" * 16)
 VIEW = TopicView(
     "orders", TOPIC_ID, "iceberg", (PartitionView(0, 0, 5, 5, 0, ((0, 5),)),), None, None, None, 1
@@ -29,7 +29,7 @@ VIEW = TopicView(
 WITH_A_FILE = replace(
     VIEW, table=TableState("shop.orders", 1, {0: 0}, files=(FileView("file:///gone.parquet", 1, 9, None),))
 )
-WAITING = TopicSight(
+WAITING = TopicSnapshot(
     view=VIEW,
     topic_id=TOPIC_ID,
     table_name="shop.orders",
@@ -52,10 +52,10 @@ NOTHING_WAITS = replace(
 class _Looks:
     """What each look sees, one after the other."""
 
-    def __init__(self, *seen: Seen | RetryLater) -> None:
+    def __init__(self, *seen: CollectedViews | RetryLater) -> None:
         self._seen = list(seen)
 
-    def look(self, *_: object) -> Seen:
+    def look(self, *_: object) -> CollectedViews:
         seen = self._seen.pop(0)
         if isinstance(seen, RetryLater):
             raise seen
@@ -67,9 +67,9 @@ class _Repairs:
         """Nothing is written that the looks would show."""
 
 
-def run_with(*seen: Seen | RetryLater) -> ReconcileReport:
+def run_with(*seen: CollectedViews | RetryLater) -> ReconcileReport:
     parts = RunParts(
-        cast(Looker, _Looks(*seen)),
+        cast(SnapshotCollector, _Looks(*seen)),
         cast(Repairer, _Repairs()),
         LedgerFold,
         lambda: cast(Backlog, None),
@@ -93,13 +93,13 @@ class _Ledgers:
         return fold
 
 
-def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSight]) -> ReconcileReport:
+def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSnapshot]) -> ReconcileReport:
     """A run whose ledger moves on during every attempt; of the topic it is each time the next of
     `ledgers`."""
-    seen = [Seen(topics=[sight]) for sight in sights]
+    seen = [CollectedViews(topics=[sight]) for sight in sights]
     assert len(seen) == looks
     parts = RunParts(
-        cast(Looker, _Looks(*seen)),
+        cast(SnapshotCollector, _Looks(*seen)),
         cast(Repairer, _Repairs()),
         _Ledgers(*ledgers),
         lambda: cast(Backlog, None),
@@ -111,7 +111,7 @@ def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSight]) -
 DOUBTED = replace(
     WAITING,
     pending=(),
-    table=TableSight(
+    table=TableSnapshot(
         "shop.orders",
         uuid.UUID(int=1),
         "c" * 32,
@@ -159,9 +159,12 @@ def test_what_one_view_shows_every_time_is_reported_though_the_ledger_moves() ->
 
 
 def test_a_finding_of_an_attempt_is_forgotten_when_a_later_one_holds_still() -> None:
-    seen = [Seen(topics=[DOUBTED]), Seen(topics=[replace(DOUBTED, table=None, known_uuid=None)])]
+    seen = [
+        CollectedViews(topics=[DOUBTED]),
+        CollectedViews(topics=[replace(DOUBTED, table=None, known_uuid=None)]),
+    ]
     parts = RunParts(
-        cast(Looker, _Looks(*seen)),
+        cast(SnapshotCollector, _Looks(*seen)),
         cast(Repairer, _Repairs()),
         _Ledgers(TopicLedger(TOPIC_ID)),
         lambda: cast(Backlog, None),
@@ -172,18 +175,20 @@ def test_a_finding_of_an_attempt_is_forgotten_when_a_later_one_holds_still() -> 
 
 
 def test_what_is_gone_after_the_repair_is_fixed() -> None:
-    report = run_with(Seen(topics=[WAITING]), Seen(topics=[NOTHING_WAITS]))
+    report = run_with(CollectedViews(topics=[WAITING]), CollectedViews(topics=[NOTHING_WAITS]))
     assert [(item.id, fixed) for item, fixed in report.findings] == [("missing-in-catalog", True)]
     assert report.exit_code == FINE
 
 
 def test_what_could_not_be_looked_at_again_is_not_fixed() -> None:
     """The catalog went away between repair and look: that the finding is not there says nothing."""
-    report = run_with(Seen(topics=[WAITING]), Seen(topics=[], unread={"orders": "the catalog is away"}))
+    report = run_with(
+        CollectedViews(topics=[WAITING]), CollectedViews(topics=[], unread={"orders": "the catalog is away"})
+    )
     assert [(item.id, fixed) for item, fixed in report.findings] == [("missing-in-catalog", False)]
 
 
 def test_findings_are_told_also_if_the_second_look_fails() -> None:
-    report = run_with(Seen(topics=[WAITING]), RetryLater("the store is away"))
+    report = run_with(CollectedViews(topics=[WAITING]), RetryLater("the store is away"))
     assert [(item.id, fixed) for item, fixed in report.findings] == [("missing-in-catalog", False)]
     assert report.exit_code == UNTOLD and str(report.error) == "the store is away"

@@ -17,7 +17,7 @@ from archiver.objects.paths import archive_key
 from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
-from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.snapshot.retention_floor import RetentionFloor
 from reconcile.vacuum.replaced_archives import ReplacedArchives
 
 TOPIC_ID = TopicId("ab" * 16)
@@ -61,7 +61,7 @@ def due(path: str, exchanged_at: int = 5, *, condemned: bool = False) -> list[st
     ledger.topics[TOPIC_ID] = topic
     topic.table_uuid = UUID
     topic.rewrites.replaced[OLD] = Replaced(NEW, exchanged_at)
-    lines = {TOPIC_ID: TopicLine(TOPIC_ID, "orders", (10,), (10,))}
+    lines = {TOPIC_ID: RetentionFloor(TOPIC_ID, "orders", (10,), (10,))}
     tables = cast(Tables, _Tables(path))
     return ReplacedArchives(lambda _: tables, [SETTINGS]).keys(cast(Backlog, _Backlog()), ledger, lines)
 

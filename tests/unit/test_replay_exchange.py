@@ -12,7 +12,7 @@ import pytest
 
 from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.replace_files import Exchange, Exchanged, Exchanger, Sight, judge_rewrites
+from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, Sight, judge_rewrites
 from archiver.catalog.tables import LiveFile, Tables, TableView
 from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import OldArchive, Rewrite, Rewrites
@@ -92,7 +92,7 @@ def exchange(
     """One call, told to the ledger."""
     limits = CommitLimits(attempts_max=attempts, backoff_s=0.01)
     committer = Committer(tables, leader, limits, bench.clock)
-    made = Exchanger(
+    made = FileReplacer(
         tables, committer, leader, limits, bench.clock, lambda key: f"file://{bench.folder}/{key}"
     )
     found = made.exchange(bench.target, items, COMMIT)

@@ -22,13 +22,13 @@ from archiver.runtime.errors import (
 from intake.produce_stream import MARKER_ATTEMPTS_MAX, EndedTransaction, Sending, Sent, WholeInput, settled
 from intake.record_json import Input
 from intake.records import Record
-from intake.write.acknowledgements import OK, PendingRecord, Verdict
+from intake.write.acknowledgements import OK, FlushOutcome, PendingRecord
 
 
 class StubWriter:
     """Takes records and settles them when the test says so; whatever is left is settled as `at_close`."""
 
-    def __init__(self, at_close: Verdict | None = OK, close_error: Exception | None = None) -> None:
+    def __init__(self, at_close: FlushOutcome | None = OK, close_error: Exception | None = None) -> None:
         self.sent: list[PendingRecord] = []
         self.errors: dict[int, Exception] = {}
         self.closed = 0
@@ -46,7 +46,7 @@ class StubWriter:
         self.sent.append(pending)
         return pending
 
-    def settle(self, number: int, verdict: Verdict = OK) -> None:
+    def settle(self, number: int, verdict: FlushOutcome = OK) -> None:
         with self._changed:
             self.sent[number].settle(number, verdict)
             self._changed.notify_all()
@@ -140,8 +140,8 @@ def test_outcomes_as_lines() -> None:
     def items() -> Iterator[Input]:
         yield from inputs(3)
         writer.settle(0)
-        writer.settle(1, Verdict("failed", "no room"))
-        writer.settle(2, Verdict("unknown", "who knows"))
+        writer.settle(1, FlushOutcome("failed", "no room"))
+        writer.settle(2, FlushOutcome("unknown", "who knows"))
 
     assert [sent.to_json() for sent in send(writer, items())] == [
         {"topic": "t", "partition": 0, "offset": 0},
@@ -194,7 +194,7 @@ def test_an_input_that_breaks_off_is_drained(error: BaseException) -> None:
 
 def test_a_writer_that_does_not_finish() -> None:
     writer = StubWriter(
-        at_close=Verdict("unknown", "closed too late"), close_error=RetryLater("not finished")
+        at_close=FlushOutcome("unknown", "closed too late"), close_error=RetryLater("not finished")
     )
     with pytest.raises(RetryLater, match="not finished") as caught:
         send(writer, inputs(2))

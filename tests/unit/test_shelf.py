@@ -21,9 +21,9 @@ from intake.log import history_file
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import ShelfRef
 from intake.log.fold import IntakeFold
-from intake.log.history import Shelves
+from intake.log.history import History
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
-from tests.support.intake.intake_history import History
+from tests.support.intake.intake_history import RandomHistory
 from tests.support.objects.faulty_objects import FaultyObjectStore
 
 A, B = topic_id_of(1), topic_id_of(2)
@@ -37,7 +37,7 @@ class Rig:
         self.whole, self.fold = IntakeFold(), IntakeFold()
         self.refs: tuple[ShelfRef, ...] = ()
         self.newest: tuple[ShelfRef, ...] = ()
-        self.shelves = Shelves(self.objects, lambda: self.newest, cache_bytes, rows_bytes=cache_bytes)
+        self.shelves = History(self.objects, lambda: self.newest, cache_bytes, rows_bytes=cache_bytes)
         self.backlog = Backlog(self.fold, self.shelves)
 
     def apply(self, *entries: bytes) -> None:
@@ -100,7 +100,7 @@ def plain(rig: Rig, files: int = 60, partitions: int = 7) -> None:
 def test_the_view_is_that_of_a_fold_that_was_never_cut(
     tmp_path_factory: pytest.TempPathFactory, seed: int, spans: list[int], bytes_max: int, cache_bytes: int
 ) -> None:
-    rig, history = Rig(tmp_path_factory.mktemp("shelves"), cache_bytes), History(random.Random(seed))
+    rig, history = Rig(tmp_path_factory.mktemp("shelves"), cache_bytes), RandomHistory(random.Random(seed))
     for span in spans:
         entries = history.grow(span)
         rig.apply(*entries[rig.fold.next_index :])
@@ -123,7 +123,7 @@ def test_one_partition_is_read_without_the_rest(tmp_path: Path, monkeypatch: pyt
     rig = Rig(tmp_path)
     plain(rig, files=200)
     rig.check((B, 6), 0)
-    rig.shelves = Shelves(rig.objects, lambda: rig.newest)
+    rig.shelves = History(rig.objects, lambda: rig.newest)
     rig.shelves.learn(rig.refs)
     rig.backlog = Backlog(rig.fold, rig.shelves)
     groups: list[int] = []
@@ -216,7 +216,7 @@ def test_partitions_of_one_row_group_are_read_once(tmp_path: Path) -> None:
 def test_row_groups_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file, "ROW_GROUP_ROWS", 16)
     rig = Rig(tmp_path)
-    rig.shelves = Shelves(rig.objects, lambda: rig.newest, rows_bytes=5000)
+    rig.shelves = History(rig.objects, lambda: rig.newest, rows_bytes=5000)
     rig.backlog = Backlog(rig.fold, rig.shelves)
     plain(rig, files=200)
     for tp in rig.whole.state().partitions:
@@ -260,7 +260,7 @@ def test_an_altered_bit_is_noticed_whatever_is_read(tmp_path: Path, seed: int) -
             history_file.decode(ref, bytes(altered))
         rig.objects.delete(rig.key(ref))
         rig.objects.create(rig.key(ref), bytes(altered))
-        shelves = Shelves(rig.objects, lambda: rig.newest)
+        shelves = History(rig.objects, lambda: rig.newest)
         shelves.learn(rig.refs)
         backlog = Backlog(rig.fold, shelves)
         for tp in tps:

@@ -12,7 +12,7 @@ from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicPartition
 from intake.log import history_file as shelf_format
 from intake.log.checkpoint import ShelfRef
-from intake.log.history import Shelves
+from intake.log.history import History
 from tests.support.log.checkpointing import SPAN, Scene, flipped
 
 Pristine = tuple[Scene, tuple[ShelfRef, ...], list[shelf_format.Content]]
@@ -47,7 +47,7 @@ def test_only_partitions_with_something_in_a_spoilt_shelf_are_concerned(
     pristine: Pristine, data: st.DataObject
 ) -> None:
     scene, refs, contents = pristine
-    whole, hurt = Shelves(scene.objects, lambda: refs), Shelves(scene.objects, lambda: refs)
+    whole, hurt = History(scene.objects, lambda: refs), History(scene.objects, lambda: refs)
     whole.learn(refs)
     hurt.learn(refs)
     gone = data.draw(st.sets(st.integers(0, len(refs) - 1), max_size=4), label="gone")

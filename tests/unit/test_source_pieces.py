@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.runtime.errors import NotFound
-from intake.inputs import InputFormat, Place
+from intake.inputs import InputFormat, InputPosition
 from intake.parquet_batches import batches_from
 from intake.record_json import Input
 from intake.sources.files.pieces import Cutting, Piece, PieceReader
@@ -35,10 +35,10 @@ def cutting(
 def read(data: bytes, how: Cutting, restarts: Any = None) -> list[Piece]:
     """The pieces; where `restarts` draws true, by another reader that knows the place only."""
     pieces: list[Piece] = []
-    reader = PieceReader(io.BytesIO(data), how, Place())
+    reader = PieceReader(io.BytesIO(data), how, InputPosition())
     while not pieces or not (pieces[-1].done or pieces[-1].broken):
         if pieces and restarts is not None and restarts.draw(st.booleans()):
-            reader = PieceReader(io.BytesIO(data), how, Place(pieces[-1].end, pieces[-1].count))
+            reader = PieceReader(io.BytesIO(data), how, InputPosition(pieces[-1].end, pieces[-1].count))
         pieces.append(reader.next())
     return pieces
 
@@ -76,7 +76,7 @@ def test_an_error_names_the_same_place_after_a_restart(form: InputFormat) -> Non
     how = cutting(form, 2 * ROW_COST_BYTES + 10, place=place)
     whole = read(content, how)
     assert len(whole) == 4
-    again = PieceReader(io.BytesIO(content), how, Place(whole[-1].end, whole[-1].count)).next()
+    again = PieceReader(io.BytesIO(content), how, InputPosition(whole[-1].end, whole[-1].count)).next()
     assert (again.broken, again.records) == (whole[-1].broken, [])
     assert (whole[-1].broken or "").startswith(
         {"jsonl": "line 8: no", "delimited": "record 7 (byte 14): no", "parquet": "row 7: no"}[form]
@@ -88,7 +88,7 @@ def test_a_byte_order_mark_belongs_to_the_beginning() -> None:
     content = b'{"value": "x"}\n\xef\xbb\xbf{"value": "y"}\n'
     first, second = (
         read(content, cutting("jsonl", 1)),
-        PieceReader(io.BytesIO(content), cutting("jsonl", 1), Place(15, 1)).next(),
+        PieceReader(io.BytesIO(content), cutting("jsonl", 1), InputPosition(15, 1)).next(),
     )
     assert first[-1].broken == second.broken
     assert "line 2" in (second.broken or "")
@@ -97,7 +97,7 @@ def test_a_byte_order_mark_belongs_to_the_beginning() -> None:
 @pytest.mark.parametrize("form", ["jsonl", "delimited"])
 def test_no_more_than_a_piece_is_read(form: InputFormat) -> None:
     stream = io.BytesIO(file_of([b"x" * 20] * 50_000, form))
-    reader = PieceReader(stream, cutting(form, 1000), Place())
+    reader = PieceReader(stream, cutting(form, 1000), InputPosition())
     for _ in range(3):
         piece = reader.next()
         assert stream.tell() <= piece.end + 100

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from archiver.runtime.errors import RetryLater
-from archiver.spark.watchdog import beside
+from archiver.spark.watchdog import run_in_thread
 from tests.support.builders.deployment import ROOT
 
 NAME = "asks-spark"
@@ -65,10 +65,10 @@ def test_what_the_other_thread_answers_or_raises() -> None:
     def fail() -> None:
         raise RetryLater("later")
 
-    thread = beside(threading.current_thread, give_up, NAME)
+    thread = run_in_thread(threading.current_thread, give_up, NAME)
     assert (thread.name, thread.daemon) == (NAME, True), "the end of the process does not wait for it"
     with pytest.raises(RetryLater, match="later"):
-        beside(fail, give_up, NAME)
+        run_in_thread(fail, give_up, NAME)
     assert not given_up
 
 

@@ -19,14 +19,14 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import shelf_key
 from archiver.runtime.errors import ArchiverError, Corrupted, RetryLater
 from archiver.runtime.ids import TopicId, TopicPartition
-from archiver.status.lag import STAGES, PartitionStanding, Stage, StageLag, Standing, standing
+from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, lag_report
 from intake.log import history_file
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import ShelfRef
 from intake.log.fold import IntakeFold
-from intake.log.history import Shelves
+from intake.log.history import History
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
-from tests.support.intake.intake_history import History
+from tests.support.intake.intake_history import RandomHistory
 from tests.support.intake.transaction_entries import HOUR_US, TransactionEntries
 from tests.support.intake.unread_shelves import UnreadShelves
 
@@ -67,12 +67,14 @@ def one(
     now_us: int = NOW_US,
     stuck: str | None = None,
     archive: ArchiveSettings | None = None,
-) -> PartitionStanding:
+) -> PartitionLag:
     """The only partition of the topic `orders`."""
     view = fold if isinstance(fold, Backlog) else Backlog(fold)
     topics = [topic or orders()]
     why = {} if stuck is None else {"orders": stuck}
-    found = standing(view, ledger or LedgerFold(), topics, now_us, why, archive=archive or ArchiveSettings())
+    found = lag_report(
+        view, ledger or LedgerFold(), topics, now_us, why, archive=archive or ArchiveSettings()
+    )
     (partition,) = found.topics[0].partitions
     return partition
 
@@ -100,7 +102,7 @@ class Twin:
         self.whole, self.cut = IntakeFold(), IntakeFold()
         self._objects = LocalObjectStore(root)
         self._refs: tuple[ShelfRef, ...] = ()
-        self._shelves = Shelves(self._objects, lambda: self._refs)
+        self._shelves = History(self._objects, lambda: self._refs)
         self.view = Backlog(self.cut, self._shelves)
 
     def apply(self, entries: list[bytes], cuts: set[int]) -> None:
@@ -141,7 +143,7 @@ def naive_lag(fold: IntakeFold, tp: TopicPartition, start: int, now_us: int) -> 
 def test_every_lag_is_what_a_look_at_every_offset_says(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: int, data: st.DataObject
 ) -> None:
-    entries = History(random.Random(seed)).grow(steps)
+    entries = RandomHistory(random.Random(seed)).grow(steps)
     entries = [entry for entry in entries if len(entry) < 10_000]
     cuts = data.draw(st.sets(st.integers(0, len(entries) - 1), max_size=3))
     twin = Twin(tmp_path_factory.mktemp("shelves"))
@@ -167,14 +169,14 @@ def test_every_lag_is_what_a_look_at_every_offset_says(
     ):
         return
     now_us = twin.whole.newest_us + chance.randrange(-SECOND, 400 * SECOND)
-    found = standing(twin.view, ledger, topics, now_us, {}, archive=ArchiveSettings())
-    assert found == standing(Backlog(twin.whole), ledger, topics, now_us, {}, archive=ArchiveSettings()), (
+    found = lag_report(twin.view, ledger, topics, now_us, {}, archive=ArchiveSettings())
+    assert found == lag_report(Backlog(twin.whole), ledger, topics, now_us, {}, archive=ArchiveSettings()), (
         "shelves change nothing"
     )
     check(found, twin.whole, ledger, topics)
 
 
-def check(found: Standing, fold: IntakeFold, ledger: LedgerFold, topics: list[TopicSettings]) -> None:
+def check(found: LagReport, fold: IntakeFold, ledger: LedgerFold, topics: list[TopicSettings]) -> None:
     assert [topic.topic for topic in found.topics] == sorted(fold.topics_by_name)
     for topic in found.topics:
         settings_of = next(item for item in topics if item.name == topic.topic)
@@ -307,7 +309,7 @@ def test_the_oldest_transaction_of_a_partition_is_not_the_one_that_began_first()
     first.send(Run(ONE, 1, accept_max_us=NOW_US))
     second.send(Run(ONE, 0, accept_max_us=NOW_US))
     first.send(Run(ONE, 0, accept_max_us=NOW_US))
-    (topic,) = standing(
+    (topic,) = lag_report(
         Backlog(fold), LedgerFold(), [orders(partitions=2)], NOW_US, {}, archive=ArchiveSettings()
     ).topics
     assert [
@@ -353,7 +355,7 @@ def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(
         "committed": StageLag(0, None, None),
     }
     assert one(view, ledger_of({0: 5})).cause == "waiting", "what is archived is not looked up"
-    topic = standing(view, ledger_of({}), [orders()], NOW_US, {}, archive=ArchiveSettings()).topics[0]
+    topic = lag_report(view, ledger_of({}), [orders()], NOW_US, {}, archive=ArchiveSettings()).topics[0]
     assert topic.lag("committed") == StageLag(0, None, None)
     assert topic.lag("stable") == StageLag(9, 0, 0.0)
 
@@ -365,8 +367,8 @@ def test_archives_beyond_the_log() -> None:
 
 
 def test_a_topic_that_was_taken_out_of_the_configuration() -> None:
-    def look(ledger: LedgerFold) -> PartitionStanding:
-        found = standing(Backlog(filled(2)), ledger, [], NOW_US, {}, archive=ArchiveSettings())
+    def look(ledger: LedgerFold) -> PartitionLag:
+        found = lag_report(Backlog(filled(2)), ledger, [], NOW_US, {}, archive=ArchiveSettings())
         assert found.topics[0].kind == "unconfigured"
         return found.topics[0].partitions[0]
 
@@ -385,7 +387,7 @@ def test_a_topic_that_was_taken_out_of_the_configuration() -> None:
 
 def test_what_differs_from_the_configuration() -> None:
     topics = [orders(partitions=2), orders(name="new")]
-    found = standing(Backlog(filled(1)), ledger_of({}), topics, NOW_US, {}, archive=ArchiveSettings())
+    found = lag_report(Backlog(filled(1)), ledger_of({}), topics, NOW_US, {}, archive=ArchiveSettings())
     assert found.differences == (
         "topic orders has 1 partition, the configuration says 2; correct the configuration",
         "topic new is configured but not created yet; the first record or archive run creates it",
@@ -397,7 +399,7 @@ def test_what_differs_from_the_configuration() -> None:
 def test_the_topic_says_when_it_was_committed_and_how_far_it_is_valid() -> None:
     ledger = ledger_of({0: 1}, {0: 2})
     ledger.topics[ONE].committed_us, ledger.topics[ONE].valid_through_us = 5, 4
-    topic = standing(
+    topic = lag_report(
         Backlog(filled(2)), ledger, [orders()], NOW_US, {"orders": "why"}, archive=ArchiveSettings()
     ).topics[0]
     assert (topic.last_commit_us, topic.valid_through_us, topic.pending, topic.stuck, topic.kind) == (
@@ -407,7 +409,7 @@ def test_the_topic_says_when_it_was_committed_and_how_far_it_is_valid() -> None:
         "why",
         "parquet",
     )
-    empty = standing(
+    empty = lag_report(
         Backlog(filled(2)), LedgerFold(), [orders()], NOW_US, {}, archive=ArchiveSettings()
     ).topics[0]
     assert (empty.last_commit_us, empty.valid_through_us, empty.pending) == (None, None, 0)
@@ -425,7 +427,7 @@ def test_a_thousand_partitions_with_open_transactions_take_a_moment() -> None:
     ledger = ledger_of(dict.fromkeys(range(partitions), 50))
     view, topics = Backlog(fold), [orders(partitions=partitions)]
     began = time.perf_counter()
-    found = standing(view, ledger, topics, NOW_US, {}, archive=ArchiveSettings())
+    found = lag_report(view, ledger, topics, NOW_US, {}, archive=ArchiveSettings())
     seconds = time.perf_counter() - began
     print(
         f"standing of {partitions} partitions with {segments} segments each, 300 open transactions: "

@@ -17,7 +17,7 @@ from archiver.status.advice import ANCHORS, RUNBOOK, SEVERITIES, Advice, advice,
 from archiver.status.ages import age, age_at, count, numbers
 from archiver.status.document import daemon_document
 from archiver.status.journal import Cycle, Journal, Refusal
-from archiver.status.lag import Standing
+from archiver.status.lag import LagReport
 from archiver.status.reasons import CAUSES, Cause
 from intake.sources.files.source import FileProblem, FilesState
 from tests.support.builders.standings import NOW_US, journal_of, of, partition, topic
@@ -40,7 +40,7 @@ def test_many_things_are_counted_in_the_first_line() -> None:
 
 
 def kinds(
-    standing: Standing | None, journal: Journal | None = None, now_us: int = NOW_US
+    standing: LagReport | None, journal: Journal | None = None, now_us: int = NOW_US
 ) -> list[tuple[str, str]]:
     return [(one.severity, one.kind) for one in advice(standing, journal or journal_of(), now_us, 5.0)]
 

@@ -18,12 +18,12 @@ from archiver.status.advice import RUNBOOK
 from archiver.status.ages import age
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
-from archiver.status.lag import Standing
+from archiver.status.lag import LagReport
 from archiver.web.page import HEADERS, TEXT_MAX, PageValues, coded, page, visible
 from archiver.web.page_topics import PARTITIONS_SHOWN, PARTITIONS_SHOWN_ALONE, TOPICS_LISTED, TOPICS_SHOWN
 from archiver.web.svg import records_chart, seconds_chart
 from intake.sources.files.source import FileProblem, FilesState
-from reconcile.snapshot.oldest_required import Pin
+from reconcile.snapshot.oldest_required import OldestRequired
 from tests.support.builders.standings import NOW_US, journal_of, of, partition, topic
 from tests.support.builders.status_scenes import HOSTILE
 
@@ -70,7 +70,7 @@ class Reading(HTMLParser):
 
 
 def values(
-    standing: Standing | None = None,
+    standing: LagReport | None = None,
     journal: Journal | None = None,
     query: Mapping[str, str] | None = None,
     **more: Any,
@@ -183,7 +183,7 @@ def test_no_text_becomes_markup_wherever_it_stands() -> None:
     standing = of(topic(*rows, name=HOSTILE, stuck=HOSTILE), differences=(HOSTILE,))
     history = LagHistory(3600.0, 10)
     history.add(standing, 5.0)
-    pin = Pin(HOSTILE, 0, HOSTILE, NOW_US, HOSTILE)
+    pin = OldestRequired(HOSTILE, 0, HOSTILE, NOW_US, HOSTILE)
     shown = values(
         standing,
         journal,
@@ -427,7 +427,7 @@ def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
         ("tick", "fine", "12 records archived", {}),
         ("watch", "fine", "nothing new", {}),
     )
-    pin = Pin("orders", 1, "key", NOW_US - 3_600_000_000, "not archived yet")
+    pin = OldestRequired("orders", 1, "key", NOW_US - 3_600_000_000, "not archived yet")
     rows = (
         partition(0, 12_345, 200.0, "pending", "archives are in no table yet"),
         partition(1, None, None, "shelf", "a shelf is gone"),

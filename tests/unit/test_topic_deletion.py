@@ -22,8 +22,8 @@ from intake.log.entry_format import parse_entry
 from intake.log.fold import Applied, IntakeFold, Landed
 from intake.log.sequencer import Sequencer
 from intake.producers import EPOCH_MAX, Stamp
-from reconcile.snapshot.oldest_required import oldest_pin
-from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.snapshot.oldest_required import oldest_required
+from reconcile.snapshot.retention_floor import RetentionFloor
 from reconcile.vacuum.intake_files import needed_files
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.transaction_entries import TransactionEntries
@@ -164,10 +164,10 @@ def test_its_backlog_needs_no_file_and_pins_nothing(fold: IntakeFold) -> None:
     def kept() -> tuple[set[str], str | None]:
         topics = fold.topics_by_id.values()
         lines = {
-            topic.topic_id: TopicLine(topic.topic_id, topic.name, (0,) * topic.partitions, (0,))
+            topic.topic_id: RetentionFloor(topic.topic_id, topic.name, (0,) * topic.partitions, (0,))
             for topic in topics
         }
-        pin = oldest_pin(intake, lines)
+        pin = oldest_required(intake, lines)
         return set(needed_files(intake, lines).sure), None if pin is None else pin.topic
 
     apply(fold, named("f7", [Run(A, 0)]))

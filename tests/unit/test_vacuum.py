@@ -11,7 +11,7 @@ from archiver.objects.paths import parse_intake_key
 from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from intake.producers import Stamp
-from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.snapshot.retention_floor import RetentionFloor
 from reconcile.vacuum.intake_files import choose, needed_files
 from tests.support.builders.cleaning import Run, Vacuumed, stamps
 
@@ -143,13 +143,13 @@ def test_topics_that_keep_everything_and_topics_without_lines_are_needed_and_dou
     keys = [vacuumed.file(Run(name)) for name in ("a", "b", "c")]
     intake = vacuumed.backlog()
     lines = {
-        ids[0]: TopicLine(ids[0], "a", (9,), (9,), exact=False),
-        ids[1]: TopicLine(ids[1], "b", (0,), (9,), "the topic has archive kind none"),
+        ids[0]: RetentionFloor(ids[0], "a", (9,), (9,), exact=False),
+        ids[1]: RetentionFloor(ids[1], "b", (0,), (9,), "the topic has archive kind none"),
     }
     found = needed_files(intake, lines)
     assert not found.sure
     assert found.doubted == {keys[1], keys[2]}
-    lines[ids[0]] = TopicLine(ids[0], "a", (0,), (9,), exact=False)
+    lines[ids[0]] = RetentionFloor(ids[0], "a", (0,), (9,), exact=False)
     assert needed_files(intake, lines).doubted == set(keys), (
         "a line that was higher before is no proof that a condemned file is needed"
     )

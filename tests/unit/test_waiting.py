@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.refine.catalog_outage import within
+from archiver.refine.catalog_outage import limit_plans
 from archiver.refine.plan import Plan
 from archiver.runtime.ids import TopicId
 from intake.segments import Segments
@@ -23,14 +23,14 @@ def places(plans: list[Plan]) -> list[tuple[str, int, int]]:
 
 def test_partitions_share_the_room_and_none_gets_a_hole() -> None:
     plans = [plan("a", partition, base) for partition in (0, 1) for base in (0, 10, 20)]
-    assert places(within(plans, {"a": 3})) == [("a", 0, 0), ("a", 0, 10), ("a", 1, 0)]
-    assert within(plans, {"a": 0}) == []
-    assert within(plans, {"a": 6}) == plans
+    assert places(limit_plans(plans, {"a": 3})) == [("a", 0, 0), ("a", 0, 10), ("a", 1, 0)]
+    assert limit_plans(plans, {"a": 0}) == []
+    assert limit_plans(plans, {"a": 6}) == plans
 
 
 def test_topics_without_a_bound_are_not_touched() -> None:
     plans = [plan("a", 0, 0), plan("a", 0, 10), plan("b", 0, 0), plan("b", 0, 10)]
-    assert places(within(plans, {"a": 1})) == [("a", 0, 0), ("b", 0, 0), ("b", 0, 10)]
+    assert places(limit_plans(plans, {"a": 1})) == [("a", 0, 0), ("b", 0, 0), ("b", 0, 10)]
 
 
 @given(
@@ -43,7 +43,7 @@ def test_what_is_left_begins_where_the_archives_end(
     asked: list[tuple[str, int, int]], rooms: dict[str, int]
 ) -> None:
     plans = [plan(topic, partition, 10 * number) for topic, partition, number in asked]
-    taken = within(plans, rooms)
+    taken = limit_plans(plans, rooms)
     for topic in TOPICS:
         mine = [one for one in plans if one.topic == topic]
         left = [one for one in taken if one.topic == topic]

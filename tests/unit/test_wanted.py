@@ -6,25 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.refine.plan import Plan
-from archiver.refine.read_plan import Part, wanted_parts
+from archiver.refine.read_plan import Part, parts_to_read
 from intake.segments import SegmentRef
 from tests.support.builders.segments import plan_of, segment
 
 
 def test_nothing_is_wanted_of_no_plans() -> None:
-    assert list(wanted_parts([])) == []
+    assert list(parts_to_read([])) == []
 
 
 def test_plans_without_records_want_nothing() -> None:
     one = plan_of([segment(0, 5)])
     only_gaps = Plan(one.topic_id, one.topic, 1, 0, 5, 1, one.segments[:0], 0, 0, ((0, 5),))
-    assert list(wanted_parts([only_gaps])) == []
-    assert [part.lines for (part,) in wanted_parts([only_gaps, one])] == [((1, 0, 0, 5),)]
+    assert list(parts_to_read([only_gaps])) == []
+    assert [part.lines for (part,) in parts_to_read([only_gaps, one])] == [((1, 0, 0, 5),)]
 
 
 def test_a_segment_that_two_plans_share_is_wanted_by_both() -> None:
     shared = segment(0, 10, first_row=3)
-    ((part,),) = wanted_parts([plan_of([shared]), plan_of([shared])])
+    ((part,),) = parts_to_read([plan_of([shared]), plan_of([shared])])
     assert part.lines == ((0, 0, 3, 10), (1, 0, 3, 10))
     assert (part.rows, part.raw_bytes) == (20, 200)
 
@@ -54,7 +54,7 @@ def plans(draw: st.DrawFn) -> list[Plan]:
 
 @given(plans())
 def test_each_segment_is_in_one_part_and_parts_follow_the_log(made: list[Plan]) -> None:
-    files = list(wanted_parts(made))
+    files = list(parts_to_read(made))
     read: list[Part] = [part for parts in files for part in parts]
     assert [(part.file.log_index, part.row_group) for part in read] == sorted(
         {(part.file.log_index, part.row_group) for part in read}

@@ -16,7 +16,7 @@ from archiver.cli.audit import print_audit
 from archiver.cli.produce import _reached
 from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
 from archiver.cli.topics import _lost
-from archiver.daemon.summaries import told_of_archiving, told_of_audit
+from archiver.daemon.summaries import summarize_archiving, summarize_audit
 from archiver.publish.report import ArchiveReport, TopicReport
 from archiver.runtime.text import counted, moment
 
@@ -84,13 +84,15 @@ def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     report = ArchiveReport(
         rounds=1, topics={"a": TopicReport("a", "archived", archives=1, rows=1, gaps=1, waiting=1)}
     )
-    told = told_of_archiving(report, list(report.topics.values())).line
+    told = summarize_archiving(report, list(report.topics.values())).line
     assert (
         told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions passed "
         "over, 1 record waits"
     )
     partition = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 1}
-    assert told_of_audit({"verdict": "valid", "partitions": [partition]}).line == "valid: 1 partition, 1 row"
+    assert (
+        summarize_audit({"verdict": "valid", "partitions": [partition]}).line == "valid: 1 partition, 1 row"
+    )
     assert _reached(Counter(ok=1)) == "1 record was read and acknowledged"
     assert _reached(Counter(unknown=1)) == "1 record was read, 0 of it is stored"
     bounds = {"start": 0, "watermark": 0, "stable": 1, "next": 1, "gaps": [], "proof": "none"}

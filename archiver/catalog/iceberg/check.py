@@ -13,7 +13,7 @@ from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.iceberg.outcomes import status_of
 from archiver.catalog.table_layout import CLUSTER_ID
 from archiver.catalog.tables import Identifier, TableView, shown
-from archiver.runtime.check_result import Finding, Verdict
+from archiver.runtime.check_result import CheckResult, CheckStatus
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput
 
 _NEEDED = {
@@ -29,14 +29,16 @@ _CLIENT_ERRORS = range(400, 500)
 _LATER = (408, 425, 429)
 
 
-def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str) -> Iterator[Finding]:
+def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str) -> Iterator[CheckResult]:
     """What can be told by reading: is it there, does it let us in, are namespaces and tables there."""
     try:
         catalog = tables.connected()
     except ArchiverError as error:
-        yield Finding("reachable", judged(error), str(error))
+        yield CheckResult("reachable", judged(error), str(error))
         return
-    yield Finding("reachable", Verdict.FINE, "it answers, and lets us in as far as its configuration goes")
+    yield CheckResult(
+        "reachable", CheckStatus.FINE, "it answers, and lets us in as far as its configuration goes"
+    )
     yield from _requests(catalog)
     for namespace in dict.fromkeys(identifier[:-1] for identifier in identifiers):
         yield _namespace(catalog, namespace)
@@ -44,23 +46,25 @@ def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str
         yield _table(tables, identifier, data_uri)
 
 
-def judged(error: BaseException) -> Verdict:
+def judged(error: BaseException) -> CheckStatus:
     """Whether an error says that something is wrong, or only that nobody could tell.
 
     A catalog that says 4xx, or what no catalog says, has been reached: its address or what we may do is
     wrong.
     """
     if isinstance(error, Halt | InvalidInput):
-        return Verdict.WRONG
+        return CheckStatus.WRONG
     at: BaseException | None = error
     while at is not None:
         if isinstance(at, ValidationError):
-            return Verdict.WRONG
+            return CheckStatus.WRONG
         status = status_of(at)
         if status is not None:
-            return Verdict.WRONG if status in _CLIENT_ERRORS and status not in _LATER else Verdict.UNTOLD
+            return (
+                CheckStatus.WRONG if status in _CLIENT_ERRORS and status not in _LATER else CheckStatus.UNTOLD
+            )
         at = at.__cause__
-    return Verdict.UNTOLD
+    return CheckStatus.UNTOLD
 
 
 def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:
@@ -72,49 +76,51 @@ def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:
     return True
 
 
-def _requests(catalog: Catalog) -> Iterator[Finding]:
+def _requests(catalog: Catalog) -> Iterator[CheckResult]:
     """What a REST catalog says it can be asked for."""
     if not isinstance(catalog, RestCatalog):
         return
     offered = catalog._supported_endpoints  # noqa: SLF001 - pyiceberg has no other word for it
     for what, wanted in _NEEDED.items():
         if wanted not in offered:
-            yield Finding("requests", Verdict.WRONG, f"it offers no request to {what}")
+            yield CheckResult("requests", CheckStatus.WRONG, f"it offers no request to {what}")
     for what, wanted in _HELPFUL.items():
         if wanted not in offered:
-            yield Finding("requests", Verdict.NOTE, f"it offers no request to {what}")
+            yield CheckResult("requests", CheckStatus.NOTE, f"it offers no request to {what}")
 
 
-def _namespace(catalog: Catalog, namespace: Identifier) -> Finding:
+def _namespace(catalog: Catalog, namespace: Identifier) -> CheckResult:
     check = f"namespace {shown(namespace)}"
     try:
         if namespace_is_there(catalog, namespace):
-            return Finding(check, Verdict.FINE, "it is there")
+            return CheckResult(check, CheckStatus.FINE, "it is there")
     except NotImplementedError:
-        return Finding(
-            check, Verdict.NOTE, "it cannot be looked at; it is asked for when its first table is made"
+        return CheckResult(
+            check, CheckStatus.NOTE, "it cannot be looked at; it is asked for when its first table is made"
         )
     except Exception as error:  # noqa: BLE001 - whatever a driver raises
-        return Finding(check, judged(error), f"it cannot be looked at: {error}")
-    return Finding(
-        check, Verdict.NOTE, "it is not there yet; it is made with its first table, if the catalog lets us"
+        return CheckResult(check, judged(error), f"it cannot be looked at: {error}")
+    return CheckResult(
+        check,
+        CheckStatus.NOTE,
+        "it is not there yet; it is made with its first table, if the catalog lets us",
     )
 
 
-def _table(tables: IcebergTables, identifier: Identifier, data_uri: str) -> Finding:
+def _table(tables: IcebergTables, identifier: Identifier, data_uri: str) -> CheckResult:
     check = f"table {shown(identifier)}"
     try:
         view = tables.load(identifier)
     except ArchiverError as error:
-        return Finding(check, judged(error), str(error))
+        return CheckResult(check, judged(error), str(error))
     if view is None:
-        return Finding(
-            check, Verdict.NOTE, "it is not there yet; it is made when its topic is first archived"
+        return CheckResult(
+            check, CheckStatus.NOTE, "it is not there yet; it is made when its topic is first archived"
         )
     why = _not_ours(view, data_uri)
     if why is not None:
-        return Finding(check, Verdict.WRONG, why)
-    return Finding(check, Verdict.FINE, f"it is there, at {view.location}")
+        return CheckResult(check, CheckStatus.WRONG, why)
+    return CheckResult(check, CheckStatus.FINE, f"it is there, at {view.location}")
 
 
 def _not_ours(view: TableView, data_uri: str) -> str | None:

@@ -19,7 +19,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.iceberg.check import judged, namespace_is_there
 from archiver.catalog.tables import Identifier, SwapOutcome, TableView, shown
-from archiver.runtime.check_result import Finding, Verdict
+from archiver.runtime.check_result import CheckResult, CheckStatus
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown
 
@@ -43,7 +43,7 @@ class Probe:
     within_s: float
     """After so long nothing more is asked; what was made is removed in any case."""
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[CheckResult]:
         """Every finding; the removal is the last."""
         until_s = self.clock.monotonic_s() + self.within_s
         identifier = (*self.namespace, self.name)
@@ -51,7 +51,7 @@ class Probe:
         try:
             had_namespace = namespace_is_there(catalog, self.namespace)
         except Exception as error:  # noqa: BLE001 - whatever a driver raises
-            yield Finding(
+            yield CheckResult(
                 "create", judged(error), f"namespace {shown(self.namespace)} cannot be looked at: {error}"
             )
             return
@@ -61,56 +61,60 @@ class Probe:
             removal = self._removed(catalog, identifier, had_namespace)
         yield removal
 
-    def _asked(self, identifier: Identifier, until_s: float) -> Iterator[Finding]:
+    def _asked(self, identifier: Identifier, until_s: float) -> Iterator[CheckResult]:
         try:
             view = self.tables.create(identifier, self.location, _schema(), "day", {"format-version": "2"})
         except Halt as error:
-            yield Finding("location", Verdict.WRONG, f"{error}, or set location: catalog")
+            yield CheckResult("location", CheckStatus.WRONG, f"{error}, or set location: catalog")
             return
         except ArchiverError as error:
-            verdict = Verdict.UNTOLD if isinstance(error, OutcomeUnknown) else judged(error)
-            yield Finding("create", verdict, str(error))
+            verdict = CheckStatus.UNTOLD if isinstance(error, OutcomeUnknown) else judged(error)
+            yield CheckResult("create", verdict, str(error))
             return
-        yield Finding("create", Verdict.FINE, f"{shown(identifier)} was made")
+        yield CheckResult("create", CheckStatus.FINE, f"{shown(identifier)} was made")
         yield self._location(view)
         yield from _as_asked(view)
         yield self._spelled()
         for step in (self._committed, self._requirements):
             if self.clock.monotonic_s() > until_s:
-                yield Finding(
-                    "requirements", Verdict.UNTOLD, f"not asked: the time ran out after {self.within_s:g} s"
+                yield CheckResult(
+                    "requirements",
+                    CheckStatus.UNTOLD,
+                    f"not asked: the time ran out after {self.within_s:g} s",
                 )
                 return
             finding = step(identifier)
             yield finding
-            if finding.verdict is not Verdict.FINE:
+            if finding.verdict is not CheckStatus.FINE:
                 return
 
-    def _location(self, view: TableView) -> Finding:
+    def _location(self, view: TableView) -> CheckResult:
         if view.placed_by_catalog:
-            return Finding(
+            return CheckResult(
                 "location",
-                Verdict.FINE,
+                CheckStatus.FINE,
                 f"the catalog puts tables where it wants, this one at {view.location}",
             )
-        return Finding("location", Verdict.FINE, "tables lie where they are asked to, in the data folder")
+        return CheckResult(
+            "location", CheckStatus.FINE, "tables lie where they are asked to, in the data folder"
+        )
 
-    def _spelled(self) -> Finding:
+    def _spelled(self) -> CheckResult:
         try:
             names = [found[-1] for found in self.tables.connected().list_tables(self.namespace)]
         except Exception as error:  # noqa: BLE001 - whatever a driver raises
-            return Finding(
-                "case", Verdict.NOTE, f"whether names of tables keep their case cannot be told: {error}"
+            return CheckResult(
+                "case", CheckStatus.NOTE, f"whether names of tables keep their case cannot be told: {error}"
             )
         if self.name in names:
-            return Finding("case", Verdict.FINE, "names of tables keep their case")
-        return Finding(
+            return CheckResult("case", CheckStatus.FINE, "names of tables keep their case")
+        return CheckResult(
             "case",
-            Verdict.NOTE,
+            CheckStatus.NOTE,
             "names of tables do not keep their case: write them in lower case, as engines must, too",
         )
 
-    def _committed(self, identifier: Identifier) -> Finding:
+    def _committed(self, identifier: Identifier) -> CheckResult:
         """A commit that adds no file: manifests can be written where the table lies, and the catalog points
         to them.
         """
@@ -120,18 +124,20 @@ class Probe:
             swapped = self.tables.swap(prepared)
             after = self._view(identifier)
         except (ArchiverError, OSError) as error:
-            return Finding("metadata", judged(error), f"a commit cannot be prepared or looked at: {error}")
+            return CheckResult(
+                "metadata", judged(error), f"a commit cannot be prepared or looked at: {error}"
+            )
         if after.snapshot_id != prepared.snapshot_id or after.properties.get("archiver.probe") != "1":
-            return Finding(
+            return CheckResult(
                 "metadata",
-                Verdict.WRONG,
+                CheckStatus.WRONG,
                 f"a commit did not take effect: {swapped.why or 'the catalog said yes'}",
             )
-        return Finding(
-            "metadata", Verdict.FINE, "metadata can be written where tables lie, and a commit took effect"
+        return CheckResult(
+            "metadata", CheckStatus.FINE, "metadata can be written where tables lie, and a commit took effect"
         )
 
-    def _requirements(self, identifier: Identifier) -> Finding:
+    def _requirements(self, identifier: Identifier) -> CheckResult:
         """Two commits on the same base: one of them must be refused. That is all that keeps a row from being
         there twice.
         """
@@ -141,15 +147,19 @@ class Probe:
             told = self.tables.swap(first), self.tables.swap(second)
             after = self._view(identifier)
         except ArchiverError as error:
-            return Finding("requirements", judged(error), f"it cannot be told whether they are held: {error}")
+            return CheckResult(
+                "requirements", judged(error), f"it cannot be told whether they are held: {error}"
+            )
         if told[1].outcome is SwapOutcome.APPLIED or after.snapshot_id != first.snapshot_id:
             why = "it took two commits on the same base: rows would be lost or doubled; it must not be used"
-            return Finding(
+            return CheckResult(
                 "requirements",
-                Verdict.WRONG if told[0].outcome is SwapOutcome.APPLIED else Verdict.UNTOLD,
+                CheckStatus.WRONG if told[0].outcome is SwapOutcome.APPLIED else CheckStatus.UNTOLD,
                 why,
             )
-        return Finding("requirements", Verdict.FINE, "of two commits on the same base it refused the second")
+        return CheckResult(
+            "requirements", CheckStatus.FINE, "of two commits on the same base it refused the second"
+        )
 
     def _view(self, identifier: Identifier) -> TableView:
         view = self.tables.load(identifier)
@@ -157,7 +167,7 @@ class Probe:
             raise Halt(f"table {shown(identifier)} was made and is not there")
         return view
 
-    def _removed(self, catalog: Catalog, identifier: Identifier, had_namespace: bool) -> Finding:
+    def _removed(self, catalog: Catalog, identifier: Identifier, had_namespace: bool) -> CheckResult:
         """Drop what was made, and delete its files."""
         told: list[str] = []
         try:
@@ -166,14 +176,14 @@ class Probe:
                 catalog.drop_namespace(self.namespace)
             self.sweep()
         except Exception as error:  # noqa: BLE001 - whatever a driver raises
-            return Finding(
+            return CheckResult(
                 "removal",
-                Verdict.WRONG,
+                CheckStatus.WRONG,
                 f"{shown(identifier)} may still be there, or its files: {error}; drop it by hand",
             )
         if location is not None and location.rstrip("/") != self.location:
             told.append(f"the catalog was asked to remove its files at {location}")
-        return Finding("removal", Verdict.FINE, "; ".join(["the probe was dropped", *told]))
+        return CheckResult("removal", CheckStatus.FINE, "; ".join(["the probe was dropped", *told]))
 
 
 def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
@@ -196,29 +206,29 @@ def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
     return location
 
 
-def _as_asked(view: TableView) -> Iterator[Finding]:
+def _as_asked(view: TableView) -> Iterator[CheckResult]:
     """Whether columns and their ids, and the table's name, are what was asked for."""
     document: dict[str, Any] = json.loads(view.schema_json)
     names = [field["name"] for field in document["fields"]]
     ids = tuple(sorted(child["id"] for field in document["fields"] for child in field["type"]["fields"]))
     if ids == _IDS:
-        yield Finding("field ids", Verdict.FINE, "columns keep the field ids that are asked for")
+        yield CheckResult("field ids", CheckStatus.FINE, "columns keep the field ids that are asked for")
     else:
-        yield Finding(
+        yield CheckResult(
             "field ids",
-            Verdict.NOTE,
+            CheckStatus.NOTE,
             "columns get field ids of the catalog's own; archives are written with those",
         )
     if COLUMN in names:
-        yield Finding("case", Verdict.FINE, "names of columns keep their case")
+        yield CheckResult("case", CheckStatus.FINE, "names of columns keep their case")
     elif COLUMN.lower() in names:
-        yield Finding(
+        yield CheckResult(
             "case",
-            Verdict.NOTE,
+            CheckStatus.NOTE,
             "names of columns become lower case: two fields of a message that differ in case cannot both be",
         )
     else:
-        yield Finding("case", Verdict.WRONG, f"the column {COLUMN} became {', '.join(names)}")
+        yield CheckResult("case", CheckStatus.WRONG, f"the column {COLUMN} became {', '.join(names)}")
 
 
 def _schema() -> str:

@@ -5,7 +5,7 @@ it is held. A holder that could not do that takes the lease for lost by its own 
 etcd's did: a process that was paused knows at once that it holds nothing, whatever it believed before. As
 every lease it saves work and protects nothing (`archiver.log.lease`).
 
-A restarted daemon need not wait until the lease of its killed predecessor ends: see `SignOfLife`.
+A restarted daemon need not wait until the lease of its killed predecessor ends: see `HolderLock`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEXT_BYTES_MAX: Final = 200
 _logger = logging.getLogger(__name__)
 
 
-class SignOfLife:
+class HolderLock:
     """A file of this machine that the holder of a lease keeps locked. The kernel frees the lock when the
     process dies, however it dies.
 
@@ -110,7 +110,7 @@ class EtcdLease:
         ttl_s: int,
         clock: Clock,
         ids: IdSource,
-        lives: SignOfLife,
+        lives: HolderLock,
     ) -> None:
         self._cluster = cluster
         self._key = key

@@ -27,7 +27,7 @@ from typing import Final
 from archiver.log.etcd.cluster import MESSAGE_BYTES_MAX, AnswerTooLarge, EtcdCluster, NoSpace
 from archiver.log.etcd.keys import Keys, number_text
 from archiver.log.store import Appended, Entry
-from archiver.log.tail_marker import TailWitness
+from archiver.log.tail_marker import TailMarker
 from archiver.proto import etcd_kv_pb2 as kv
 from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.errors import Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
@@ -82,7 +82,7 @@ class EtcdLogStore:
         found = self._write(rpc.TxnRequest(success=[get(tail), get(floor)]))
         if not any(values(found)):
             self._write(make)
-        log = EtcdLog(self, name, TailWitness(self._beside.with_name(f"{self._beside.name}.{name}.tail")))
+        log = EtcdLog(self, name, TailMarker(self._beside.with_name(f"{self._beside.name}.{name}.tail")))
         self._logs.append(log)
         return log
 
@@ -116,7 +116,7 @@ class EtcdLogStore:
 class EtcdLog:
     """One log; see `archiver.log.store.Log`."""
 
-    def __init__(self, store: EtcdLogStore, name: str, witness: TailWitness) -> None:
+    def __init__(self, store: EtcdLogStore, name: str, witness: TailMarker) -> None:
         self.name: str = name
         self._store = store
         self._cluster = store.cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from archiver.log.etcd.cluster import Access, EtcdCluster
 from archiver.log.etcd.keys import Keys
-from archiver.log.etcd.lease import EtcdLease, SignOfLife
+from archiver.log.etcd.lease import EtcdLease, HolderLock
 from archiver.log.etcd.log_store import EtcdLogStore
 from archiver.log.lease import Lease
 from archiver.runtime.clock import Clock
@@ -44,7 +44,7 @@ class EtcdMetadata(EtcdLogStore):
 
     def lease(self, name: str, owner: str) -> Lease:
         """A key with a lease of etcd's on it."""
-        lives = SignOfLife(self._beside.with_name(f"{self._beside.name}.{name}.lease"))
+        lives = HolderLock(self._beside.with_name(f"{self._beside.name}.{name}.lease"))
         lease = EtcdLease(
             self.cluster, self.keys.lease(name), owner, self._lease_ttl_s, self._clock, self._ids, lives
         )

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from archiver.objects.location import S3Options
 from archiver.objects.s3.client import client_for
-from archiver.objects.s3.errors import SDK_ERRORS, Judged, Verdict, judged
+from archiver.objects.s3.errors import SDK_ERRORS, ErrorKind, Judged, judged
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, ConfigInvalid, Halt, NotFound, RetryLater
 from archiver.runtime.ids import IdSource
@@ -20,7 +20,7 @@ from archiver.runtime.text import counted
 
 FIRST_WAIT_S: Final = 0.1
 WAIT_MAX_S: Final = 5.0
-AGAIN: Final = (Verdict.NOT_APPLIED, Verdict.UNKNOWN)
+AGAIN: Final = (ErrorKind.NOT_APPLIED, ErrorKind.UNKNOWN)
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ class S3Failed(Exception):
         self.judged = verdict
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ErrorKind:
         """What became of the request."""
         return self.judged.verdict
 
@@ -61,7 +61,7 @@ class S3Calls:
             return call(client_for(self._options))
         except SDK_ERRORS as error:
             found = judged(error)
-            if found.verdict in (*AGAIN, Verdict.REFUSED, Verdict.MISCONFIGURED):
+            if found.verdict in (*AGAIN, ErrorKind.REFUSED, ErrorKind.MISCONFIGURED):
                 self._trouble()
             raise S3Failed(found) from error
 
@@ -100,9 +100,9 @@ class S3Calls:
     @staticmethod
     def refuse(what: str, error: S3Failed) -> None:
         """Raise `Halt` or `ConfigInvalid` if more tries cannot help."""
-        kinds: dict[Verdict, type[ArchiverError]] = {
-            Verdict.REFUSED: Halt,
-            Verdict.MISCONFIGURED: ConfigInvalid,
+        kinds: dict[ErrorKind, type[ArchiverError]] = {
+            ErrorKind.REFUSED: Halt,
+            ErrorKind.MISCONFIGURED: ConfigInvalid,
         }
         kind = kinds.get(error.verdict)
         if kind is not None:
@@ -113,6 +113,6 @@ class S3Calls:
         try:
             return self.repeated(what, call)
         except S3Failed as error:
-            if error.verdict is Verdict.MISSING:
+            if error.verdict is ErrorKind.MISSING:
                 raise NotFound(missing) from error
             raise Halt(f"{what}: {error.why}") from error

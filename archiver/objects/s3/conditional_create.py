@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from archiver.objects.s3.calls import AGAIN, S3Calls, S3Failed
-from archiver.objects.s3.errors import Verdict
+from archiver.objects.s3.errors import ErrorKind
 from archiver.runtime.errors import ArchiverError, Halt, KeyExists, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import IdSource
 
@@ -114,14 +114,14 @@ class Creator:
                 self._calls.once(call)
             except S3Failed as error:
                 last = error
-                if error.verdict is Verdict.UNKNOWN:
+                if error.verdict is ErrorKind.UNKNOWN:
                     doubt = error
-                elif error.verdict is not Verdict.NOT_APPLIED:
+                elif error.verdict is not ErrorKind.NOT_APPLIED:
                     break
             else:
                 return
         assert last is not None, "there is at least one try"
-        if last.verdict is Verdict.TAKEN and doubt is None:
+        if last.verdict is ErrorKind.TAKEN and doubt is None:
             raise KeyExists(upload.key) from last
         if doubt is not None:
             self._look(upload, token, doubt)
@@ -149,7 +149,7 @@ class Creator:
         try:
             found = self._calls.repeated(what, lambda client: client.head_object(**upload.place))
         except S3Failed as error:
-            if error.verdict is Verdict.MISSING:
+            if error.verdict is ErrorKind.MISSING:
                 return None
             raise OutcomeUnknown(f"{what}: {error.why}") from error
         theirs = found.get("Metadata", {}).get(CREATED_BY)
@@ -245,9 +245,9 @@ class Creator:
                 self._calls.once(lambda client: client.complete_multipart_upload(**arguments))
             except S3Failed as error:
                 last = error
-                if error.verdict is Verdict.UNKNOWN:
+                if error.verdict is ErrorKind.UNKNOWN:
                     doubt = error
-                elif error.judged.conflict or error.verdict is not Verdict.NOT_APPLIED:
+                elif error.judged.conflict or error.verdict is not ErrorKind.NOT_APPLIED:
                     break
             else:
                 return
@@ -255,9 +255,9 @@ class Creator:
         if doubt is not None:
             self._look(upload, token, doubt)
             return
-        if last.verdict is Verdict.TAKEN:
+        if last.verdict is ErrorKind.TAKEN:
             raise KeyExists(upload.key) from last
-        if last.verdict is Verdict.NO_UPLOAD or last.judged.conflict:
+        if last.verdict is ErrorKind.NO_UPLOAD or last.judged.conflict:
             raise _StartOver(last) from last
         self._calls.refuse(f"object {upload.key} was not stored", last)
         raise RetryLater(f"object {upload.key} was not stored: {self._calls.given_up(last)}") from last

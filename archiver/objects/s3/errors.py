@@ -42,7 +42,7 @@ SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError,
 body is read."""
 
 
-class Verdict(enum.Enum):
+class ErrorKind(enum.Enum):
     """What became of one request."""
 
     TAKEN = "there is an object of that key"
@@ -59,7 +59,7 @@ class Verdict(enum.Enum):
 class Judged:
     """The verdict, and the sentence for people."""
 
-    verdict: Verdict
+    verdict: ErrorKind
     why: str
     conflict: bool = False
     """Another request for the same key was under way: an upload in parts starts over (S3)."""
@@ -116,10 +116,10 @@ def judged(error: Exception) -> Judged:
         return _answered(error)
     said = _text(error)
     if isinstance(error, _NOT_SENT):
-        return Judged(Verdict.NOT_APPLIED, said)
+        return Judged(ErrorKind.NOT_APPLIED, said)
     if isinstance(error, NoCredentialsError):
         return Judged(
-            Verdict.MISCONFIGURED,
+            ErrorKind.MISCONFIGURED,
             "there are no credentials: state data.access_key_id and data.secret_access_key, or give "
             "this machine variables, a profile or "
             "a role",
@@ -127,13 +127,13 @@ def judged(error: Exception) -> Judged:
     if isinstance(error, _WRONG) or (
         isinstance(error, ValueError) and not isinstance(error, OSError | HTTPError | BotoCoreError)
     ):
-        return Judged(Verdict.MISCONFIGURED, said)
+        return Judged(ErrorKind.MISCONFIGURED, said)
     if isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper():
         return Judged(
-            Verdict.MISCONFIGURED,
+            ErrorKind.MISCONFIGURED,
             f"the server's certificate is not trusted; name its authorities in data.ca_file ({said})",
         )
-    return Judged(Verdict.UNKNOWN, said)
+    return Judged(ErrorKind.UNKNOWN, said)
 
 
 def _answered(error: ClientError) -> Judged:
@@ -142,40 +142,40 @@ def _answered(error: ClientError) -> Judged:
     code, text = str(document.get("Code", "")), str(document.get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     said = f"{status} {code}: {text}" if text else f"{status} {code}"
-    by_status = {412: Verdict.TAKEN, 416: Verdict.NO_RANGE}.get(status)
+    by_status = {412: ErrorKind.TAKEN, 416: ErrorKind.NO_RANGE}.get(status)
     if by_status is not None:
         return Judged(by_status, said)
     if code in _THROTTLED or status == 429:
-        return Judged(Verdict.NOT_APPLIED, f"the server asks for fewer requests ({said})")
+        return Judged(ErrorKind.NOT_APPLIED, f"the server asks for fewer requests ({said})")
     if status >= 500 or status < 300:
-        return Judged(Verdict.UNKNOWN, said)
+        return Judged(ErrorKind.UNKNOWN, said)
     if code in _AGAIN or status in (408, 409):
-        return Judged(Verdict.NOT_APPLIED, said, conflict=status == 409)
+        return Judged(ErrorKind.NOT_APPLIED, said, conflict=status == 409)
     if code == "NoSuchUpload":
-        return Judged(Verdict.NO_UPLOAD, said)
+        return Judged(ErrorKind.NO_UPLOAD, said)
     if code == "NoSuchBucket":
         return Judged(
-            Verdict.MISCONFIGURED,
+            ErrorKind.MISCONFIGURED,
             f"there is no such bucket; create it, or correct data.uri or data.endpoint ({said})",
         )
     if status == 404:
-        return Judged(Verdict.MISSING, said)
+        return Judged(ErrorKind.MISSING, said)
     return _no(status, code, said)
 
 
 def _no(status: int, code: str, said: str) -> Judged:
     if code in _EXPIRED:
         return Judged(
-            Verdict.NOT_APPLIED,
+            ErrorKind.NOT_APPLIED,
             f"the credentials have expired; renew them, or leave that to the usual chain ({said})",
         )
     if code == "RequestTimeTooSkewed":
         return Judged(
-            Verdict.NOT_APPLIED, f"this machine's clock and the server's differ; set the clock ({said})"
+            ErrorKind.NOT_APPLIED, f"this machine's clock and the server's differ; set the clock ({said})"
         )
     if code in _KEYS:
         return Judged(
-            Verdict.MISCONFIGURED,
+            ErrorKind.MISCONFIGURED,
             f"the server does not know these credentials; correct them, or data.region ({said})",
         )
     if status in (301, 307, 400) and code in (
@@ -185,14 +185,16 @@ def _no(status: int, code: str, said: str) -> Judged:
         "TemporaryRedirect",
         "IllegalLocationConstraintException",
     ):
-        return Judged(Verdict.MISCONFIGURED, f"the bucket is in another region; correct data.region ({said})")
+        return Judged(
+            ErrorKind.MISCONFIGURED, f"the bucket is in another region; correct data.region ({said})"
+        )
     if status in (401, 403):
         return Judged(
-            Verdict.REFUSED,
+            ErrorKind.REFUSED,
             "access is denied; allow these credentials what docs/operations/s3.md lists, on the "
             f"bucket and all below the prefix ({said})",
         )
-    return Judged(Verdict.REFUSED, f"the server refuses the request ({said})")
+    return Judged(ErrorKind.REFUSED, f"the server refuses the request ({said})")
 
 
 def _text(error: Exception) -> str:

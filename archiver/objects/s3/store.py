@@ -29,7 +29,7 @@ from archiver.objects.paths import cluster_key
 from archiver.objects.s3.bucket_identity import ClusterCheck
 from archiver.objects.s3.calls import AGAIN, S3Calls, S3Failed
 from archiver.objects.s3.conditional_create import Creator, Upload
-from archiver.objects.s3.errors import Verdict
+from archiver.objects.s3.errors import ErrorKind
 from archiver.objects.s3.input_file import END_BYTES, S3Input
 from archiver.objects.s3.unfinished_uploads import OpenUpload, abort_upload, open_uploads
 from archiver.objects.spool import Spool
@@ -144,7 +144,7 @@ class S3ObjectStore:
                 f"reading {key}", key, lambda client: _first(client.get_object(**where)["Body"], length)
             )
         except S3Failed as error:
-            if error.verdict is not Verdict.NO_RANGE:
+            if error.verdict is not ErrorKind.NO_RANGE:
                 raise Halt(f"object {key} cannot be read: {error.why}") from error
             return self._nothing_of(key)
         return data
@@ -162,7 +162,7 @@ class S3ObjectStore:
         try:
             size, end = self._asked(f"opening {key}", key, end_of)
         except S3Failed as error:
-            if error.verdict is not Verdict.NO_RANGE:
+            if error.verdict is not ErrorKind.NO_RANGE:
                 raise Halt(f"object {key} cannot be read: {error.why}") from error
             size, end = 0, self._nothing_of(key)  # an empty object has no range
         if len(end) > END_BYTES:
@@ -215,8 +215,8 @@ class S3ObjectStore:
             try:
                 self._calls.once(lambda client: client.delete_object(**where))
             except S3Failed as error:
-                last, doubtful = error, doubtful or error.verdict is Verdict.UNKNOWN
-                if error.verdict is Verdict.MISSING:
+                last, doubtful = error, doubtful or error.verdict is ErrorKind.UNKNOWN
+                if error.verdict is ErrorKind.MISSING:
                     return
                 if error.verdict not in AGAIN:
                     break
@@ -264,7 +264,7 @@ class S3ObjectStore:
         try:
             return self._calls.repeated(f"{what} of {self._root}", call)
         except S3Failed as error:
-            if error.verdict is not Verdict.MISSING:
+            if error.verdict is not ErrorKind.MISSING:
                 raise
             if key != cluster_key():
                 self._check.check()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archiver.objects.s3.calls import S3Calls, S3Failed
-from archiver.objects.s3.errors import Verdict
+from archiver.objects.s3.errors import ErrorKind
 from archiver.runtime.errors import Halt
 
 
@@ -53,5 +53,5 @@ def abort_upload(calls: S3Calls, bucket: str, found: OpenUpload) -> None:
             f"aborting an upload of {found.path}", lambda client: client.abort_multipart_upload(**arguments)
         )
     except S3Failed as error:
-        if error.verdict not in (Verdict.NO_UPLOAD, Verdict.MISSING):
+        if error.verdict not in (ErrorKind.NO_UPLOAD, ErrorKind.MISSING):
             raise Halt(f"an upload of {found.path} cannot be aborted: {error.why}") from error

@@ -16,7 +16,7 @@ import numpy as np
 
 from archiver.runtime import failpoints
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
-from intake.inputs import Place
+from intake.inputs import InputPosition
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Begun, Finished, Move
@@ -28,7 +28,7 @@ from intake.sources.files.seen_folders import Homes
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import record_columns
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 from intake.write.queue import ROW_COST_BYTES, BatchItem
 from intake.write.validation import Admitted, Judge, admit_all
 
@@ -51,7 +51,7 @@ class Ways:
     """What taking a file in needs of the process."""
 
     sequencer: Sequencer
-    publisher: FlushPublisher
+    publisher: FlushWriter
     accept_clock: AcceptClock
     stopping: threading.Event
     homes: Homes
@@ -78,7 +78,7 @@ def take_in(
         ways.homes.saw(path)
         if known is None:
             known = Begun(0, 0, file.identity)
-        reader = PieceReader(file.stream, cutting, Place(known.end, known.count))
+        reader = PieceReader(file.stream, cutting, InputPosition(known.end, known.count))
         while not ways.stopping.is_set():
             seen = _seen_again(file, ways.sequencer, seen)
             piece = _next_piece(reader, file, cutting)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from archiver.runtime.errors import InvalidInput
-from intake.inputs import InputFormat, Place, read_inputs
+from intake.inputs import InputFormat, InputPosition, read_inputs
 from intake.record_json import Input
 from intake.records import Record, validate, weight_of
 from intake.write.queue import ROW_COST_BYTES
@@ -81,7 +81,7 @@ class _Next:
 class PieceReader:
     """Reads a file on from where `start` is; the stream is at its beginning."""
 
-    def __init__(self, stream: BinaryIO, cutting: Cutting, start: Place) -> None:
+    def __init__(self, stream: BinaryIO, cutting: Cutting, start: InputPosition) -> None:
         if cutting.form != "parquet":
             stream.seek(start.position)
         self._cutting = cutting

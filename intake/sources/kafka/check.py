@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from archiver.config.settings import KafkaSourceSettings
-from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.check_result import Checked, CheckResult, CheckStatus
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.text import counted
@@ -37,41 +37,47 @@ def check_source(settings: KafkaSourceSettings, configured: Sequence[str], clock
     return Checked(settings.name, "kafka", tuple(_findings(settings, configured, clock)))
 
 
-def _findings(settings: KafkaSourceSettings, configured: Sequence[str], clock: Clock) -> Iterator[Finding]:
+def _findings(
+    settings: KafkaSourceSettings, configured: Sequence[str], clock: Clock
+) -> Iterator[CheckResult]:
     kept = _Kept()
     log = logging.Logger(__name__)  # noqa: LOG001 - of this check alone
     log.addHandler(kept)
     try:
         client = KafkaClient(settings, clock, ClientLog(f"source {settings.name}", clock, log))
     except ArchiverError as error:
-        yield Finding("reachable", Verdict.WRONG, str(error))
+        yield CheckResult("reachable", CheckStatus.WRONG, str(error))
         return
     check = "reachable"
     try:
         there = client.topics()
-        yield Finding(check, Verdict.FINE, f"it answers, and has {counted(len(there), 'topic')}")
+        yield CheckResult(check, CheckStatus.FINE, f"it answers, and has {counted(len(there), 'topic')}")
         check = "topics"
         yield from _topics(
             settings, sorted(name for name in there if settings.matches(name)), configured, client
         )
     except ArchiverError as error:
-        yield Finding(check, Verdict.UNTOLD, f"{error} ({kept.lines[-1]})" if kept.lines else str(error))
+        yield CheckResult(
+            check, CheckStatus.UNTOLD, f"{error} ({kept.lines[-1]})" if kept.lines else str(error)
+        )
     finally:
         client.close()
 
 
 def _topics(
     settings: KafkaSourceSettings, matching: list[str], configured: Sequence[str], client: KafkaClient
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     missing = [name for name in configured if settings.matches(name) and name not in matching]
     if missing:
-        yield Finding(
+        yield CheckResult(
             "topics",
-            Verdict.NOTE,
+            CheckStatus.NOTE,
             f"the cluster does not show us {_some(missing)}; mirroring begins when it does",
         )
     if not matching:
-        yield Finding("topics", Verdict.NOTE, f"no topic that we may describe matches {settings.topics!r}")
+        yield CheckResult(
+            "topics", CheckStatus.NOTE, f"no topic that we may describe matches {settings.topics!r}"
+        )
         return
     asked = matching[:PER_QUESTION]
     found = [topic for topic in client.describe(asked).values() if topic is not None]
@@ -82,21 +88,23 @@ def _topics(
             f"{those} and have {counted(partitions, 'partition')} or more, beyond partitions_max = "
             f"{settings.partitions_max}; raise it"
         )
-        yield Finding("topics", Verdict.WRONG, why)
+        yield CheckResult("topics", CheckStatus.WRONG, why)
     else:
         first = f" in the first {PER_QUESTION}" if len(matching) > PER_QUESTION else ""
-        yield Finding("topics", Verdict.FINE, f"{those}, with {counted(partitions, 'partition')}{first}")
+        yield CheckResult(
+            "topics", CheckStatus.FINE, f"{those}, with {counted(partitions, 'partition')}{first}"
+        )
     unreadable = client.unreadable(asked)
     if unreadable is None:
-        yield Finding("rights", Verdict.NOTE, "the cluster does not say what our user may do")
+        yield CheckResult("rights", CheckStatus.NOTE, "the cluster does not say what our user may do")
     elif unreadable:
-        yield Finding(
+        yield CheckResult(
             "rights",
-            Verdict.WRONG,
+            CheckStatus.WRONG,
             f"our user may describe and not read {_some(unreadable)}; give it the right to read",
         )
     else:
-        yield Finding("rights", Verdict.FINE, "our user may read them")
+        yield CheckResult("rights", CheckStatus.FINE, "our user may read them")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ from intake.sources.kafka.upstream_changes import (
 )
 from intake.sources.outage import Outage
 from intake.write.accept_clock import AcceptClock
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 
 POLL_RECORDS_MAX = 10_000
 POLL_WAIT_S = 0.1
@@ -128,7 +128,7 @@ class Mirror:
         settings: MirrorSettings,
         pieces: PieceSettings,
         sequencer: Sequencer,
-        publisher: FlushPublisher,
+        publisher: FlushWriter,
         accept_clock: AcceptClock,
         clock: Clock,
         connect: Callable[[], Upstream],

@@ -20,7 +20,7 @@ from intake.sources.kafka.mirror import Mirror, MirrorSettings, PieceSettings
 from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Upstream
 from intake.write.accept_clock import AcceptClock
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 
 RETRY_FIRST_S = 0.2
 """The first pause after an error; it doubles up to the source's `discover_interval`."""
@@ -55,7 +55,7 @@ def mirror_pump(
 ) -> MirrorPump:
     """A source with everything it needs, not started. `connect` makes its connection."""
     accept_clock = AcceptClock(clock, intake.clock_skew_max, intake.clock_settle)
-    publisher = FlushPublisher(objects, sequencer, intake, clock, ids, accept_clock)
+    publisher = FlushWriter(objects, sequencer, intake, clock, ids, accept_clock)
     mirror = Mirror(settings, intake, sequencer, publisher, accept_clock, clock, connect)
     return MirrorPump(settings.name, mirror, settings.discover_interval)
 

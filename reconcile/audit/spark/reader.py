@@ -25,7 +25,7 @@ from archiver.runtime.redaction import excerpt
 from archiver.schema.evolution.state import TopicSchema
 from archiver.spark.session import parallelism
 from archiver.spark.tasks import handed_out
-from archiver.spark.watchdog import JobWatch, Pulse, beside
+from archiver.spark.watchdog import JobWatch, JvmHeartbeat, run_in_thread
 from archiver.spark.worker_checks import same_version, shortage, unfit
 from reconcile.audit.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
 from reconcile.audit.spark.comparison import (
@@ -71,7 +71,7 @@ class SparkRows:
         session: Callable[[], SparkSession],
         turn: Turn,
         timeout_s: float,
-        answering: Callable[[], Pulse],
+        answering: Callable[[], JvmHeartbeat],
         place: StorePlace,
         cluster_id: str,
         job_bytes: int = JOB_BYTES,
@@ -215,7 +215,7 @@ class SparkRows:
                     return ask(session)
 
             try:
-                return beside(work, watch.give_up, "audit-job")
+                return run_in_thread(work, watch.give_up, "audit-job")
             except (PySparkException, Py4JError, OSError, EOFError) as error:
                 if pulse.silent:
                     raise RetryLater(

@@ -25,12 +25,12 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.objects.cluster import ClusterIdentity
-from archiver.publish.events import Publisher
+from archiver.publish.events import RoundEvents
 from archiver.publish.report import TopicReport
 from archiver.publish.round import ArchiveRun, Parts
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.prepare_topic import TopicSetup
-from archiver.refine.schedule import Looks
+from archiver.refine.schedule import PollState
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
 from archiver.rewrite.commit import RewriteParts
 from archiver.rewrite.compact import Compaction, CompactParts, TopicCompaction
@@ -40,8 +40,8 @@ from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
-from reconcile.snapshot.collector import Looker, LookParts
-from reconcile.snapshot.retention_floor import LineReader
+from reconcile.snapshot.collector import LookParts, SnapshotCollector
+from reconcile.snapshot.retention_floor import RetentionFloorReader
 from reconcile.vacuum.clean import CleanParts, CleanRun, nothing_compacted
 from reconcile.vacuum.intake_files import needed_files
 from reconcile.vacuum.replaced_archives import ReplacedArchives
@@ -112,9 +112,9 @@ class Station:
             if self.checkpoints is None
             else LedgerCheckpointer(control, self.checkpoints, self.leader, orders.log)
         )
-        self.looks = Looks()
+        self.looks = PollState()
         self.leadership = Leadership(self.leader, EverybodysLease(), lasting=lasting)
-        self.lines = LineReader(
+        self.lines = RetentionFloorReader(
             self.objects, CLUSTER.cluster_id, lambda _: self.tables, orders.settings.topics
         )
 
@@ -142,7 +142,7 @@ class Station:
                     orders.limits,
                     self.clock,
                 ),
-                publisher=Publisher(CLUSTER.name, self.leader, self.clock, self.ids),
+                publisher=RoundEvents(CLUSTER.name, self.leader, self.clock, self.ids),
                 committer=lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
                 refine=self.refine,
                 options=RefineOptions(reads_max=0, uploads_max=0),  # a schedule knows no threads but its own
@@ -228,7 +228,7 @@ class Station:
             self.leader.refresh()
             return self.leader.fold
 
-        looker = Looker(
+        looker = SnapshotCollector(
             LookParts(
                 objects=self.objects,
                 cluster_id=CLUSTER.cluster_id,
@@ -361,7 +361,7 @@ class Daemon:
         reaches."""
         ground = self._orders.ground
         intake = Backlog(ground.fold)
-        reader = LineReader(
+        reader = RetentionFloorReader(
             ground.objects, CLUSTER.cluster_id, lambda _: ground.tables, self._orders.settings.topics
         )
         doubted = needed_files(intake, reader.read(intake, ground.ledger)).doubted

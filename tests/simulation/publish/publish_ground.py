@@ -16,7 +16,7 @@ from archiver.catalog.evidence import read_evidence
 from archiver.catalog.reset_watermark import is_set_back
 from archiver.catalog.table_layout import COMMIT_ID, COMPACTED, EXPIRED_CHANGES, RETIRED, SET_BACK
 from archiver.catalog.tables import Identifier
-from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.checkpoint import LedgerCheckpoint, decode, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.log.memory import MemoryLog
@@ -233,7 +233,7 @@ class Ground:
         for topic in self.fold.topics_by_id.values():
             ledger = self.ledger.topic(topic.topic_id)
             for partition, offsets in enumerate(self.data(topic.topic_id)):
-                given_up = GivenUp.of(ledger, partition, self.ledger.condemned)
+                given_up = ArchiveVisibility.of(ledger, partition, self.ledger.condemned)
                 archives = find_archives(self.objects, topic.topic_id, partition, given_up)
                 taken_in = {
                     offset

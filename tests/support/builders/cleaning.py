@@ -21,7 +21,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import Landed
 from intake.log.sequencer import Sequencer
 from intake.producers import Stamp
-from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.snapshot.retention_floor import RetentionFloor
 from reconcile.vacuum.clean import CleanParts, CleanRun
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
@@ -117,15 +117,15 @@ class Vacuumed:
         """The intake log, folded from its beginning."""
         return self.new_sequencer().backlog()
 
-    def topic_lines(self, intake: Backlog, ledger: LedgerFold) -> Mapping[TopicId, TopicLine]:
-        found: dict[TopicId, TopicLine] = {}
+    def topic_lines(self, intake: Backlog, ledger: LedgerFold) -> Mapping[TopicId, RetentionFloor]:
+        found: dict[TopicId, RetentionFloor] = {}
         for topic in intake.topics_by_id.values():
             name = topic.name
             offsets = tuple(
                 0 if name in self.why else self.lines.get((name, partition), 0)
                 for partition in range(topic.partitions)
             )
-            found[topic.topic_id] = TopicLine(
+            found[topic.topic_id] = RetentionFloor(
                 topic.topic_id, name, offsets, offsets, self.why.get(name), name in self.doubted
             )
         return found

@@ -7,7 +7,7 @@ from typing import Any
 from archiver.publish.progress import HeldBack
 from archiver.runtime.ids import TopicId
 from archiver.status.journal import Cycle, Journal, Outcome
-from archiver.status.lag import Kind, PartitionStanding, Stage, StageLag, Standing, TopicStanding
+from archiver.status.lag import Kind, LagReport, PartitionLag, Stage, StageLag, TopicLag
 from archiver.status.reasons import Cause
 
 NOW_US = 1_767_323_045_000_000
@@ -21,28 +21,28 @@ def partition(
     reason: str | None = None,
     topic: str = "orders",
     held: HeldBack | None = None,
-) -> PartitionStanding:
+) -> PartitionLag:
     """A partition that accepted 100 records, of which so many are in no archive, the oldest that old."""
     stages: dict[Stage, StageLag] = {
         "stable": StageLag(100, 0, 0.0),
         "archived": StageLag(100 - (records or 0), records, seconds),
         "committed": StageLag(100 - (records or 0), records, seconds),
     }
-    return PartitionStanding(topic, number, 0, 100, stages, held, cause, reason)
+    return PartitionLag(topic, number, 0, 100, stages, held, cause, reason)
 
 
 def topic(
-    *partitions: PartitionStanding, name: str = "orders", kind: Kind = "iceberg", stuck: str | None = None
-) -> TopicStanding:
+    *partitions: PartitionLag, name: str = "orders", kind: Kind = "iceberg", stuck: str | None = None
+) -> TopicLag:
     """A topic with these partitions, committed a minute ago."""
-    return TopicStanding(
+    return TopicLag(
         name, TopicId("0" * 32), kind, partitions, NOW_US - 60_000_000, NOW_US - 90_000_000, 0, stuck
     )
 
 
-def of(*topics: TopicStanding, differences: tuple[str, ...] = ()) -> Standing:
+def of(*topics: TopicLag, differences: tuple[str, ...] = ()) -> LagReport:
     """These topics, looked at two seconds before `NOW_US`."""
-    return Standing(NOW_US - 2_000_000, topics, differences)
+    return LagReport(NOW_US - 2_000_000, topics, differences)
 
 
 def journal_of(*cycles: tuple[str, Outcome, str, dict[str, Any]]) -> Journal:

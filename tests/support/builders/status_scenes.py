@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal, Outcome
-from archiver.status.lag import standing
+from archiver.status.lag import lag_report
 from archiver.web.page import PageValues
 from intake.records import Record
 from tests.support.builders.deployment import Deployment
@@ -93,7 +93,7 @@ class Scene:
     def _standing(self) -> Any:
         app = self.driver.application
         ledger, intake = app.ledger(), app.intake()
-        return standing(
+        return lag_report(
             intake, ledger, app.settings.topics, self.now_us, self.stuck, archive=app.settings.archive
         )
 

@@ -32,7 +32,7 @@ from archiver.runtime.ids import SeededIds, new_uuid
 from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
-from reconcile.snapshot.retention_floor import LineReader
+from reconcile.snapshot.retention_floor import RetentionFloorReader
 from reconcile.vacuum.clean import CleanParts, CleanRun
 from reconcile.vacuum.replaced_archives import ReplacedArchives
 from reconcile.vacuum.report import CleanReport
@@ -133,7 +133,7 @@ class TableFolder:
                 sequencer=Sequencer(self.log, SeededIds(5000 + self.numbers), self.clock, LogSettings()),
                 intake=self.intake,
                 leadership=Leadership(leader, MemoryLease(f"cleaner{self.numbers}:1", self.place)),
-                lines=LineReader(self.objects, CLUSTER_ID, tables, settings).read,
+                lines=RetentionFloorReader(self.objects, CLUSTER_ID, tables, settings).read,
                 superseded=lambda: (),
                 replaced=ReplacedArchives(tables, settings).keys,
                 folders=TableFolders(

@@ -33,7 +33,7 @@ class _Sender:
 
 
 @dataclass
-class History:
+class RandomHistory:
     """Makes one entry after the other; the index of each is its place in `entries`."""
 
     chance: random.Random

@@ -16,7 +16,7 @@ from intake.log.sequencer import Sequencer
 from intake.records import Record, normalise_batch
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import PendingBatch, PendingRecord
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 from intake.write.queue import ROW_COST_BYTES, BatchItem, Item, RecordItem
 from intake.write.sequences import ProducerSession
 from tests.support.intake.intake_rig import IntakeRig
@@ -29,7 +29,7 @@ class Publishing:
         self.sequencer = Sequencer(rig.log, SeededIds(seed), clock, rig.log_settings)
         self.sequencer.refresh()
         self._accept_clock = AcceptClock(clock, 10, 60)
-        self._publisher = FlushPublisher(
+        self._publisher = FlushWriter(
             rig.objects, self.sequencer, IntakeSettings(), clock, SeededIds(seed + 1), self._accept_clock
         )
         self._lock = threading.Condition()

@@ -38,7 +38,7 @@ from intake.sources.kafka.mirror import Mirror
 from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Upstream
 from intake.write.accept_clock import AcceptClock
-from intake.write.flush import FlushPublisher
+from intake.write.flush import FlushWriter
 from tests.support.log.faulty_log import FaultyLog
 from tests.support.objects.faulty_objects import FaultyObjectStore
 
@@ -133,9 +133,7 @@ class Mirroring:
         self.sequencer = Sequencer(site.log, SystemIds(), site.clock, log_settings, checkpoints)
         self.checkpointer = Checkpointer(site.log, checkpoints, self.sequencer, log_settings)
         accept_clock = AcceptClock(site.clock, intake.clock_skew_max, intake.clock_settle)
-        publisher = FlushPublisher(
-            site.objects, self.sequencer, intake, site.clock, SystemIds(), accept_clock
-        )
+        publisher = FlushWriter(site.objects, self.sequencer, intake, site.clock, SystemIds(), accept_clock)
         connect: Callable[[], Upstream] = chosen.get("connect") or (
             lambda: KafkaClient(self.settings, site.clock)
         )

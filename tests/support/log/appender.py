@@ -12,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 
-from archiver.log.append_retry import append_settled
+from archiver.log.append_retry import append_until_known
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended
 from archiver.runtime.clock import SystemClock
@@ -28,7 +28,8 @@ def main(database: str, owner: str, count: int, seed: int) -> None:
         entry = name.encode() + b":" + b"x" * sizes.choice((10, 300, 5_000, 30_000))
         index = log.tail()
         while (
-            append_settled(log, index, entry, attempts_max=10, backoff_s=0.01, clock=clock) is Appended.TAKEN
+            append_until_known(log, index, entry, attempts_max=10, backoff_s=0.01, clock=clock)
+            is Appended.TAKEN
         ):
             index = log.tail()
         os.write(1, f"{index} {name}\n".encode())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from archiver.log.append_retry import append_settled
+from archiver.log.append_retry import append_until_known
 from archiver.log.store import Appended
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import RetryLater
@@ -36,7 +36,7 @@ def main() -> None:
             try:
                 next_index = max(next_index, log.tail())
                 if (
-                    append_settled(log, next_index, text.encode(), ATTEMPTS_MAX, BACKOFF_S, clock)
+                    append_until_known(log, next_index, text.encode(), ATTEMPTS_MAX, BACKOFF_S, clock)
                     is Appended.OK
                 ):
                     break

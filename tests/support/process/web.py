@@ -25,7 +25,7 @@ from archiver.runtime.exit_codes import Done
 from archiver.status.journal import Journal
 from archiver.stream.records import StreamRecord
 from archiver.web.app import create_app
-from archiver.web.app_context import Face, Progress
+from archiver.web.app_context import AppContext, Progress
 from archiver.web.openapi import document
 from archiver.web.server import WebServer
 from archiver.web.tls import client_context
@@ -134,7 +134,7 @@ class Daemon:
         self.token: str | None = TOKEN
         self.alive = True
         self.cluster_id: str | None = self.application.cluster.cluster_id
-        self.face = Face(
+        self.face = AppContext(
             http=HttpSettings.model_validate(
                 {"listen": listen, "retry_after": 2, "request_timeout": 30, **http}
             ),
