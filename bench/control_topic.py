@@ -35,7 +35,6 @@ from archiver.control_topic.waves import TopicRecord, record_of, waves
 from archiver.ledger.event_reader import LedgerEvent
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import SystemClock
 from bench.mirror import spread, timed
 from bench.outcome import tell
@@ -50,6 +49,7 @@ from tests.support.kafka.control_topic import (
 )
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.kafka.mirroring import Cluster
+from tests.support.objects.memory_store import MemoryObjectStore
 
 PARTITIONS = 4
 TABLES = (1, 20)

@@ -39,7 +39,6 @@ from archiver.app.application import Application
 from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.config.settings import load_settings
 from archiver.config.types import Size
-from archiver.log.memory import MemoryLogStore
 from archiver.objects.cluster import ensure_cluster
 from archiver.objects.location import S3Options, StorePlace
 from archiver.objects.s3.store import S3ObjectStore
@@ -61,6 +60,7 @@ from intake.write.writer import IntakeWriter
 from tests.support.kafka import kafka_server
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.kafka.mirroring import Cluster
+from tests.support.log.memory_log import MemoryLogStore
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
 

@@ -39,7 +39,6 @@ from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
-from archiver.log.lease import MemoryLease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
 from archiver.objects.local import LocalObjectStore
@@ -69,6 +68,7 @@ from intake.format import PlacedSegment
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
+from tests.support.log.memory_log import MemoryLease
 
 TOPIC = "orders"
 IDENTIFIER: Identifier = ("bench", "orders")

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.config.groups import IntakeSettings, LogSettings
-from archiver.log.memory import MemoryLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import cluster_key
 from archiver.refine.plan import Plan, plan_partition
@@ -22,6 +21,7 @@ from bench.orders import make_values
 from intake.log.sequencer import Sequencer
 from intake.records import RECORD_SCHEMA
 from intake.write.writer import IntakeWriter
+from tests.support.log.memory_log import MemoryLogStore
 
 PARTITIONS = 16
 CLUSTER = "c" * 32

@@ -16,7 +16,7 @@ from archiver.cli.output import human_bytes, print_json, print_line, print_table
 from archiver.events import codec, json_form
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.event_reader import EventReader
-from archiver.log.reading import entries_from
+from archiver.log.store import entries_from
 from archiver.runtime.errors import Corrupted, InvalidInput
 from archiver.runtime.text import counted
 

@@ -25,10 +25,8 @@ from collections.abc import Callable
 from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
-from archiver.log.checkpoints import KEPT
-from archiver.log.reading import entries_from
-from archiver.log.spans import Span, SpanSettings
-from archiver.log.store import Log
+from archiver.log.checkpoints import KEPT, Span, SpanSettings
+from archiver.log.store import Log, entries_from
 from archiver.objects.idempotent_put import create_once
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed

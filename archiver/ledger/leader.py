@@ -16,8 +16,7 @@ from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.formats import format_of
 from archiver.log.append_retry import AppendSettings, append_until_known
-from archiver.log.reading import entries_from
-from archiver.log.store import Appended, Log
+from archiver.log.store import Appended, Log, entries_from
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock

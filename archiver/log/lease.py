@@ -124,41 +124,6 @@ class FileLease:
             return
 
 
-class LeasePlace:
-    """What several `MemoryLease` objects compete for."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.held_by: MemoryLease | None = None
-
-
-class MemoryLease:
-    """A lease within one process; give leases that compete the same `place`."""
-
-    def __init__(self, owner: str, place: LeasePlace | None = None) -> None:
-        self.owner = owner
-        self._place = place or LeasePlace()
-
-    def acquire(self) -> None:
-        """Take the place or raise `LeaseHeld`."""
-        with self._place.lock:
-            held_by = self._place.held_by
-            if held_by is not None and held_by is not self:
-                raise LeaseHeld(held_by.owner)
-            self._place.held_by = self
-
-    def release(self) -> None:
-        """Leave the place if it is ours."""
-        with self._place.lock:
-            if self._place.held_by is self:
-                self._place.held_by = None
-
-    def holder(self) -> str | None:
-        """The owner of whoever holds the place."""
-        with self._place.lock:
-            return None if self._place.held_by is None else self._place.held_by.owner
-
-
 def _try_flock(descriptor: int, operation: int) -> bool:
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)

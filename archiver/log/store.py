@@ -8,8 +8,9 @@ log.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Appended(enum.Enum):
@@ -61,3 +62,19 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Release the store's handles."""
+
+
+READ_ENTRIES: Final = 1000
+"""Entries per request."""
+
+
+def entries_from(log: Log, start: int, tail: int | None = None) -> Iterator[Entry]:
+    """The entries from index `start` on, in order: up to where the log ends when that is reached, or at least
+    up to `tail`.
+
+    With `tail` nothing more is asked for once that is reached, so whoever reads a log that others append to
+    comes to an end. Raises what the log raises, `Trimmed` also halfway.
+    """
+    while (tail is None or start < tail) and (entries := log.read(start, READ_ENTRIES)):
+        yield from entries
+        start = entries[-1].index + 1

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from archiver.log.reading import entries_from
-from archiver.log.store import Log
+from archiver.log.store import Log, entries_from
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.ids import TopicPartition
 from intake.log.checkpoint_store import CheckpointStore

@@ -24,11 +24,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from archiver.log.checkpoints import KEPT
+from archiver.log.checkpoints import KEPT, Span, SpanSettings
 from archiver.log.lease import Lease
-from archiver.log.reading import entries_from
-from archiver.log.spans import Span, SpanSettings
-from archiver.log.store import Entry, Log
+from archiver.log.store import Entry, Log, entries_from
 from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import shelf_key
 from archiver.runtime import failpoints

@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from archiver.log.reading import entries_from
-from archiver.log.spans import Span, SpanSettings
-from archiver.log.store import Log
+from archiver.log.checkpoints import Span, SpanSettings
+from archiver.log.store import Log, entries_from
 from archiver.runtime.errors import Halt, Trimmed
 from archiver.runtime.ids import TopicPartition
 from intake.log.backlog import Backlog, Counted

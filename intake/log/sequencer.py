@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from archiver.log.append_retry import AppendSettings, append_until_known
-from archiver.log.spans import SpanSettings
+from archiver.log.checkpoints import SpanSettings
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime import failpoints

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.log.lease import FileLease, Lease, LeasePlace, MemoryLease
+from archiver.log.lease import FileLease, Lease
 from archiver.runtime.errors import LeaseHeld
 from tests.support.log.etcd_server import Etcd
 from tests.support.log.etcd_stores import etcd_metadata
+from tests.support.log.memory_log import LeasePlace, MemoryLease
 
 Make = Callable[[str], Lease]
 

@@ -11,7 +11,6 @@ import pytest
 
 from archiver.log.append_retry import append_until_known
 from archiver.log.etcd.log_store import EtcdLogStore
-from archiver.log.memory import MemoryLogStore
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Entry, Log
 from archiver.runtime.clock import ManualClock
@@ -19,6 +18,7 @@ from archiver.runtime.errors import Halt, InvalidInput, OutcomeUnknown, RetryLat
 from tests.support.log.etcd_server import Etcd
 from tests.support.log.etcd_stores import etcd_store
 from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
 
 ENTRY_BYTES_MAX = 1000
 REPOSITORY = Path(__file__).parents[2]

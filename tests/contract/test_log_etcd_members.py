@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from archiver.log.etcd.log_store import get
-from archiver.log.reading import entries_from
-from archiver.log.store import Appended, Entry
+from archiver.log.store import Appended, Entry, entries_from
 from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.errors import RetryLater
 from tests.support.log.etcd_server import Etcd, EtcdThree

@@ -12,12 +12,12 @@ import pytest
 
 from archiver.objects.idempotent_put import create_once
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.s3.store import S3ObjectStore
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from tests.support.objects.faulty_objects import FaultyObjectStore, ObjectFault
+from tests.support.objects.memory_store import MemoryObjectStore
 from tests.support.objects.s3_store import new_store
 
 REPOSITORY = Path(__file__).parents[2]

@@ -14,12 +14,12 @@ from archiver.catalog.iceberg.io_properties import io_properties
 from archiver.catalog.iceberg.local_io import DurableFileIO
 from archiver.objects.conditional_put_check import check_guarantees
 from archiver.objects.location import S3Options, StorePlace
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import probe_key
 from archiver.objects.s3.client import client_for
 from archiver.objects.s3.store import S3ObjectStore
 from archiver.runtime.errors import ArchiverError, ConfigInvalid
 from reconcile.vacuum.unfinished_uploads import stale_uploads, stray_uploads
+from tests.support.objects.memory_store import MemoryObjectStore
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
 from tests.support.objects.s3_store import new_store, place

@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import parse_archive_key
 from archiver.runtime.errors import ArchiverError
 from archiver.stream.archives import FoundArchive, check_footer, read_footer
 from tests.support.builders.refining import CLUSTER, NOW, refine
 from tests.support.fuzzing import fuzzing
 from tests.support.intake.intake_files import Intake, Row
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 @cache

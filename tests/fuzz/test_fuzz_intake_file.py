@@ -12,12 +12,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.errors import ArchiverError
 from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 from tests.support.fuzzing import fuzzing
 from tests.support.intake.page_bomb import KEY, intake_bytes
+from tests.support.objects.memory_store import MemoryObjectStore
 
 ALLOCATED_MAX = 64 << 20
 

@@ -19,8 +19,6 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.publisher import EventPublisher
 from archiver.control_topic.waves import TopicRecord
-from archiver.log.memory import MemoryLogStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
 from tests.support.events.event_judge import CURRENT, judge
@@ -37,6 +35,8 @@ from tests.support.kafka.control_topic import (
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.kafka.mirroring import Cluster
 from tests.support.kafka.publisher_process import rig_in
+from tests.support.log.memory_log import MemoryLogStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PARTITIONS = 3

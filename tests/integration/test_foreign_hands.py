@@ -16,7 +16,6 @@ from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import RETIRED, stream_fields
 from archiver.catalog.tables import Tables
 from archiver.ledger.leader import Leader
-from archiver.log.memory import MemoryLogStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.runtime.ids import SeededIds, new_uuid
@@ -40,6 +39,7 @@ from tests.support.catalog.tables import (
     offsets_in,
     rows,
 )
+from tests.support.log.memory_log import MemoryLogStore
 
 
 @pytest.fixture(params=["iceberg", "memory"])

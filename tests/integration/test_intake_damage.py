@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.errors import Corrupted, Halt
 from intake.format import (
     FOOTER_TAIL_BYTES,
@@ -25,6 +24,7 @@ from intake.read.reader import IntakeReader
 from intake.records import Record
 from intake.segments import FileRef, SegmentRef
 from tests.support.intake.intake_rig import WAIT_S, IntakeRig
+from tests.support.objects.memory_store import MemoryObjectStore
 
 Read = tuple[FileRef, list[SegmentRef]]
 

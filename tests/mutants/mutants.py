@@ -71,7 +71,7 @@ DURABILITY = (
     ),
     Mutant(
         "append below the floor (memory)",
-        "archiver/log/memory.py",
+        "tests/support/log/memory_log.py",
         "            if index < self._floor:\n                raise Trimmed(",
         "            if index < self._floor:\n                return Appended.OK\n                "
         "raise Trimmed(",

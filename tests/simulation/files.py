@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from archiver.objects.memory import MemoryObjectStore
 from intake.segments import SegmentRef
 from tests.simulation.light_files import Row, row_groups
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 class Files:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import CHECKPOINT_PREFIX, SHELF_PREFIX
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.fold import Applied, IntakeFold
 from tests.simulation.schedule import Violation
+from tests.support.log.memory_log import MemoryLog
+from tests.support.objects.memory_store import MemoryObjectStore
 
 DOOMED = "doomed"
 """A topic that is deleted now and then, and declared again; the records of its own are judged by nobody."""

@@ -17,10 +17,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.objects import memory
 from archiver.objects.key_rules import check_key
 from intake.format import IntakeFileBytes, PlacedSegment
 from intake.write.encode import Part, SortedFlush
+from tests.support.objects import memory_store
 
 Row = tuple[bytes, int]
 """Value and accept time."""
@@ -31,7 +31,7 @@ _MAGIC = b"LIGHT"
 def light_files() -> Iterator[None]:
     """Writers make light files inside, and a key that was checked is not checked again."""
     checked = lru_cache(maxsize=10_000)(check_key)
-    with patch.object(SortedFlush, "encode", _encode), patch.object(memory, "check_key", checked):
+    with patch.object(SortedFlush, "encode", _encode), patch.object(memory_store, "check_key", checked):
         yield
 
 

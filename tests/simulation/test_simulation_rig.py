@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
 from intake.log.fold import IntakeFold
@@ -17,6 +16,7 @@ from tests.simulation.faults import Profile
 from tests.simulation.run import run
 from tests.simulation.schedule import Process, Schedule, Trace, Violation
 from tests.simulation.twins import SimulatedClock, SimulatedLog
+from tests.support.log.memory_log import MemoryLog
 
 TP = ("a" * 32, 0)
 

@@ -16,11 +16,11 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from archiver.log.store import Appended, Entry, Log
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.store import ObjectInfo
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
 from tests.simulation.faults import Fate
 from tests.simulation.schedule import Process
+from tests.support.objects.memory_store import MemoryObjectStore
 
 _T = TypeVar("_T")
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.ledger.archive_visibility import ArchiveVisibility
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import archive_key
 from archiver.runtime.ids import TopicId
 from archiver.stream.archives import ArchiveIndex, FoundArchive, find_archives
+from tests.support.objects.memory_store import MemoryObjectStore
 
 TOPIC = TopicId("b" * 32)
 

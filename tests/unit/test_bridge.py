@@ -21,13 +21,13 @@ from archiver.ledger.bridge import (
 )
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import SeededIds
 from tests.support.catalog.tables import FIELDS, TOPIC_ID, Limits
+from tests.support.log.memory_log import MemoryLogStore
 
 TABLE = uuid.UUID(int=3)
 COMMIT = uuid.UUID(int=4)

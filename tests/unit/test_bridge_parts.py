@@ -19,7 +19,6 @@ from archiver.ledger.bridge import append_files_written, append_table_committed,
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
 from archiver.publish.events import RoundEvents
@@ -27,6 +26,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Halt
 from archiver.runtime.ids import SeededIds, TopicId
 from tests.support.catalog.tables import FIELDS, TOPIC_ID, Limits
+from tests.support.log.memory_log import MemoryLogStore
 
 TABLE = uuid.UUID(int=3)
 COMMIT = uuid.UUID(int=4)

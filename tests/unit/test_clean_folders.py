@@ -12,7 +12,6 @@ import pytest
 from archiver.catalog.memory import MemoryTables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import RetryLater
@@ -24,6 +23,7 @@ from reconcile.snapshot.unreferenced_objects import Unneeded
 from reconcile.vacuum.tables import Swept, TableFolders
 from tests.support.builders.cleaning import Vacuumed
 from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 class _Told(TableFolders):

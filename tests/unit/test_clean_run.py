@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from archiver.config.groups import CleanupSettings
 from archiver.ledger.fold import LedgerFold
-from archiver.log.lease import MemoryLease
 from archiver.proto import control_log_pb2 as pb
 from archiver.proto import intake_log_pb2 as ipb
 from archiver.runtime import failpoints
@@ -24,6 +23,7 @@ from reconcile.vacuum.intake_files import needed_files
 from reconcile.vacuum.report import CleanReport
 from tests.support.builders.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
 from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.log.memory_log import MemoryLease
 from tests.support.objects.faulty_objects import ObjectFault
 
 POINTS = [name for name in failpoints.NAMES if name.startswith(("condemn.", "intake.delete.", "deleted."))]

@@ -13,7 +13,6 @@ from archiver.api import Writer
 from archiver.config.settings import load_settings
 from archiver.daemon.resources import Resources
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import Clock, ManualClock, SystemClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SystemIds
@@ -22,6 +21,7 @@ from archiver.status.journal import Journal
 from archiver.status.lag import LagReport
 from intake.log.clock_check import check_start_clock, log_ahead_s
 from tests.support.builders.deployment import Deployment
+from tests.support.objects.memory_store import MemoryObjectStore
 
 NOW_US = 1_700_000_000_000_000
 SKEW_MAX_S = 10.0

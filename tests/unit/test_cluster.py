@@ -10,12 +10,12 @@ import pytest
 
 from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import ConfigInvalid, Corrupted
 from archiver.runtime.ids import SeededIds
 from tests.support.objects.faulty_objects import FaultyObjectStore, ObjectFault
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -8,7 +8,6 @@ import random
 import pytest
 
 from archiver.catalog.tables import LiveFile
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.rewrite import merge
@@ -17,6 +16,7 @@ from archiver.rewrite.merge import Small
 from archiver.runtime.errors import Corrupted
 from archiver.stream.archives import FoundArchive, FoundFooter
 from tests.support.catalog.tables import TOPIC_ID
+from tests.support.objects.memory_store import MemoryObjectStore
 
 OTHER_TOPIC = "ff" * 16
 DAY_US = 86_400_000_000

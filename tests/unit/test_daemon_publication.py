@@ -10,13 +10,12 @@ from archiver.config.settings import MetricsSettings
 from archiver.control_topic.publisher import PublishedState
 from archiver.control_topic.waves import TopicRecord
 from archiver.daemon.publication import Publication
-from archiver.log.lease import LeasePlace, MemoryLease
-from archiver.log.memory import MemoryLogStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import ManualClock
 from archiver.status.journal import Journal
 from archiver.status.metric_registry import Numbers
 from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig
+from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 def rig() -> Rig:

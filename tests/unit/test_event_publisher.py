@@ -15,15 +15,14 @@ from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.entries import parse_entry
 from archiver.ledger.event_reader import EventReader, Mark
 from archiver.ledger.fold import LedgerFold
-from archiver.log.lease import LeasePlace, MemoryLease
-from archiver.log.memory import MemoryLogStore
-from archiver.log.reading import entries_from
-from archiver.objects.memory import MemoryObjectStore
+from archiver.log.store import entries_from
 from archiver.proto import control_log_pb2 as pb
 from archiver.proto import control_topic_pb2
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Halt, LeaseHeld, OutcomeUnknown, RetryLater
 from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig, events_of
+from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 def rig() -> Rig:

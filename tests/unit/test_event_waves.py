@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from archiver.control_topic.waves import record_of, waves
 from archiver.ledger.event_reader import LedgerEvent
-from archiver.log.memory import MemoryLogStore
 from tests.support.kafka.control_topic import CLUSTER, LedgerWriter, events_of, topic_id
+from tests.support.log.memory_log import MemoryLogStore
 
 
 def made(table: int, size: int = 1) -> LedgerEvent:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from tests.harness.delivery import Item
 from tests.harness.fault_plan import ERROR, LOST, REPLY_LOST, SLOW, WEATHER, Spell
@@ -18,6 +16,8 @@ from tests.harness.ledger_file import LedgerFile
 from tests.harness.numbered import Left, left_behind
 from tests.harness.scene import Beginning
 from tests.harness.weather import StormyLog, StormyStore, Weather
+from tests.support.log.memory_log import MemoryLog
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 class Now:

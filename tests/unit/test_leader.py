@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from archiver.ledger.leader import Leader
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime import failpoints
@@ -16,6 +15,7 @@ from archiver.runtime.errors import Deposed, Halt, InvalidInput, OutcomeUnknown,
 from archiver.runtime.ids import SeededIds
 from tests.support.catalog.tables import Limits, text_entry
 from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
 
 SEEDS = iter(range(1000, 2000))
 

@@ -11,14 +11,13 @@ import pytest
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import EPOCH_KEYS_MAX, Leadership
 from archiver.ledger.views import TopicLedger
-from archiver.log.lease import LeasePlace, MemoryLease
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Appended, Entry, Log
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Deposed, LeaseHeld, RetryLater
 from archiver.runtime.ids import SeededIds, TopicId
 from tests.support.catalog.tables import Limits
+from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
 from tests.support.process.processes import until
 
 

@@ -12,14 +12,14 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.state import state_of
 from archiver.log.checkpoints import seal
-from archiver.log.memory import MemoryLog, MemoryLogStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Deposed, Halt, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import SeededIds
 from tests.support.catalog.tables import Limits
 from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLog, MemoryLogStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 SEEDS = iter(range(5000, 6000))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from archiver.config.groups import LogSettings
-from archiver.log.memory import MemoryLog
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid, Corrupted, InvalidInput, RetryLater
@@ -19,6 +18,7 @@ from intake.log.fold import IntakeFold, TopicState
 from intake.log.mirrored_topics import mirror_source
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Move
+from tests.support.log.memory_log import MemoryLog
 
 KEY = "intake/2026-01-01/00/1767225600000-01AN4Z07BY79KA1307SR9X4MV3.parquet"
 ID = b"u" * 16

@@ -15,13 +15,12 @@ from archiver.daemon.publication import Publication
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.event_reader import EventReader, Mark, needed_for
-from archiver.log.lease import MemoryLease
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
 from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig
+from tests.support.log.memory_log import MemoryLease, MemoryLogStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 @dataclass

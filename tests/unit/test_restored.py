@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.log.memory import MemoryLogStore
 from archiver.objects.paths import archive_key, intake_key
 from archiver.proto.control_log_pb2 import ControlEntry
 from archiver.publish.log_rollback_check import check_log_is_newest
 from archiver.runtime.errors import Halt
 from intake.producers import Stamp
 from tests.support.log.checkpointing import NOW_US, Scene
+from tests.support.log.memory_log import MemoryLogStore
 from tests.support.objects.faulty_objects import ObjectFault
 
 HOUR_US = 3_600_000_000

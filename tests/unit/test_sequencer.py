@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from archiver.config.groups import LogSettings
-from archiver.log.memory import MemoryLogStore
 from archiver.runtime import failpoints
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, OutcomeUnknown, RetryLater
@@ -16,6 +15,7 @@ from intake.format import PlacedSegment
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
 from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
 
 NOW_US = 1_700_000_000_000_000
 SETTINGS = LogSettings(append_attempts_max=3)

@@ -15,7 +15,6 @@ from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Evolved, Identifier, SwapOutcome, TableView
 from archiver.ledger.leader import Leader
-from archiver.log.memory import MemoryLogStore
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.runtime.ids import SeededIds
@@ -31,6 +30,7 @@ from tests.support.catalog.tables import (
     SwapFault,
     target_in,
 )
+from tests.support.log.memory_log import MemoryLogStore
 from tests.support.schema.protos import F, field, file_of, source
 
 LIMITS = CommitLimits(attempts_max=4, timeout_s=1000, backoff_s=0.01)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from archiver.config.groups import LogSettings
-from archiver.log.memory import MemoryLogStore
 from archiver.proto import intake_log_pb2 as log_pb
 from archiver.proto import intake_state_pb2 as pb
 from archiver.runtime.clock import ManualClock
@@ -28,6 +27,7 @@ from reconcile.vacuum.intake_files import needed_files
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.transaction_entries import TransactionEntries
 from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
 
 A, B = topic_id_of(1), topic_id_of(2)
 NOW_US = 1_700_000_000_000_000

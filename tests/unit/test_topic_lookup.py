@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from archiver.config.groups import LogSettings
-from archiver.log.memory import MemoryLog
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.sequencer import Sequencer
 from intake.write.topic_lookup import LOOK_AGAIN_S, TopicLookup
+from tests.support.log.memory_log import MemoryLog
+from tests.support.objects.memory_store import MemoryObjectStore
 
 PATIENCE_S = 60.0
 

@@ -13,12 +13,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from archiver.log.lease import LeasePlace
 from archiver.runtime import failpoints
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
 from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
 from tests.support.builders.cleaning import Run, Vacuumed
+from tests.support.log.memory_log import LeasePlace
 from tests.support.objects.faulty_objects import ObjectFault
 
 Step = tuple[str, Any]

@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from archiver.objects import memory
 from archiver.objects.key_rules import check_key
 from archiver.objects.store import ObjectStore
 from archiver.refine import archive_file, plan_writer
@@ -35,6 +34,7 @@ from intake.read.digest import RecordsDigest
 from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 from tests.simulation.publish.contents import LIGHT_ARCHIVE, Row, light_archive, light_intake_rows, read_light
+from tests.support.objects import memory_store
 
 
 @contextmanager
@@ -52,8 +52,8 @@ def light_archives() -> Iterator[None]:
             (archive_file, "pq", SimpleNamespace(read_metadata=_read_metadata)),
             (archive_file, "check_seal", _check_seal),
             (IntakeReader, "row_groups", _row_groups),
-            (memory.MemoryObjectStore, "spool_dir", lambda _: Path("no-spool")),
-            (memory, "check_key", lru_cache(maxsize=10_000)(check_key)),
+            (memory_store.MemoryObjectStore, "spool_dir", lambda _: Path("no-spool")),
+            (memory_store, "check_key", lru_cache(maxsize=10_000)(check_key)),
         ):
             stack.enter_context(patch.object(owner, name, stand_in))
         yield

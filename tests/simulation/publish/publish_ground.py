@@ -19,9 +19,7 @@ from archiver.catalog.tables import Identifier
 from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.checkpoint import LedgerCheckpoint, decode, encode
 from archiver.ledger.fold import LedgerFold
-from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import (
     ARCHIVE_PREFIX,
     INTAKE_PREFIX,
@@ -39,6 +37,8 @@ from tests.simulation.publish.contents import Row, Sent, archive_rows
 from tests.simulation.publish.foreign_book import ForeignBook, told_once
 from tests.simulation.publish.predicates import SnapshotSeen
 from tests.simulation.schedule import Violation
+from tests.support.log.memory_log import MemoryLog
+from tests.support.objects.memory_store import MemoryObjectStore
 
 ENTRY_BYTES_MAX = 1 << 19
 

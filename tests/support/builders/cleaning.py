@@ -10,9 +10,6 @@ from archiver.config.groups import CleanupSettings, LogSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
-from archiver.log.lease import LeasePlace, MemoryLease
-from archiver.log.memory import MemoryLogStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import INTAKE_PREFIX, intake_key
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds, TopicId, TopicPartition, new_ulid
@@ -26,7 +23,9 @@ from reconcile.vacuum.clean import CleanParts, CleanRun
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.support.log.faulty_log import FaultyLog
+from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
 from tests.support.objects.faulty_objects import FaultyObjectStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 NOW_US = 1_800_000_000_000_000
 GRACE_S = 3600.0

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
-from archiver.log.lease import MemoryLease
 from reconcile.vacuum.clean import CleanRun
 from tests.support.builders.cleaning import Vacuumed
+from tests.support.log.memory_log import MemoryLease
 from tests.support.process.processes import until
 
 WAIT_S = 30.0

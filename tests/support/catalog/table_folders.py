@@ -21,8 +21,6 @@ from archiver.config.topics import TopicArchiveSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
-from archiver.log.lease import LeasePlace, MemoryLease
-from archiver.log.memory import MemoryLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key, data_prefix, metadata_prefix, parse_archive_key
 from archiver.proto import intake_log_pb2 as pb
@@ -47,6 +45,7 @@ from tests.support.catalog.tables import (
     data_file,
     write_rows,
 )
+from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
 
 PARTITIONS = 2
 HOUR_S = 3600

@@ -34,12 +34,12 @@ from archiver.events.types import DataFile, DataWritten, Event, PartitionField, 
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.bridge import append_files_written
 from archiver.ledger.leader import Leader
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.objects.paths import Granularity, archive_key, partition_value_of
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds, TopicId, new_uuid
+from tests.support.log.memory_log import MemoryLogStore
 
 TOPIC_ID = TopicId("ab" * 16)
 CLUSTER_ID = "cd" * 16

@@ -15,9 +15,7 @@ import pyarrow.parquet as pq
 
 from archiver.config.daemon import FileSourceSettings
 from archiver.config.groups import IntakeSettings, LogSettings
-from archiver.log.memory import MemoryLog
 from archiver.log.store import Log
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.ids import SeededIds
@@ -30,7 +28,9 @@ from intake.read.reader import IntakeReader
 from intake.sources.files.pump import FileSources
 from intake.sources.files.source import FilesState
 from tests.support.log.faulty_log import FaultyLog
+from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.faulty_objects import FaultyObjectStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 TOPIC = "t"
 FORMATS = ("jsonl", "delimited", "parquet")

@@ -15,13 +15,13 @@ import zlib
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
 from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 from tests.support.builders.refine_memory import peak_mib
+from tests.support.objects.memory_store import MemoryObjectStore
 
 TOPIC = TopicId("1" * 32)
 BOMB_BYTES = 120 << 20

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.log.sqlite import SqliteLogStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
 from intake.log.sequencer import Sequencer
 from intake.records import Record
 from intake.write.writer import IntakeWriter
 from tests.support.builders.refine_memory import peak_mib
+from tests.support.objects.memory_store import MemoryObjectStore
 
 BATCH_ROWS, VALUE_BYTES = 4_000, 2_000
 SLOW_S_PER_MB = 0.002

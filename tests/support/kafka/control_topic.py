@@ -29,16 +29,16 @@ from archiver.ledger.bridge import event_message
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.event_reader import EventReader, LedgerEvent
 from archiver.ledger.leader import Leader
-from archiver.log.lease import Lease, MemoryLease
-from archiver.log.reading import entries_from
-from archiver.log.store import Log
-from archiver.objects.memory import MemoryObjectStore
+from archiver.log.lease import Lease
+from archiver.log.store import Log, entries_from
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import Clock, ManualClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds, new_uuid
 from tests.support.catalog.tables import FIELDS, Limits
 from tests.support.kafka.mirroring import upstream_records
+from tests.support.log.memory_log import MemoryLease
+from tests.support.objects.memory_store import MemoryObjectStore
 
 CLUSTER = "c1" * 16
 VALID_THROUGH_US = 1_767_323_045_678_901

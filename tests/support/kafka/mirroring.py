@@ -21,9 +21,7 @@ from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-def
 
 from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.config.kafka import KafkaSourceSettings
-from archiver.log.memory import MemoryLog
 from archiver.log.store import Log
-from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError
@@ -40,7 +38,9 @@ from intake.sources.kafka.upstream import Upstream
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
 from tests.support.log.faulty_log import FaultyLog
+from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.faulty_objects import FaultyObjectStore
+from tests.support.objects.memory_store import MemoryObjectStore
 
 PATIENCE_S = 60.0
 _NAMES = count(1)

@@ -15,9 +15,9 @@ from archiver.control_topic import publisher as module
 from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.position import Position
 from archiver.log.sqlite import SqliteLogStore
-from archiver.objects.memory import MemoryObjectStore
 from archiver.runtime.clock import SystemClock
 from tests.support.kafka.control_topic import Rig, settings_of
+from tests.support.objects.memory_store import MemoryObjectStore
 
 
 def rig_in(root: Path) -> Rig:

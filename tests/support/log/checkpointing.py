@@ -8,7 +8,6 @@ from pathlib import Path
 
 from archiver.config.groups import LogSettings
 from archiver.log.lease import Lease
-from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.objects.local import LocalObjectStore
 from archiver.runtime.clock import ManualClock
@@ -21,6 +20,7 @@ from intake.log.fold import IntakeFold, Landed
 from intake.log.sequencer import Sequencer
 from intake.producers import Stamp
 from tests.support.log.faulty_log import FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
 from tests.support.objects.faulty_objects import FaultyObjectStore
 
 NOW_US = 1_767_323_045_000_000

@@ -1,6 +1,4 @@
-"""The object store in memory: the twin of the local one, with the same promises except durability. For tests
-and simulation.
-"""
+"""In-memory twin of the local object store: the same promises except durability."""
 
 from __future__ import annotations
 
