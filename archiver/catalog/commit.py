@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from archiver.catalog.assessment import assess_table, pending_tokens
 from archiver.catalog.commit_selection import Choice, choose, complete_since
-from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
-from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
+from archiver.catalog.evidence import Evidence, Gaps, Known, no_gaps
 from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.retire import below_start
@@ -303,38 +303,24 @@ class Committer:
     def _look(
         self, target: TableTarget, ledger: TopicLedger, gaps: Gaps, *, offering: bool = True
     ) -> _Look | None:
-        view = load_table(self._tables, target, ledger.table_uuid)
-        if view is None:
+        found = assess_table(self._tables, target, ledger, gaps)
+        if found is None:
             return None
-        known = judge(view, target.partitions, lambda: self._tables.live_files(view), ledger.starts, gaps)
-        if isinstance(known, Doubted):
-            # as below: retention's starts may be a newer leader's, and this one has not heard of them
+        try:
+            known = found.trusted(target.topic)
+        except TopicHalted:
+            # A newer leader may have written what this ledger lacks, retention's starts among it. Then this
+            # leader is deposed, and the table is right.
             self._leader.check()
-            raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {known.why}")
-        paths, aside = self._came(view, ledger)
-        revived = revived_keys(ledger, paths)
-        why = contradiction(view, known, ledger, revived, gaps)
-        if why is not None:
-            # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is
-            # wrong
-            self._leader.check()
-            raise TopicHalted(target.topic, f"table {shown(target.identifier)} {why}")
+            raise
+        view, tokens = found.view, pending_tokens(found.view, ledger)
+        aside = self._tables.aside_paths(view, min(tokens)) if tokens else frozenset[str]()
         choice = choose(
-            ledger.pending, known.watermarks, paths, complete_since(view), ledger.starts, gaps, aside
+            ledger.pending, known.watermarks, found.paths, complete_since(view), ledger.starts, gaps, aside
         )
         if not offering:
             choice = replace(choice, offered=(), reached=known.watermarks)
-        return _Look(view, known, choice, revived)
-
-    def _came(self, view: TableView, ledger: TopicLedger) -> tuple[frozenset[str], frozenset[str]]:
-        """Paths that came since the ledger knows, in the lineage and outside of it: those of pending and of
-        killed files are among them.
-        """
-        tokens = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
-        since = [*tokens, seen_up_to(view, ledger)] if ledger.killed else tokens
-        newer = bool(since) and min(since) < view.sequence_number
-        paths = self._tables.data_paths(view, min(since)) if newer else frozenset[str]()
-        return paths, self._tables.aside_paths(view, min(tokens)) if tokens else frozenset()
+        return _Look(view, known, choice, found.revived)
 
     def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
         """The outcome of a look alone."""

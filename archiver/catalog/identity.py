@@ -115,12 +115,13 @@ def ensure_table(
 
 def check_identity(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None) -> None:
     """Raise `TopicHalted` unless the table is the topic's and laid out as this version writes."""
-    why = _mismatch(view, target, known_uuid)
+    why = mismatch(view, target, known_uuid)
     if why is not None:
         raise TopicHalted(target.topic, f"table {shown(view.identifier)} {why}")
 
 
-def _mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None) -> str | None:
+def mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None) -> str | None:
+    """Why a table is not the topic's as this version writes it, worded to follow its name; None if it is."""
     cluster, topic = view.properties.get(CLUSTER_ID), view.properties.get(TOPIC_ID)
     if cluster is None or topic is None:
         return f"was not made by the archiver (it has no property {TOPIC_ID}); configure another table"

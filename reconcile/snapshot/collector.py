@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
-from archiver.catalog.evidence import Doubted, Gaps, judge, same_place
+from archiver.catalog.assessment import assess_view
+from archiver.catalog.evidence import Doubted, Gaps, same_place
 from archiver.catalog.external_changes import change_of, rewritten_records
-from archiver.catalog.identity import check_identity, target_of
+from archiver.catalog.identity import target_of
 from archiver.catalog.reset_watermark import is_older_copy, is_set_back
 from archiver.catalog.table_layout import CLUSTER_ID, TOPIC_ID
-from archiver.catalog.tables import Tables, TableView, parse_identifier, shown
+from archiver.catalog.tables import Tables, TableView, shown
 from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
@@ -31,7 +31,7 @@ from archiver.objects import paths
 from archiver.objects.path_normalization import NamedFiles
 from archiver.objects.store import ObjectInfo, ObjectStore
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError, Halt, NotFound, TopicHalted, no_topic
+from archiver.runtime.errors import ArchiverError, Halt, NotFound, no_topic
 from archiver.runtime.ids import TopicId
 from archiver.schema.evolution.state import TopicSchema
 from archiver.schema.evolution.table_fit import fit_table
@@ -162,12 +162,13 @@ class SnapshotCollector:
         tabled = settings is not None and settings.archive.kind == "iceberg"
         table: TableSnapshot | None = None
         strays: tuple[UnreferencedObject, ...] = ()
-        if settings is not None and tabled and seen.unreadable is None:
+        if settings is not None and tabled and seen.view is not None:
+            # The observer's view, not a second load: another writer may have committed since, and the picture
+            # would mix two snapshots (decision 0072).
             tables = parts.tables(settings.archive.catalog or "")
-            raw = tables.load(parse_identifier(settings.archive.table or ""))
-            table = None if raw is None else self._table(settings, state, ledger, tables, raw, gaps)
-            if raw is not None and table is not None and table.mismatch is None:
-                strays = self._strays(tables, ledger, known, raw, stored, parts.clock.now_us())
+            table = self._table(settings, state, ledger, tables, seen.view, gaps)
+            if table.mismatch is None:
+                strays = self._strays(tables, ledger, known, seen.view, stored, parts.clock.now_us())
         now_us, holder = parts.clock.now_us(), parts.holder()
         since_us = max(ledger.written_us, ledger.committed_us)
         idle_s = (now_us - since_us) / 1e6
@@ -211,44 +212,35 @@ class SnapshotCollector:
             sequence_number=view.sequence_number,
             foreign=_foreign(view),
         )
-        try:
-            check_identity(
-                view,
-                target_of(
-                    settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects
-                ),
-                ledger.table_uuid,
-            )
-        except TopicHalted as error:
-            return _with(sight, mismatch=error.why.removeprefix(f"table {name} "))
+        target = target_of(
+            settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects
+        )
+        found = assess_view(tables, target, view, ledger, gaps)
+        evidence = found.evidence
+        if evidence is None:
+            return _with(sight, mismatch=found.mismatch)
         fault, lacking = _columns(ledger, view)
         sight = _with(sight, schema_fault=fault, schema_lacking=lacking)
-        found = judge(view, state.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
-        if isinstance(found, Doubted):
-            return _with(sight, doubt=found.why, rolled_back=is_set_back(view), unconfirmed=found.unconfirmed)
-        since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
-        since += [seen_up_to(view, ledger)] if ledger.killed else []
-        there = (
-            tables.data_paths(view, min(since))
-            if since and min(since) < view.sequence_number
-            else frozenset[str]()
-        )
-        revived = revived_keys(ledger, there)
-        why = contradiction(view, found, ledger, revived, gaps)
-        if why is not None:
+        if isinstance(evidence, Doubted):
             return _with(
-                sight, contradiction=why, rolled_back=is_older_copy(view, found.watermarks, ledger, gaps)
+                sight, doubt=evidence.why, rolled_back=is_set_back(view), unconfirmed=evidence.unconfirmed
+            )
+        if found.contradiction is not None:
+            return _with(
+                sight,
+                contradiction=found.contradiction,
+                rolled_back=is_older_copy(view, evidence.watermarks, ledger, gaps),
             )
         ahead = {
             partition: (ledger.watermark(partition), offset)
-            for partition, offset in enumerate(found.watermarks)
+            for partition, offset in enumerate(evidence.watermarks)
             if offset > ledger.watermark(partition)
             and not same_place(gaps, partition, ledger.watermark(partition), offset)
         }
         landed = tuple(
-            item.archive.key for item in ledger.pending if item.path is not None and item.path in there
+            item.archive.key for item in ledger.pending if item.path is not None and item.path in found.paths
         )
-        return _with(sight, ahead=ahead, landed=(*landed, *revived))
+        return _with(sight, ahead=ahead, landed=(*landed, *found.revived))
 
     def _pending(self, ledger: TopicLedger, sizes: Mapping[str, int]) -> tuple[PendingArchive, ...]:
         left = DIGEST_BYTES_MAX

@@ -59,7 +59,9 @@ class SeenTable:
     absent: str | None = None
     """Why there is no table of this topic, though there should be one."""
     unreadable: str | None = None
-    """Why it could not be looked at."""
+    """Why it could not be read."""
+    view: TableView | None = None
+    """The one load that all of this comes from; None if no table of that name was read."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,8 @@ class Observer:
             )
         stranger = _stranger(view, name, self._cluster_id, state, ledger)
         if stranger is not None:
-            return SeenTable(absent=stranger)
-        return SeenTable(self._state(state, ledger, name, tables, view, gaps))
+            return SeenTable(absent=stranger, view=view)
+        return SeenTable(self._state(state, ledger, name, tables, view, gaps), view=view)
 
     def _state(
         self, state: TopicState, ledger: TopicLedger, name: str, tables: Tables, view: TableView, gaps: Gaps

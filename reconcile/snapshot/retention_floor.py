@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
-from archiver.catalog.evidence import Doubted, Gaps, Known, judge
+from archiver.catalog.assessment import assess_table
+from archiver.catalog.evidence import Gaps, Known
 from archiver.catalog.external_changes import change_of, is_foreign_removal
-from archiver.catalog.identity import load_table, target_of
+from archiver.catalog.identity import target_of
 from archiver.catalog.table_layout import COMMIT_ID
-from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, shown
+from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView
 from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
@@ -203,22 +203,10 @@ class RetentionFloorReader:
             )
         tables = self._tables(settings.archive.catalog or "")
         target = target_of(settings, topic.topic_id, topic.partitions, self._cluster_id, self._objects)
-        view = load_table(tables, target, ledger.table_uuid)
-        if view is None:
+        found = assess_table(tables, target, ledger, gaps_of(intake, topic.topic_id))
+        if found is None:
             return watermarks, True
-        gaps = gaps_of(intake, topic.topic_id)
-        known = judge(view, topic.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
-        if isinstance(known, Doubted):
-            raise TopicHalted(topic.name, f"table {shown(view.identifier)}: {known.why}")
-        seen = seen_up_to(view, ledger)
-        paths_since = (
-            tables.data_paths(view, seen)
-            if ledger.killed and seen < view.sequence_number
-            else frozenset[str]()
-        )
-        why = contradiction(view, known, ledger, revived_keys(ledger, paths_since), gaps)
-        if why is not None:
-            raise TopicHalted(topic.name, f"table {shown(view.identifier)} {why}")
+        view, known = found.view, found.trusted(topic.name)
         offsets = by_commits = retained_line(view, known, ledger)
         for snapshot in foreign_branches(view):
             files = list(tables.live_files(view, snapshot.snapshot_id))
