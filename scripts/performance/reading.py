@@ -101,7 +101,7 @@ def peers(results: Results) -> Section:
     limit = f"""
         For a core-second the libraries alone do {" and ".join(most)}; the archiver does
         {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries
-        ([decision 0062](decisions/0062-what-is-left-to-the-limit.md))."""
+        ([performance notes](performance-notes.md#a-refinement-task))."""
     head = [
         "",
         "thousand records per core-second",
@@ -249,7 +249,7 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
         begin at the same time, so after `complete_delay_max` ({whole(ArchiveSettings().complete_delay_max)} s) everything is due at
         once, and the oldest record gets older until rounds have been through all. What each second of that load leaves is a segment of
         one record for every partition, because every flush meets each once at most
-        (decisions [0049](decisions/0049-small-archives-count-by-their-bytes.md), [0052](decisions/0052-many-segments-at-a-time.md),
+        ([performance notes](performance-notes.md#planning-and-segments), decision
         [0053](decisions/0053-a-round-takes-whole-topics.md)). Steps are those of rounds that refined for a second or more; where
         several were between two looks at the metrics, their mean."""
     daemon = many.at("memory.daemon")

@@ -54,8 +54,8 @@ def limit(results: Results) -> Section:
     beyond = """
         Beyond what the libraries do, a task splits the stream into an archive per partition, computes ingest times and record
         digests, finds map keys that are there twice and fields that are unknown, and stores an object per partition durably. Encodings
-        are chosen from the data ([decision 0047](decisions/0047-encodings-from-the-first-rows.md)). Why what is missed is missed, and what
-        was tried, stands in [decision 0062](decisions/0062-what-is-left-to-the-limit.md). Where the time goes (the task's by
+        are chosen from the data ([performance notes](performance-notes.md#parquet-encodings)). Why what is missed is missed, and what
+        was tried, stands in [performance notes](performance-notes.md#a-refinement-task). Where the time goes (the task's by
         a profile, which itself takes some; the last line is what refinement on Spark takes more than a task, 0 where it takes less):"""
     names = [f"{name}, {one.number('raw_bytes_per_record'):.0f} B" for name, one in shapes.items()]
     head = f"thousand records per core-second, {whole(found.number('repetitions'))} repetitions"
@@ -281,9 +281,9 @@ def late_store(results: Results) -> Section:
         waited for (`archive.reads_max` and `archive.uploads_max` 0), or up to {whole(found.number("reads_max"))} intake files are read
         ahead and {whole(found.number("uploads_max"))} archives stored while the task goes on, as with a bucket;
         {whole(found.number("repetitions"))} repetitions in turns
-        ([decision 0060](decisions/0060-a-task-does-not-wait-for-its-store.md)). Where nothing is late both took the same CPU in this run;
+        ([performance notes](performance-notes.md#waiting-for-the-store)). Where nothing is late both took the same CPU in this run;
         measured again on Spark with every core at work, reading ahead took 3 to 5 % more, so it is off with a folder
-        ([decision 0061](decisions/0061-read-ahead-only-where-one-waits.md))."""
+        ([performance notes](performance-notes.md#waiting-for-the-store))."""
     rows = [
         [
             f"{whole(topic.number('archives'))} of {whole(topic.number('intake_files'))} files",
