@@ -58,7 +58,7 @@ class Writer:
             check_start_clock(
                 self._application.objects, SystemClock(), newest_us, settings.intake.clock_skew_max
             )
-            self._writer = self._application.writer()
+            self._writer = self._application.intake.writer()
         except BaseException:
             self._application.close()
             raise
@@ -249,7 +249,7 @@ class Reader:
 
     def topics(self) -> dict[str, int]:
         """Topic names and their numbers of partitions."""
-        return {name: state.partitions for name, state in self._application.intake().topics_by_name.items()}
+        return {name: state.partitions for name, state in self._application.backlog().topics_by_name.items()}
 
     def end_offsets(self, topic: str) -> list[int]:
         """Per partition, the offset that the next record will get."""

@@ -139,9 +139,9 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
     settings = load_settings(config, os.environ)
     clock = AheadClock()
     with Application(settings, os.environ, clock) as application:
-        with application.writer() as writer:
+        with application.intake.writer() as writer:
             raw_bytes = send(writer, records, SHAPES["nested"].make)
-        archived = application.archiving(_silent).run(None, everything=True)
+        archived = application.archiving.round(_silent).run(None, everything=True)
         assert archived.exit_code == 0, archived
         before = named(application)
         print(f"{records:,} records in {len(before):,} archives", file=sys.stderr, flush=True)
@@ -151,7 +151,7 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
         timed = {"duckdb": [seconds_of(by_duckdb, many)], "spark": [seconds_of(spark, many)]}
         clock.ahead_s += 2 * DAY_S
         began, used = time.monotonic(), cpu_s()
-        report = application.cleaning(_silent).run()
+        report = application.maintenance.cleaning(_silent).run()
         seconds, used = time.monotonic() - began, cpu_s() - used
         assert (report.error, report.findings) == (None, []), report.to_json()
         after = named(application)
@@ -159,7 +159,7 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
         timed["duckdb"].append(seconds_of(by_duckdb, few))
         timed["spark"].append(seconds_of(spark, few))
         sessions.close()
-        audit = application.audit(None)
+        audit = application.maintenance.audit(None)
         assert audit["verdict"] == "valid", audit
     for name, ((_, was), (_, now)) in timed.items():
         assert was == now == (records, *was[1:]), (name, was, now)

@@ -106,10 +106,10 @@ def archived(folder: Path, shape: Shape, records: int, repetitions: int) -> dict
     cpu: list[float] = []
     try:
         for _ in range(repetitions + 1):
-            with application.writer() as writer:
+            with application.intake.writer() as writer:
                 send(writer, records, shape.make)
             before = own_cpu_seconds()
-            (topic,) = application.archiving(lambda _: None).run(everything=True).topics.values()
+            (topic,) = application.archiving.round(lambda _: None).run(everything=True).topics.values()
             cpu.append((own_cpu_seconds() - before) * GIB / topic.raw_bytes)
             assert topic.rows == records, topic
             found = found or {

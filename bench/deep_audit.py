@@ -88,14 +88,14 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
     refine, fast, deep, alone = Rates(), Rates(), Rates(), Rates()
     with Application(load_settings(deployment.config, {}), os.environ) as application:
         send(application, WARM_ROWS)
-        application.archiving(_nothing).run(None, everything=True)
+        application.archiving.round(_nothing).run(None, everything=True)
         audited(application, WARM_ROWS)
         whole = WARM_ROWS
         for _ in range(sizes.rounds):
             send(application, sizes.rows)
             whole += sizes.rows
-            refine.add(sizes.rows, lambda: application.archiving(_nothing).run(None, everything=True))
-            fast.add(whole, lambda: application.audit(None))
+            refine.add(sizes.rows, lambda: application.archiving.round(_nothing).run(None, everything=True))
+            fast.add(whole, lambda: application.maintenance.audit(None))
             deep.add(whole, lambda whole=whole: audited(application, whole))
         for file in (deployment.data / "intake").rglob("*.parquet"):
             file.unlink()
@@ -207,14 +207,14 @@ _STEPS = {
 
 def audited(application: Application, rows: int) -> None:
     """One deep audit, which must find everything."""
-    document = application.audit(None, deep=True)
+    document = application.maintenance.audit(None, deep=True)
     assert document["verdict"] == "valid", document
     assert sum(item["rows"] for item in document["partitions"]) == rows, document
 
 
 def send(application: Application, rows: int) -> None:
     """Records in batches, of all partitions."""
-    with application.writer() as writer:
+    with application.intake.writer() as writer:
         for number, first in enumerate(range(0, rows, BATCH_ROWS)):
             numbers = range(first, min(rows, first + BATCH_ROWS))
             values = pa.array([order(one, f"customer {one % 977}", lines=8) for one in numbers], pa.binary())

@@ -186,12 +186,12 @@ class Whole:
 
     def prepare(self) -> None:
         """New records; not measured."""
-        with self._application.writer() as writer:
+        with self._application.intake.writer() as writer:
             send(writer, self._records, self._shape.make)
 
     def run(self) -> None:
         """Archive them."""
-        report = self._application.archiving(lambda _: None).run(everything=True)
+        report = self._application.archiving.round(lambda _: None).run(everything=True)
         (topic,) = report.topics.values()
         assert (topic.rows, topic.commit_attempts) == (self._records, 1), topic
 

@@ -119,12 +119,12 @@ def backlog(folder: Path, shape: Shape, size: int) -> dict[str, Any]:
     config = write_configuration(folder, shape, 1)
     records = max(1, size * SAMPLE_ROWS // (bytes_of(shape.make(SAMPLE_ROWS, 0)) + KEY_BYTES * SAMPLE_ROWS))
     settings = load_settings(config, os.environ)
-    with Application(settings, os.environ) as application, application.writer() as writer:
+    with Application(settings, os.environ) as application, application.intake.writer() as writer:
         raw_bytes = send(writer, records, shape.make)
     print(f"{records:,} records, {raw_bytes / MIB:,.0f} MiB", file=sys.stderr, flush=True)
     peaks, seconds = archive(config)
     with Application(settings, os.environ) as application:
-        document = application.audit(None)
+        document = application.maintenance.audit(None)
     (partition,) = document["partitions"]
     assert (document["verdict"], partition["rows"]) == ("valid", records), document
     archives = [path.stat().st_size for path in (folder / "data" / "archive").rglob("*.parquet")]

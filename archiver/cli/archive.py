@@ -39,7 +39,7 @@ def archive(
     with application(config) as app:
 
         def by_itself() -> Answered:
-            report = app.archiving(progress).run(scope, everything=everything)
+            report = app.archiving.round(progress).run(scope, everything=everything)
             return Answered(report.to_json(), report.exit_code)
 
         answered = ask_daemon(app, "archive", {"topic": topic, "all": everything}, by_itself)

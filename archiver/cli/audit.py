@@ -45,7 +45,7 @@ def audit(
     with application(config) as app:
 
         def by_itself() -> Answered:
-            found = app.audit(scope, deep=deep, progress=progress)
+            found = app.maintenance.audit(scope, deep=deep, progress=progress)
             return Answered(found, CODES[str(found["verdict"])])
 
         # A daemon shows the verdict on its page, and has a Spark session already.

@@ -37,7 +37,7 @@ def clean(
     with application(config) as app:
 
         def by_itself() -> Answered:
-            report = app.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
+            report = app.maintenance.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
             return Answered(report.to_json(), report.exit_code)
 
         answered = (

@@ -134,7 +134,7 @@ class _Waiting:
 
     def tell(self) -> None:
         """Look, and say it."""
-        intake = self._app.intake()
+        intake = self._app.backlog()
         waiting = 0
         for partition in self._partitions:
             tp = (self._topic_id, partition)

@@ -42,7 +42,7 @@ def list_(
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app_:
-        report = app_.undecoded(scope, records_max)
+        report = app_.archiving.undecoded(scope, records_max)
     if output is Output.JSON:
         print_json(report.to_json())
     else:
@@ -71,7 +71,9 @@ def replay(
     with application(config) as app_:
 
         def by_itself() -> Answered:
-            report = app_.replaying(progress, dry_run=dry_run).run(scope, files_max, dry_run=dry_run)
+            report = app_.archiving.replaying(progress, dry_run=dry_run).run(
+                scope, files_max, dry_run=dry_run
+            )
             return Answered(report.to_json(), report.exit_code)
 
         # Whoever only looks needs no leader.

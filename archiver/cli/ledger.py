@@ -208,7 +208,7 @@ def _events(app_: Application) -> list[tuple[int, bytes]]:
 
 
 def _summary(app_: Application) -> dict[str, object]:
-    ledger, intake = app_.ledger(), app_.intake()
+    ledger, intake = app_.ledger(), app_.backlog()
     names = {topic_id: gone.name for topic_id, gone in intake.fold.deleted_topics.items()}
     names |= {topic_id: topic.name for topic_id, topic in intake.topics_by_id.items()}
     return {

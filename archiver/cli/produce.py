@@ -102,7 +102,7 @@ def produce(
         place = InputPosition()
         read = rest_told(read_inputs(records, form.value, topic, text, intake.record_bytes_max, place), place)
         inputs = until_stopped(read, stop, ends_itself)
-        writer = app.writer()
+        writer = app.intake.writer()
         try:
             whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
         except BaseException:

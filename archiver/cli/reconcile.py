@@ -55,7 +55,9 @@ def reconcile(
     with application(config) as app:
 
         def by_itself() -> Answered:
-            report = app.reconciling(progress, dry_run=not fix).run("everything" if fix else "nothing", topic)
+            report = app.maintenance.reconciling(progress, dry_run=not fix).run(
+                "everything" if fix else "nothing", topic
+            )
             return Answered(report.to_json(), report.exit_code)
 
         asked = {"fix": True} if topic is None else {"fix": True, "topic": topic}
@@ -72,7 +74,7 @@ def reconcile(
 def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
     """Exit code 0: every table is there; 1: some need somebody; 2: some are not finished."""
     with application(config) as app:
-        report = app.rebuild(topic, progress)
+        report = app.maintenance.rebuild(topic, progress)
     if output is Output.JSON:
         print_json(report.to_json())
     else:

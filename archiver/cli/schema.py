@@ -258,7 +258,7 @@ def _history(app_: Application, topic: str) -> list[TopicSchema]:
     """
     from archiver.schema.evolution.state import TopicSchema
 
-    topics = app_.intake().topics_by_name
+    topics = app_.backlog().topics_by_name
     if topic not in topics:
         if app_.settings.topic(topic) is None:
             raise no_topic(topic, {*topics, *(one.name for one in app_.settings.topics)})

@@ -96,7 +96,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
         "gone": None,
     }
     if view is None:
-        state = app.intake().topics_by_name.get(topic)
+        state = app.backlog().topics_by_name.get(topic)
         ledger = None if state is None else app.ledger().topic(state.topic_id)
         if ledger is not None and is_gone(ledger):
             document |= {"rows": None, "files": None, "gone": gone_text(table, topic, ledger)}

@@ -32,7 +32,7 @@ KnownTopic = Annotated[str, typer.Argument(help="The topic's name.", autocomplet
 def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
     """Every topic of the intake log."""
     with application(config) as app_:
-        intake, ledger = app_.intake(), app_.ledger()
+        intake, ledger = app_.backlog(), app_.ledger()
         found = {
             state: positions(intake, ledger, state.topic_id)
             for _, state in sorted(intake.topics_by_name.items())
@@ -56,7 +56,7 @@ def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOptio
     """One topic: offsets of every partition, and its settings."""
     with application(config) as app_:
         state = app_.topic(topic)
-        found = positions(app_.intake(), app_.ledger(), state.topic_id)
+        found = positions(app_.backlog(), app_.ledger(), state.topic_id)
         settings = app_.settings.topic(topic)
     attention = troubles(topic, found)
     if output is Output.JSON:
@@ -110,8 +110,8 @@ def create(
                 f"topic {topic} is not in the configuration; add it under topics, with its number of "
                 "partitions"
             )
-        known = topic in app_.intake().topics_by_name
-        state = app_.declare_topic(settings)
+        known = topic in app_.backlog().topics_by_name
+        state = app_.intake.declare_topic(settings)
     if output is Output.JSON:
         print_json(
             {"topic": topic, "topic_id": state.topic_id, "partitions": state.partitions, "created": not known}
@@ -138,8 +138,8 @@ def delete(
     """
     with application(config) as app_:
         state = app_.topic(topic)
-        app_.check_deletable(state)
-        found = positions(app_.intake(), app_.ledger(), state.topic_id)
+        app_.intake.check_deletable(state)
+        found = positions(app_.backlog(), app_.ledger(), state.topic_id)
         lost = sum(item.next - item.written for item in found)
         left = app_.ledger().topic(state.topic_id).remains()
         folder = app_.objects.uri(table_prefix(state.topic_id)) if left else None
@@ -157,7 +157,7 @@ def delete(
             if not typer.confirm(f"Delete topic {topic} (id {state.topic_id})?"):
                 print(f"topic {topic} was not deleted")
                 return FINE
-        app_.delete_topic(state)
+        app_.intake.delete_topic(state)
     if output is Output.JSON:
         print_json(
             {

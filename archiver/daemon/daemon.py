@@ -124,7 +124,15 @@ class Daemon:
             self._in_service, self._cycles, self._numbers, self._sight, self._again, self._read_alone
         )
         self._operations = DaemonOperations(
-            self, roles, self._cycles, self._tick, self._numbers, self._journal
+            lambda: self._serving,
+            self.status,
+            self.reload,
+            self.reconcile_soon,
+            roles,
+            self._cycles,
+            self._tick,
+            self._numbers,
+            self._journal,
         )
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
@@ -333,7 +341,7 @@ class Daemon:
 
     def _round(self, looks: PollState) -> ArchiveReport:
         with self._pace.round() as progress:
-            run = self._in_service().archiving(progress)
+            run = self._in_service().archiving.round(progress)
             try:
                 return run.run(looks=looks)
             finally:
@@ -379,7 +387,7 @@ class Daemon:
             application.leadership.unheard()
         if "intake" in self._roles:
             with contextlib.suppress(RetryLater):
-                application.declare_missing()
+                application.intake.declare_missing()
 
     def _unheard(self) -> None:
         """A look hangs, which is as good as a log that cannot be read."""
@@ -442,10 +450,10 @@ class Daemon:
 
     def _reload(self) -> Done:
         application = self._opened.application
-        existing = {} if application is None else application.partitions_known()
+        existing = {} if application is None else application.intake.partitions_known()
         plan = plan_reload(self._settings, load_settings(self._path, self._environ), existing)
         if application is not None:
-            application.adopt(plan.settings)  # first: it may fail, and then nothing has changed
+            application.apply_settings(plan.settings)  # first: it may fail, and then nothing has changed
         self._settings = plan.settings
         self._numbers.declare(plan.settings.topics)
         self._tick.forget()
@@ -498,7 +506,7 @@ class Daemon:
         application = self._opened.application
         if not ended and application is not None:
             _log.warning("the work under way is cut off; the next leader repeats what is not written")
-            application.abandon_spark()
+            application.archiving.abandon_spark()
             ended = self._ends(ending, until_s - PORT_SHARE * grace_s)
         self._server.stop(max(0.0, until_s - self._clock.monotonic_s()))
         _log.info("stopped" if ended else "stopped, with work left to the next leader")

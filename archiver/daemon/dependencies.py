@@ -7,43 +7,17 @@ what is overdue anyway: transactions whose time is over are aborted when the clo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
-from archiver.catalog.tables import Tables, parse_identifier
+from archiver.app.application import Application
+from archiver.catalog.tables import parse_identifier
 from archiver.config.settings import Settings
-from archiver.log.store import Log
-from archiver.objects.cluster import ClusterIdentity, read_cluster
-from archiver.objects.store import ObjectStore
+from archiver.objects.cluster import read_cluster
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, RetryLater
 from archiver.spark.java import require_java
 
 JAVA_AGAIN_S = 60.0
 """A Java that was found is looked for again after so long; asking it takes a tenth of a second of a core."""
-
-
-class Opened(Protocol):
-    """What is asked."""
-
-    settings: Settings
-    objects: ObjectStore
-    cluster: ClusterIdentity
-    intake_log: Log
-
-    @property
-    def spark_runs(self) -> bool:
-        """Whether the JVM is there."""
-
-    def ask_spark(self) -> None:
-        """One round trip to the JVM."""
-
-    def tables(self, catalog: str) -> Tables:
-        """A configured catalog."""
-
-    def end_overdue(self) -> None:
-        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with
-        that.
-        """
 
 
 class Dependencies:
@@ -55,38 +29,39 @@ class Dependencies:
         self._roles = roles
         self._java_until_s = 0.0
 
-    def questions(self, opened: Opened) -> dict[str, Callable[[], object]]:
+    def questions(self, application: Application) -> dict[str, Callable[[], object]]:
         """By the name of the dependency."""
         found: dict[str, Callable[[], object]] = {
-            "metadata": opened.intake_log.tail,
-            "objects": lambda: _objects(opened),
-            "clock": opened.end_overdue,
+            "metadata": application.intake_log.tail,
+            "objects": lambda: _objects(application),
+            "clock": application.intake.end_overdue,
         }
         if self._roles & {"archive", "reconcile"}:
-            for name, table in _catalogs(opened.settings).items():
-                found[f"catalog {name}"] = lambda name=name, table=table: _catalog(opened, name, table)  # type: ignore[misc]
-        if "archive" in self._roles and opened.settings.spark.remote is None:
-            found["java"] = lambda: self._java(opened)
-            if opened.spark_runs:
-                found["spark"] = opened.ask_spark
+            for name, table in _catalogs(application.settings).items():
+                found[f"catalog {name}"] = lambda name=name, table=table: _catalog(application, name, table)  # type: ignore[misc]
+        if "archive" in self._roles and application.settings.spark.remote is None:
+            found["java"] = lambda: self._java(application)
+            if application.archiving.spark_runs:
+                found["spark"] = application.archiving.ask_spark
         return found
 
-    def _java(self, opened: Opened) -> None:
-        if opened.spark_runs or self._clock.monotonic_s() < self._java_until_s:
+    def _java(self, application: Application) -> None:
+        if application.archiving.spark_runs or self._clock.monotonic_s() < self._java_until_s:
             return
         require_java(self._environ)
         self._java_until_s = self._clock.monotonic_s() + JAVA_AGAIN_S
 
 
-def _objects(opened: Opened) -> None:
-    found = read_cluster(opened.objects)
+def _objects(application: Application) -> None:
+    found = read_cluster(application.objects)
     if found is None:
         raise RetryLater(
-            f"the data folder {opened.settings.data.uri} has lost its identity (cluster.json): is it mounted?"
+            f"the data folder {application.settings.data.uri} has lost its identity (cluster.json): "
+            "is it mounted?"
         )
-    if found.cluster_id != opened.cluster.cluster_id:
+    if found.cluster_id != application.cluster.cluster_id:
         raise RetryLater(
-            f"the data folder {opened.settings.data.uri} is another one now: its cluster id is "
+            f"the data folder {application.settings.data.uri} is another one now: its cluster id is "
             f"{found.cluster_id}"
         )
 
@@ -100,8 +75,8 @@ def _catalogs(settings: Settings) -> dict[str, str]:
     return found
 
 
-def _catalog(opened: Opened, name: str, table: str) -> None:
+def _catalog(application: Application, name: str, table: str) -> None:
     try:
-        opened.tables(name).load(parse_identifier(table))
+        application.tables(name).load(parse_identifier(table))
     except Halt:
         return  # it has answered; what is wrong with that table is told by its topic

@@ -9,8 +9,9 @@ with the same code. Each call blocks until it is done. What this daemon has no r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from archiver.app.application import Application
 from archiver.daemon.cycles import Cycles, Summary
 from archiver.daemon.summaries import (
     summarize_audit,
@@ -19,56 +20,16 @@ from archiver.daemon.summaries import (
     summarize_replay,
 )
 from archiver.daemon.tick import Tick
-from archiver.publish.round import ArchiveRun
-from archiver.publish.scope import Scope, parse_scope
-from archiver.rewrite.replay import ReplayRun
+from archiver.publish.scope import parse_scope
 from archiver.rewrite.replay_report import FILES_MAX
 from archiver.runtime.errors import InvalidInput, NotFound, RetryLater
 from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG, Done
 from archiver.status.journal import Journal
 from archiver.status.metric_registry import Numbers
-from reconcile.repair.run import ReconcileRun
-from reconcile.vacuum.clean import CleanRun
 
 Progress = Callable[[str], None]
 
 _AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
-
-
-class Deployment(Protocol):
-    """What is opened when the start is over."""
-
-    def archiving(self, progress: Progress) -> ArchiveRun:
-        """The driver of archiving rounds."""
-
-    def cleaning(self, progress: Progress, *, dry_run: bool = False) -> CleanRun:
-        """The vacuum."""
-
-    def reconciling(self, progress: Progress, *, dry_run: bool = False) -> ReconcileRun:
-        """The reconciler."""
-
-    def replaying(self, progress: Progress) -> ReplayRun:
-        """Decoding again what could not be decoded."""
-
-    def audit(self, scope: Scope | None, *, deep: bool, progress: Progress) -> dict[str, Any]:
-        """The audit's document; `progress` takes lines of a `deep` one."""
-
-
-class Serving(Protocol):
-    """The daemon that is asked."""
-
-    @property
-    def deployment(self) -> Deployment | None:
-        """None until everything is open, and again when the end has begun."""
-
-    def status(self) -> dict[str, Any]:
-        """The document of `archiver status`."""
-
-    def reload(self) -> Done:
-        """The configuration read again."""
-
-    def reconcile_soon(self) -> None:
-        """What was told of one topic may be over: all of them are looked at."""
 
 
 class DaemonOperations:
@@ -78,15 +39,25 @@ class DaemonOperations:
 
     def __init__(
         self,
-        daemon: Serving,
+        application: Callable[[], Application | None],
+        status: Callable[[], dict[str, Any]],
+        reload: Callable[[], Done],
+        reconcile_soon: Callable[[], None],
         roles: frozenset[str],
         cycles: Cycles,
         tick: Tick,
         numbers: Numbers,
         journal: Journal,
     ) -> None:
-        """`numbers` count what is done; `journal` keeps what is shown."""
-        self._daemon = daemon
+        """`application` returns None until everything is open, and again when the daemon stops.
+
+        `status`, `reload` and `reconcile_soon` are those of the daemon. `numbers` count results;
+        `journal` keeps what the status page shows.
+        """
+        self._application = application
+        self._status = status
+        self._reload = reload
+        self._reconcile_soon = reconcile_soon
         self._roles = roles
         self._cycles = cycles
         self._tick = tick
@@ -95,22 +66,22 @@ class DaemonOperations:
 
     def status(self) -> dict[str, Any]:
         """The document of `archiver status`."""
-        return self._daemon.status()
+        return self._status()
 
     def reload(self) -> Done:
         """The configuration read again, as on SIGHUP."""
-        return self._daemon.reload()
+        return self._reload()
 
     def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
         """The document and exit code of `archiver archive`; raises `LeaseHeld` and whatever `ArchiveRun.run`
         raises.
         """
-        deployment = self._open("archive")
+        application = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
         reports = []
 
         def work() -> Summary:
-            run = deployment.archiving(progress)
+            run = application.archiving.round(progress)
             try:
                 reports.append(run.run(scope, everything=everything))
             finally:
@@ -125,14 +96,14 @@ class DaemonOperations:
         """The document and exit code of `archiver clean`; raises `LeaseHeld` and whatever `CleanRun.run`
         raises.
         """
-        deployment = self._open("reconcile")
+        application = self._open("reconcile")
         if dry_run:
-            report = deployment.cleaning(progress, dry_run=True).run(dry_run=True)
+            report = application.maintenance.cleaning(progress, dry_run=True).run(dry_run=True)
             return Done(report.to_json(), report.exit_code)
         reports = []
 
         def work() -> Summary:
-            reports.append(deployment.cleaning(progress).run())
+            reports.append(application.maintenance.cleaning(progress).run())
             self._numbers.cleaned(reports[0])
             return summarize_cleaning(reports[0])
 
@@ -143,27 +114,27 @@ class DaemonOperations:
         """The document and exit code of `archiver reconcile`; raises `LeaseHeld` and whatever
         `ReconcileRun.run` raises. One of a topic, or without `fix`, is not noted as the daemon's.
         """
-        deployment = self._open("reconcile")
+        application = self._open("reconcile")
         if not fix:
-            report = deployment.reconciling(progress, dry_run=True).run("nothing", topic)
+            report = application.maintenance.reconciling(progress, dry_run=True).run("nothing", topic)
             return Done(report.to_json(), report.exit_code)
         reports = []
 
         def work() -> Summary:
-            reports.append(deployment.reconciling(progress).run("everything", topic))
+            reports.append(application.maintenance.reconciling(progress).run("everything", topic))
             self._numbers.reconciled(reports[0], whole=topic is None)
             return summarize_reconciling(reports[0])
 
         self._cycles.attempt("reconcile" if topic is None else "repair", work, asked=topic is not None)
         if topic is not None:
-            self._daemon.reconcile_soon()
+            self._reconcile_soon()
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
         """The document and exit code of `archiver dlq replay`; raises `LeaseHeld` and whatever
         `ReplayRun.run` raises.
         """
-        deployment = self._open("archive")
+        application = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
         if files_max is not None and files_max < 1:
             raise InvalidInput(f"max_files {files_max} leaves nothing to do; it must be 1 or more")
@@ -171,7 +142,9 @@ class DaemonOperations:
 
         def work() -> Summary:
             reports.append(
-                deployment.replaying(progress).run(scope, FILES_MAX if files_max is None else files_max)
+                application.archiving.replaying(progress).run(
+                    scope, FILES_MAX if files_max is None else files_max
+                )
             )
             return summarize_replay(reports[0])
 
@@ -182,29 +155,30 @@ class DaemonOperations:
         """The document and exit code of `archiver audit`. One of a part is not noted as the daemon's
         verdict.
         """
-        deployment = self._open(None)
+        application = self._open(None)
         scope = None if topic is None else parse_scope(topic)
         progress("auditing")
         if scope is not None:
-            document = deployment.audit(scope, deep=deep, progress=progress)
+            document = application.maintenance.audit(scope, deep=deep, progress=progress)
         else:
             job = "deep_audit" if deep else "audit"
             told, _ = self._cycles.attempt(
-                job, lambda: summarize_audit(deployment.audit(None, deep=deep, progress=progress))
+                job,
+                lambda: summarize_audit(application.maintenance.audit(None, deep=deep, progress=progress)),
             )
             document = told.document
         return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
-    def _open(self, role: str | None) -> Deployment:
+    def _open(self, role: str | None) -> Application:
         if role is not None and role not in self._roles:
             raise NotFound(
                 f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it "
                 "by a command of its own"
             )
-        deployment = self._daemon.deployment
-        if deployment is None:
+        application = self._application()
+        if application is None:
             raise RetryLater(
                 "the daemon has not opened everything it needs, or is about to stop; /readyz says what "
                 "it waits for"
             )
-        return deployment
+        return application

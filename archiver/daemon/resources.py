@@ -121,7 +121,7 @@ class Resources:
         if self.application is not None:
             self.application.leadership.resign()
             self.application.close()
-            self.application.abandon_spark()
+            self.application.archiving.abandon_spark()
 
     def _check_data(self) -> None:
         check_data_place(
@@ -150,7 +150,7 @@ class Resources:
         check_start_clock(
             application.objects, self._clock, application.sequencer.fold.newest_us, intake.clock_skew_max
         )
-        self.writer = application.writer()
+        self.writer = application.intake.writer()
 
     def _open_sources(self) -> None:
         assert self.application is not None, "a step before has opened it"
@@ -164,7 +164,7 @@ class Resources:
             self._clock,
             self._ids,
             settings.daemon.watch_interval,
-            judge=self.application.edge,
+            judge=self.application.intake.validation,
         )
         self.mirrors = tuple(
             self._mirror(source.kafka) for source in settings.sources if source.kafka is not None
@@ -176,7 +176,9 @@ class Resources:
         assert application is not None, "a step before has opened it"
         assert kafka is not None, "there is a topic"
         log = ClientLog(f"control topic {kafka.topic}", self._clock)
-        return application.publisher(kafka, lambda: connect_topic(kafka, self._clock, log), stopping)
+        return application.archiving.publisher(
+            kafka, lambda: connect_topic(kafka, self._clock, log), stopping
+        )
 
     def start_sources(self) -> None:
         """Begin to take in what is there; the steps were taken."""

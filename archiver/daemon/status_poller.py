@@ -8,43 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from archiver.config.settings import Settings
+from archiver.app.application import Application
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.leadership import Leadership
-from archiver.log.store import Log
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.status.history import LagHistory
 from archiver.status.lag import LagReport, lag_report
 from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched
-from intake.log.backlog import Backlog
-from intake.log.sequencer import Sequencer
 from reconcile.snapshot.oldest_required import OldestRequired
-
-
-class PolledSystem(Protocol):
-    """What is looked at."""
-
-    settings: Settings
-    intake_log: Log
-    control_log: Log
-
-    @property
-    def leadership(self) -> Leadership:
-        """Who leads."""
-
-    @property
-    def sequencer(self) -> Sequencer:
-        """How far the intake log is in checkpoints."""
-
-    def ledger(self) -> LedgerFold:
-        """The control log, read to its tail."""
-
-    def intake(self) -> Backlog:
-        """The intake log, read to its tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +53,37 @@ class StatusPoller:
         """
         self._seen = replace(self._seen, pin=pin, pin_known=True)
 
-    def look(self, at: PolledSystem, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]) -> None:
+    def look(
+        self, application: Application, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]
+    ) -> None:
         """One look. Raises what reading the logs raises; then the one before stands."""
-        ledger = self._ledger(at)  # first, or an archive may seem to reach beyond the intake log
-        intake = at.intake()
+        ledger = self._ledger(application)  # first, or an archive may seem to reach beyond the intake log
+        intake = application.backlog()
         now_us = self._clock.now_us()
         told = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
         found = lag_report(
             intake,
             ledger,
-            at.settings.topics,
+            application.settings.topics,
             now_us,
             told,
-            archive=at.settings.archive,
-            skew_max_s=at.settings.intake.clock_skew_max,
+            archive=application.settings.archive,
+            skew_max_s=application.settings.intake.clock_skew_max,
         )
         self.history.add(found, self._clock.monotonic_s())
-        leader = at.leadership.holder()
+        leader = application.leadership.holder()
         before = self._seen
         self._seen = StatusSnapshot(found, leader, ledger.epoch, before.pin, before.pin_known)
         logs = {
             name: LogNumbers(log.floor(), log.tail())
-            for name, log in (("intake", at.intake_log), ("control", at.control_log))
+            for name, log in (("intake", application.intake_log), ("control", application.control_log))
         }
         self._numbers.watched(
             Watched(
                 seen_us=now_us,
                 standing=found,
                 logs=logs,
-                checkpoint_index=at.sequencer.checkpoint_index,
+                checkpoint_index=application.sequencer.checkpoint_index,
                 leader=leader == self._owner,
                 epoch=ledger.epoch,
                 condemned=len(ledger.condemned),
@@ -118,14 +93,14 @@ class StatusPoller:
             )
         )
 
-    def _ledger(self, at: PolledSystem) -> LedgerFold:
+    def _ledger(self, application: Application) -> LedgerFold:
         """The control log; the leadership hears of it, so that it stands down in time whatever its lease says
         (rule L4).
         """
         try:
-            ledger = at.ledger()
+            ledger = application.ledger()
         except ArchiverError:
-            at.leadership.unheard()
+            application.leadership.unheard()
             raise
-        at.leadership.heard(ledger.epoch)
+        application.leadership.heard(ledger.epoch)
         return ledger

@@ -10,17 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
 
+from archiver.app.application import Application
 from archiver.daemon.backoff import Backoff
 from archiver.daemon.cycles import Cycles, Summary
-from archiver.daemon.operations import Deployment
 from archiver.daemon.status_poller import StatusPoller
 from archiver.daemon.summaries import summarize_audit, summarize_cleaning, summarize_reconciling
 from archiver.runtime.errors import ArchiverError
 from archiver.status.metric_registry import Numbers
-from intake.log.checkpointer import Checkpointer
-from reconcile.snapshot.oldest_required import OldestRequired
 
 _log = logging.getLogger(__name__)
 
@@ -29,33 +26,22 @@ RUNS_MAX = 100
 archiving go on in between."""
 
 
-class KeptDeployment(Deployment, Protocol):
-    """What the jobs need of it besides."""
-
-    @property
-    def checkpointer(self) -> Checkpointer:
-        """Of the intake log."""
-
-    def pinned(self) -> OldestRequired | None:
-        """What holds the oldest intake file that is needed."""
-
-
 class Upkeep:
     """Reconciling, cleaning and auditing as the schedule has it."""
 
     def __init__(
         self,
-        deployment: Callable[[], KeptDeployment],
+        application: Callable[[], Application],
         cycles: Cycles,
         numbers: Numbers,
         sight: StatusPoller,
         again: Backoff,
         read_alone: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`deployment` is asked at the start of each job; `read_alone` is held by whoever reads the ledger
+        """`application` is called at the start of each job; `read_alone` is held by whoever reads the ledger
         beside the leader.
         """
-        self._deployment = deployment
+        self._application = application
         self._cycles = cycles
         self._numbers = numbers
         self._sight = sight
@@ -77,9 +63,9 @@ class Upkeep:
 
     def reconcile(self) -> Summary:
         """Compare, with the safe repairs."""
-        deployment = self._deployment()
+        application = self._application()
         try:
-            report = deployment.reconciling(_whisper).run("safe")
+            report = application.maintenance.reconciling(_whisper).run("safe")
         except ArchiverError:
             self._again.failed()
             raise
@@ -90,23 +76,23 @@ class Upkeep:
 
     def audit(self) -> Summary:
         """The fast audit of everything."""
-        deployment = self._deployment()
-        told = summarize_audit(deployment.audit(None, deep=False, progress=_whisper))
+        application = self._application()
+        told = summarize_audit(application.maintenance.audit(None, deep=False, progress=_whisper))
         with self._read_alone():
-            self._sight.pinned(deployment.pinned())
+            self._sight.pinned(application.oldest_required())
         return told
 
     def deep_audit(self) -> Summary:
         """The audit by every row."""
-        return summarize_audit(self._deployment().audit(None, deep=True, progress=_whisper))
+        return summarize_audit(self._application().maintenance.audit(None, deep=True, progress=_whisper))
 
     def _clean(self) -> Summary:
-        deployment = self._deployment()
-        report = deployment.cleaning(_whisper).run()
+        application = self._application()
+        report = application.maintenance.cleaning(_whisper).run()
         self._more = report.more
         self._numbers.cleaned(report)
         self._sight.pinned(report.pin)
-        deployment.checkpointer.run_if_due()
+        application.checkpointer.run_if_due()
         return summarize_cleaning(report)
 
 

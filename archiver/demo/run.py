@@ -8,19 +8,17 @@ questions are its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import pyarrow as pa
 
-from archiver.catalog.tables import LiveFile, TableView
+from archiver.app.application import Application
 from archiver.demo.flights import TOPICS, find_data, load_tables, pieces
 from archiver.demo.queries import ask
 from archiver.demo.report import DemoReport, Step, TableReport
 from archiver.demo.settings import CATALOG, prepare, table_name
-from archiver.publish.report import ArchiveReport
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.runtime.text import counted
@@ -31,42 +29,6 @@ ACKNOWLEDGED_WITHIN_S = 60.0
 
 Progress = Callable[[str], None]
 """Takes one line about work in progress."""
-
-
-class DemoWriter(Protocol):
-    """The part of `intake.write.writer.IntakeWriter` the demo needs."""
-
-    def send_batch(self, topic: str, batch: pa.RecordBatch) -> PendingBatch:
-        """Queue a batch for its partitions; waits while the queue is full."""
-
-    def close(self) -> None:
-        """Write out what is queued and wait for it."""
-
-
-class DemoArchiving(Protocol):
-    """The part of `archiver.publish.round.ArchiveRun` the demo needs."""
-
-    def run(self, scope: None, *, everything: bool) -> ArchiveReport:
-        """Archive all that is stable."""
-
-
-class DemoApplication(Protocol):
-    """The part of `archiver.app.application.Application` the demo needs."""
-
-    def writer(self) -> DemoWriter:
-        """A new intake writer; every configured topic exists then."""
-
-    def archiving(self, progress: Progress) -> DemoArchiving:
-        """The driver of archiving rounds."""
-
-    def audit(self, scope: None) -> dict[str, Any]:
-        """The audit's document."""
-
-    def table(self, topic: str) -> TableView | None:
-        """The topic's table as the catalog has it."""
-
-    def live_files(self, catalog: str, view: TableView) -> Sequence[LiveFile]:
-        """The data files of the table's current snapshot."""
 
 
 @dataclass
@@ -88,7 +50,7 @@ class _Run:
 
 def run_demo(
     directory: Path,
-    open_application: Callable[[Path], AbstractContextManager[DemoApplication]],
+    open_application: Callable[[Path], Application],
     clock: Clock,
     progress: Progress,
 ) -> DemoReport:
@@ -111,16 +73,16 @@ def run_demo(
             reports = tuple(_table_report(application, topic.name, sent[topic.name]) for topic in TOPICS)
             answers = tuple(ask({report.topic: report.uris for report in reports}))
         with run.step("auditing"):
-            audit = application.audit(None)
+            audit = application.maintenance.audit(None)
     return DemoReport(directory.resolve(), configuration, tuple(run.steps), reports, answers, audit)
 
 
-def _produce(application: DemoApplication, tables: dict[str, pa.Table], run: _Run) -> dict[str, int]:
+def _produce(application: Application, tables: dict[str, pa.Table], run: _Run) -> dict[str, int]:
     """Send every record; the number of records per topic. All of them are acknowledged when this returns."""
     sent = dict.fromkeys((topic.name for topic in TOPICS), 0)
     total = sum(tables[name].num_rows for name in sent)
     pending: list[PendingBatch] = []
-    writer = application.writer()
+    writer = application.intake.writer()
     next_line = total // 4
     try:
         for piece in pieces(tables):
@@ -153,8 +115,8 @@ def _check_acknowledged(pending: Sequence[PendingBatch]) -> None:
         )
 
 
-def _archive(application: DemoApplication, progress: Progress) -> None:
-    report = application.archiving(lambda text: progress(f"      {text}")).run(None, everything=True)
+def _archive(application: Application, progress: Progress) -> None:
+    report = application.archiving.round(lambda text: progress(f"      {text}")).run(None, everything=True)
     stuck = [*report.halted, *report.deferred]
     if stuck:
         raise Halt(
@@ -163,7 +125,7 @@ def _archive(application: DemoApplication, progress: Progress) -> None:
         )
 
 
-def _table_report(application: DemoApplication, topic: str, records: int) -> TableReport:
+def _table_report(application: Application, topic: str, records: int) -> TableReport:
     view = application.table(topic)
     if view is None:
         raise Halt(f"topic {topic} was archived, but its table {table_name(topic)} is not in the catalog")

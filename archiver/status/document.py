@@ -55,10 +55,10 @@ class Deployment(Protocol):
     def ledger(self) -> LedgerFold:
         """The control log, read to its tail."""
 
-    def intake(self) -> Backlog:
+    def backlog(self) -> Backlog:
         """The intake log, read to its tail."""
 
-    def pinned(self) -> OldestRequired | None:
+    def oldest_required(self) -> OldestRequired | None:
         """What holds the oldest intake file that is needed."""
 
 
@@ -75,7 +75,7 @@ def status_document(
     Raises what reading the logs and the tables' metadata raises.
     """
     ledger = at.ledger()  # first, or an archive may seem to reach beyond the intake log
-    intake, pin = at.intake(), at.pinned()
+    intake, pin = at.backlog(), at.oldest_required()
     found = lag_report(
         intake,
         ledger,

@@ -162,7 +162,7 @@ def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:
         (inbox / "begun.jsonl").write_text('{"value": "the good line"}\n{"value": 1}\n')
     os.environ[failpoints.VARIABLE] = ""
     with open_application(load_settings(deployment.config, os.environ), os.environ) as app:
-        app.writer().close()
+        app.intake.writer().close()
         source = FileSourceSettings(
             glob=f"{inbox}/*.jsonl", topic="kept", format="jsonl", text=True, settle=0
         )

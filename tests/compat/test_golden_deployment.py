@@ -62,7 +62,7 @@ def test_files_and_deleted_topics_of_version_3_are_known() -> None:
     with golden_place("v3") as folder:
         unpack("v3", folder)
         with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
-            fold = app.intake().fold
+            fold = app.backlog().fold
             known = fold.positions.source("files:kept")
             assert {Path(path).name for path in known.finished} == {"whole.jsonl", "later.jsonl"}
             begun = {Path(path).name: (state.end, state.count) for path, state in known.begun.items()}

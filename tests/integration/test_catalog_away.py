@@ -256,7 +256,7 @@ def clean(rounds: RestRounds) -> None:
     """Every age floor has passed, and the vacuum runs twice: what it may condemn, and what it may delete."""
     for _ in range(2):
         rounds.opened.clock.ahead_s += 30 * 86400
-        report = rounds.opened.application.cleaning(lambda _: None).run()
+        report = rounds.opened.application.maintenance.cleaning(lambda _: None).run()
         assert not [key for key in report.deleted if key.startswith("intake/")]
 
 

@@ -46,7 +46,7 @@ def keys(driver: Driver) -> list[str]:
 
 def needed(driver: Driver, *topics: str) -> set[str]:
     """The intake files of all records of these topics."""
-    intake = driver.application.intake()
+    intake = driver.application.backlog()
     states = [intake.topics_by_name[topic] for topic in topics]
     return {
         segment.file.key
@@ -57,7 +57,7 @@ def needed(driver: Driver, *topics: str) -> set[str]:
 
 
 def clean(driver: Driver, *, dry_run: bool = False):  # type: ignore[no-untyped-def]
-    return driver.application.cleaning(driver.told.append, dry_run=dry_run).run(dry_run=dry_run)
+    return driver.application.maintenance.cleaning(driver.told.append, dry_run=dry_run).run(dry_run=dry_run)
 
 
 def clean_out(driver: Driver) -> list[str]:
@@ -128,7 +128,7 @@ def test_d3_a_rollback_after_a_vacuum_finds_its_intake(driver: Driver) -> None:
     gone = clean_out(driver)
     assert len(gone) == 2, "only what the first snapshot holds"
     assert set(keys(driver)) == second - set(gone)
-    pin = driver.application.pinned()
+    pin = driver.application.oldest_required()
     assert pin is not None
     assert (pin.topic, pin.partition) == ("clicks", 0)
     assert "retained snapshot" in pin.why
@@ -199,7 +199,7 @@ def test_a_writer_paused_across_the_barrier_is_failed_and_its_file_goes(driver: 
             return append(*arguments)  # type: ignore[arg-type]
 
         paused.application.sequencer.append_file = slow  # type: ignore[assignment,method-assign]
-        with paused.application.writer() as writer:
+        with paused.application.intake.writer() as writer:
             record = writer.send("kept", Record(None, b"late"), 0)
             assert uploaded.wait(30)
             (stray,) = set(keys(driver)) - needed(driver, "kept")

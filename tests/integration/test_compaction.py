@@ -192,7 +192,7 @@ def test_a_step_of_compaction_that_fails_or_loses_its_reply(driver: Driver, name
     point, _, at = name.partition("@")
     failpoints.arm(f"{point}={action}" + (f"@{at}" if at else ""))
     try:
-        driver.application.cleaning(driver.told.append).run()
+        driver.application.maintenance.cleaning(driver.told.append).run()
     except (RetryLater, OutcomeUnknown):
         pass
     assert failpoints.reached(point) >= int(at or 1)

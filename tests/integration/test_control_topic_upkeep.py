@@ -31,18 +31,18 @@ def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch
     with Driver(deployment) as driver:
         app = driver.application
         opened: list[str] = []
-        log = app._logs.log
+        log = app.logs.log
 
         def noted(name: str) -> Any:
             opened.append(name)
             return log(name)
 
-        monkeypatch.setattr(app._logs, "log", noted)
+        monkeypatch.setattr(app.logs, "log", noted)
         ledger = LedgerWriter(app.control_log)
         for _ in range(8):
             ledger.round(1, 2)
-        assert app.ledger_checkpointer.run() == [10, 20, 30, 40, 50, 60]
-        assert (app.unpublished_from(), app.control_log.floor()) == (0, 0), (
+        assert app.archiving.ledger_checkpointer.run() == [10, 20, 30, 40, 50, 60]
+        assert (app.archiving.unpublished_from(), app.control_log.floor()) == (0, 0), (
             "nobody has published: nothing is trimmed"
         )
         assert "begins with" not in deployment.cli("ledger", "events").err
@@ -50,11 +50,11 @@ def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch
         reader = EventReader()
         for entry in app.control_log.read(0, 25):
             reader.take(entry.index, entry.data)
-        positions = app._positions()
+        positions = app.archiving.positions()
         assert positions.newest() is None
         positions.move(Position("control", b"", reader.mark))
-        app.ledger_checkpointer.run()
-        assert (app.unpublished_from(), app.control_log.floor()) == (19, 19)
+        app.archiving.ledger_checkpointer.run()
+        assert (app.archiving.unpublished_from(), app.control_log.floor()) == (19, 19)
         checkpoints = LedgerCheckpoints(app.objects)
         assert checkpoints.superseded(app.control_log) == [checkpoints.key(10)]
         assert opened == ["published"], "one log for all who ask for the position"
@@ -64,7 +64,7 @@ def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch
     assert shown.err == "begins with entry 20 of the control log; those before it were trimmed\n"
     deployment.write(deployment.document() | {"events": {}})
     with Driver(deployment) as driver:
-        assert driver.application.unpublished_from() is None
+        assert driver.application.archiving.unpublished_from() is None
 
 
 def test_a_cluster_that_does_not_answer_is_not_waited_for_when_the_process_stops() -> None:

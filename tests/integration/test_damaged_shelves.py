@@ -73,7 +73,7 @@ def shelves(deployment: Deployment) -> list[Path]:
 
 def needing(driver: Driver) -> set[str]:
     """Topics whose segments cannot all be looked up, by the view itself."""
-    intake, found = driver.application.intake(), set()
+    intake, found = driver.application.backlog(), set()
     for state in intake.topics_by_id.values():
         try:
             for partition in range(state.partitions):
@@ -220,7 +220,7 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
         driver.archive(("orders", None))
         driver.archive(("files", None))
     with hours_ago(deployment, hours=1.5) as driver:
-        condemned = set(driver.application.cleaning(driver.told.append).run().condemned)
+        condemned = set(driver.application.maintenance.cleaning(driver.told.append).run().condemned)
     assert len(condemned) == 9, "every file of files, and the one of orders"
     with Driver(deployment) as driver:
         driver.archive(("orders", None))

@@ -16,7 +16,7 @@ def test_a_missing_topic_is_declared_and_a_deleted_one_is_not(tmp_path: Path) ->
     deployment = Deployment(tmp_path / "d")
     with Driver(deployment) as driver:
         application = driver.application
-        application.writer().close()
+        application.intake.writer().close()
         document = deployment.document()
         document["topics"].append({"name": "added", "partitions": 2})
         deployment.write(document)
@@ -24,10 +24,10 @@ def test_a_missing_topic_is_declared_and_a_deleted_one_is_not(tmp_path: Path) ->
         application.sequencer.delete_topic(application.topic("kept").topic_id)
         with pytest.raises(NotFound):
             application.topic("added")
-        application.declare_missing()
+        application.intake.declare_missing()
         assert application.topic("added").partitions == 2
         with pytest.raises(NotFound, match="was deleted"):
             application.topic("kept")
         tail = application.intake_log.tail()
-        application.declare_missing()
+        application.intake.declare_missing()
         assert application.intake_log.tail() == tail

@@ -124,11 +124,11 @@ def test_its_intake_files_go_after_the_grace(deployment: Deployment, driver: Dri
         delete(deployment, topic)
     with Driver(deployment, driver.clock) as after:
         after.archive()
-        pin = after.application.pinned()
+        pin = after.application.oldest_required()
         assert pin is None or pin.topic not in ("orders", "kept")
         for run in range(2):
             after.clock.ahead_s += GRACE_S
-            report = after.application.cleaning(after.told.append).run()
+            report = after.application.maintenance.cleaning(after.told.append).run()
             assert (len(report.condemned) > 0, report.findings, report.unread) == (run == 0, [], False)
         kept = {info.key for info in after.application.objects.list("intake/")} & held
         assert len(kept) < len(held) - 2
@@ -197,7 +197,7 @@ def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(
 ) -> None:
     """It serves with the configuration of yesterday, its writer was open all the time."""
     fill(driver)
-    with driver.application.writer() as writer:
+    with driver.application.intake.writer() as writer:
         assert writer.send("orders", Record(None, b"before"), 0).result(WAIT_S).outcome == "ok"
         without(deployment, "orders")
         delete(deployment, "orders")
@@ -213,12 +213,12 @@ def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(
     report = driver.archive()
     assert report.topics["orders"].state == "halted"
     assert "archiver topics create orders" in str(report.topics["orders"].why)
-    assert "orders" not in driver.application.intake().topics_by_name
+    assert "orders" not in driver.application.backlog().topics_by_name
     driver.check_complete("clicks", "files")
-    with driver.application.writer() as writer:
+    with driver.application.intake.writer() as writer:
         assert writer.send("clicks", Record(None, b"still"), 1).result(WAIT_S).outcome == "ok"
     with pytest.raises(ConfigInvalid, match="in the configuration"):
-        driver.application.check_deletable(driver.application.topic("clicks"))
+        driver.application.intake.check_deletable(driver.application.topic("clicks"))
 
 
 def test_an_open_transaction_of_it_holds_no_other_topic_back(deployment: Deployment, driver: Driver) -> None:
@@ -287,7 +287,7 @@ def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path:
             beside.application.checkpointer.run()
             assert beside.application.intake_log.floor() > entry
         with Driver(deployment, driver.clock) as late:
-            intake = late.application.intake()
+            intake = late.application.backlog()
             assert [topic.name for topic in intake.fold.deleted_topics.values()] == ["orders"]
             late.archive()
             late.check_complete("clicks")

@@ -61,7 +61,19 @@ class Parts:
     def close(self) -> None:
         self.closed = True
 
-    def archiving(self, progress: Callable[[str], None]) -> Parts:
+    @property
+    def intake(self) -> Parts:
+        return self
+
+    @property
+    def archiving(self) -> Parts:
+        return self
+
+    @property
+    def maintenance(self) -> Parts:
+        return self
+
+    def round(self, progress: Callable[[str], None]) -> Parts:
         progress("refining")
         return self
 
@@ -81,10 +93,12 @@ class Parts:
 
 def run_with(parts: Parts, tmp_path: Path) -> DemoReport:
     @contextmanager
-    def opened(_path: Path) -> Iterator[Parts]:
+    def opened(_path: Path) -> Iterator[Any]:
         yield parts
 
-    return run_demo(tmp_path / "demo", opened, ManualClock(), lambda _line: None)
+    opened_application: Any = opened
+
+    return run_demo(tmp_path / "demo", opened_application, ManualClock(), lambda _line: None)
 
 
 @pytest.mark.parametrize(("outcome", "error"), [("unknown", OutcomeUnknown), ("failed", RetryLater)])

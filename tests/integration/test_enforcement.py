@@ -132,7 +132,7 @@ def test_a_batch_has_one_answer_per_row(deployment: Deployment, topic: str) -> N
 
 
 def test_sequence_numbers_get_no_holes(deployment: Deployment) -> None:
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         producer = Producer.open(writer)
         first = producer.send(STRICT, Record(None, order(0)), 0)
         with pytest.raises(RecordRefused):
@@ -185,7 +185,7 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
     deployment: Deployment, topic: str
 ) -> None:
     rows = pa.table({"value": pa.array([order(0), BAD, order(1)], pa.binary())})
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         producer = Producer.open(writer)
         first = producer.send_batch(topic, rows, 0)
         answers = told(first.result(WAIT_S))
@@ -214,7 +214,7 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
 def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment: Deployment) -> None:
     """Also where nothing is looked at, but never of a transaction."""
     rows = pa.table({"value": pa.array([order(0), order(1)], pa.binary())})
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         answer = Producer.open(writer).send_batch(DEAD, rows, 0, sequence=[-1, 0]).result(WAIT_S)
         assert told(answer) == [(DEAD, 0, None, "failed"), (DEAD, 0, 0, "ok")]
         assert "it was refused then, or found no room, and is not stored" in str(answer[0].error)
@@ -233,7 +233,7 @@ def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment
 def test_a_stated_number_is_no_way_around_the_schema(deployment: Deployment) -> None:
     """What the log has not come to cannot have been in it."""
     rows = pa.table({"value": pa.array([order(0), BAD], pa.binary())})
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         producer = Producer.open(writer)
         with pytest.raises(RecordRefused):
             producer.send(STRICT, Record(None, BAD), 0, sequence=0)
@@ -263,13 +263,13 @@ def test_a_repetition_is_the_record_that_is_there(deployment: Deployment) -> Non
     del strict["validate"]
     deployment.write(changed)
     rows = pa.table({"value": pa.array([BAD, BAD], pa.binary())})
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         producer = Producer.open(writer)
         batch = producer.send_batch(STRICT, rows, 0)
         assert batch.result(WAIT_S).outcome == "ok"
         strict["validate"] = "reject"
         deployment.write(changed)
-        driver.application.adopt(load_settings(deployment.config, {}))
+        driver.application.apply_settings(load_settings(deployment.config, {}))
         assert producer.send(STRICT, Record(None, BAD), 0, sequence=1).result(WAIT_S).offset == 1
         assert [
             one.offset
@@ -287,7 +287,7 @@ def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
     strict = changed["topics"][0]["value"]
     del strict["validate"]
     deployment.write(changed)
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         sequencer = writer.sequencer
         producer = Producer.open(writer)
         real = sequencer.append_file
@@ -312,7 +312,7 @@ def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
         monkeypatch.setattr(sequencer, "append_file", real)
         strict["validate"] = "reject"
         deployment.write(changed)
-        driver.application.adopt(load_settings(deployment.config, {}))
+        driver.application.apply_settings(load_settings(deployment.config, {}))
         assert producer.send(STRICT, Record(None, BAD), 0, sequence=0).result(WAIT_S).offset == 0
         with pytest.raises(RecordRefused):
             producer.send(STRICT, Record(None, BAD), 1, sequence=0)
@@ -377,11 +377,11 @@ def sources_of(driver: Driver, topic: str, form: str) -> FileSources:
     document_["sources"] = [{"files": {"glob": f"in/*.{form}", "topic": topic, "format": form, "settle": 0}}]
     driver.deployment.write(document_)
     application, settings = driver.application, load_settings(driver.deployment.config, {})
-    application.edge.begin()
+    application.intake.validation.begin()
     partitions = {one.name: one.partitions for one in settings.topics}
     files = [source.files for source in settings.sources if source.files is not None]
     parts = application.sequencer, application.objects, driver.clock, SystemIds()
-    return FileSources(files, partitions, settings.intake, *parts, 1.0, judge=application.edge)
+    return FileSources(files, partitions, settings.intake, *parts, 1.0, judge=application.intake.validation)
 
 
 @pytest.mark.parametrize("form", ["delimited", "parquet"])
@@ -389,7 +389,7 @@ def test_a_file_ends_before_a_record_that_is_refused(deployment: Deployment, for
     (deployment.root / "in").mkdir()
     path = deployment.root / "in" / f"a.{form}"
     with Driver(deployment) as driver:
-        driver.application.writer().close()
+        driver.application.intake.writer().close()
         path.write_bytes(file_of([order(0), order(1), BAD, order(2)], form))
         sources = sources_of(driver, STRICT, form)
         sources.look()
@@ -417,7 +417,7 @@ def test_records_of_a_file_that_go_elsewhere_are_in_the_same_entry(deployment: D
         else jsonl([{"value": text(value)} for value in sent]).encode()
     )
     with Driver(deployment) as driver:
-        driver.application.writer().close()
+        driver.application.intake.writer().close()
         (deployment.root / "in" / f"a.{form}").write_bytes(data)
         sources = sources_of(driver, LENIENT, form)
         before = driver.application.intake_log.tail()
@@ -468,7 +468,7 @@ def test_coerced_records_have_the_newest_envelope_for_whoever_reads(
 ) -> None:
     driver, _ = registered
     head, old = envelope_of(9, (0,)), envelope_of(3, (0,))
-    with driver.application.writer() as writer:
+    with driver.application.intake.writer() as writer:
         one = writer.send(STRICT, Record(None, order(0)), 0)
         other = writer.send(STRICT, Record(None, old + order(1)), 0)
         rows = pa.table({"value": pa.array([order(2), None, old + order(3), b"", BAD], pa.binary())})
@@ -484,7 +484,7 @@ def test_nothing_gets_in_while_no_schema_is_known(
 ) -> None:
     driver, subject = registered
     subject.error = RetryLater("the registry is down")
-    with driver.application.writer() as writer:
+    with driver.application.intake.writer() as writer:
         with pytest.raises(RetryLater, match="is not known: the registry is down; nothing was sent"):
             writer.send(STRICT, Record(None, order(0)), 0)
         with pytest.raises(RetryLater):
@@ -496,23 +496,23 @@ def test_nothing_gets_in_while_no_schema_is_known(
 
 def test_a_reload_brings_the_newest_schema(deployment: Deployment) -> None:
     """Of a descriptor set that has changed where it is, and of settings that have."""
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         with pytest.raises(RecordRefused):
             writer.send(STRICT, Record(None, BAD), 0)
         changed = document(deployment)
         del changed["topics"][0]["value"]["validate"]
         deployment.write(changed)
-        driver.application.adopt(load_settings(deployment.config, {}))
+        driver.application.apply_settings(load_settings(deployment.config, {}))
         assert writer.send(STRICT, Record(None, BAD), 0).result(WAIT_S).outcome == "ok"
         changed["topics"][0]["value"] |= {"validate": "reject", "message": "shop.Line"}
         deployment.write(changed)
-        driver.application.adopt(load_settings(deployment.config, {}))
+        driver.application.apply_settings(load_settings(deployment.config, {}))
         with pytest.raises(RecordRefused, match=r"cannot be decoded as shop\.Line"):
             writer.send(STRICT, Record(None, BAD), 0)
 
 
 def test_a_topic_for_dead_letters_that_is_gone_loses_nothing(deployment: Deployment) -> None:
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         state = driver.application.topic(DEAD)
         driver.application.sequencer.delete_topic(state.topic_id)
         with pytest.raises(RetryLater, match=r"no place for it: topic dead was deleted"):
@@ -546,16 +546,16 @@ def test_produce_asks_for_the_schemas_of_the_topics_it_sends_to_and_says_what_mu
 
 def test_every_topic_has_its_schema_as_soon_as_it_is_sent_to(deployment: Deployment) -> None:
     """A first fetch does not wait until the one of another topic is long enough ago."""
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         assert writer.send(STRICT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"
         asked: list[str] = []
-        fetch = driver.application.edge._fetch
+        fetch = driver.application.intake.validation._fetch
 
         def counting(topic: str, side: Side, rules: SideRules) -> EdgeCheck:
             asked.append(topic)
             return fetch(topic, side, rules)
 
-        driver.application.edge._fetch = counting
+        driver.application.intake.validation._fetch = counting
         assert writer.send(LENIENT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"
     assert asked == [LENIENT], "and the schema of the other one is not fetched again for it"
 
@@ -566,7 +566,7 @@ def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(
     """The ledger may hold an older one, and an id that is in neither cannot be told from a new one."""
     monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 0.05)
     driver, subject = registered
-    with driver.application.writer() as writer:
+    with driver.application.intake.writer() as writer:
         assert writer.send(STRICT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"
         subject.ids, subject.note = (3,), "the registry is down"
         strange = envelope_of(12, (0,)) + order(1)

@@ -245,7 +245,7 @@ def test_committed_and_its_intake_deleted(tmp_path: Path) -> None:
         assert found["intake"]["accepted"] is not None
         for number in range(2):
             driver.clock.ahead_s += GRACE_S
-            driver.application.cleaning(driver.told.append).run()
+            driver.application.maintenance.cleaning(driver.told.append).run()
             intake = told(deployment, "clicks:0:4")["intake"]
             assert (intake["condemned"] is not None, intake["deleted"]) == (
                 (True, False) if number == 0 else (False, True)

@@ -46,7 +46,7 @@ def sources_of(driver: Driver) -> FileSources:
         driver.clock,
         SystemIds(),
         1.0,
-        application._ready_to_append,
+        application.ready_to_append,
     )
 
 
@@ -70,7 +70,7 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
     late = AheadClock()
     late.ahead_s = DAY_S
     with Driver(deployment, late) as second:
-        assert second.application.cleaning(print).run().condemned
+        assert second.application.maintenance.cleaning(print).run().condemned
         (folder / "c.bin").write_bytes(file_of(numbered("c", 3), "delimited"))
         sources = sources_of(second)
         sources.look()
@@ -79,7 +79,7 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
     later = AheadClock()
     later.ahead_s = 2 * DAY_S
     with Driver(deployment, later) as third:
-        assert third.application.cleaning(print).run().deleted
+        assert third.application.maintenance.cleaning(print).run().deleted
         third.archive()
         third.check_complete("clicks")
         assert sum(len(part) for part in third.records("clicks").values()) == 83
@@ -109,7 +109,7 @@ def test_an_older_copy_of_the_log_takes_nothing_in(tmp_path: Path) -> None:
         shutil.copy(copy, path)
     with Driver(deployment) as restored:
         with pytest.raises(Halt):
-            restored.application.writer()
+            restored.application.intake.writer()
         sources = sources_of(restored)
         before_look = restored.application.intake_log.tail()
         sources.look()

@@ -316,7 +316,7 @@ def test_rows_of_others_that_retention_took_out_explain_nothing_later(stage: Sta
     with Driver(stage.deployment, clock) as driver:
         driver.send("clicks", [b"new"] * 5, 0)
         assert driver.archive().topics["clicks"].state == "archived"
-        report = driver.application.cleaning(driver.told.append, dry_run=False).run(dry_run=False)
+        report = driver.application.maintenance.cleaning(driver.told.append, dry_run=False).run(dry_run=False)
         assert [(one.partition, one.start) for one in report.starts] == [(0, 10)]
     stage.rounds = 6
     stage.go_on(1)

@@ -114,7 +114,7 @@ def test_archives_without_a_table_are_no_finding(
     tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look() -> ReconcileReport:
-        return driver.application.reconciling(lambda _: None).run("nothing", "files")
+        return driver.application.maintenance.reconciling(lambda _: None).run("nothing", "files")
 
     with Driver(Deployment(tmp_path / "d")) as driver:
         driver.send("files", [b"a", b"b"])

@@ -49,7 +49,7 @@ def deployment(tmp_path: Path) -> Deployment:
 @pytest.mark.parametrize("step_s", [11, 3600, 400 * DAY_S])
 def test_a_clock_that_steps_ahead_puts_nothing_into_the_log(deployment: Deployment, step_s: float) -> None:
     clock = ManualClock()
-    with Driver(deployment) as sender, sender.application.writer() as writer:
+    with Driver(deployment) as sender, sender.application.intake.writer() as writer:
         clock.set_wall(sender.clock.now_us())
         producer = Producer.open(writer, "live", transaction_timeout_s=60)
         producer.begin()
@@ -72,7 +72,7 @@ def test_a_clock_that_steps_ahead_puts_nothing_into_the_log(deployment: Deployme
         producer.commit()
         assert idle.send("files", Record(None, b"2"), 0).result(WAIT_S).outcome == "ok"
     with Driver(deployment) as after:
-        assert after.application.intake().tick_us < after.clock.now_us() + 1_000_000
+        assert after.application.backlog().tick_us < after.clock.now_us() + 1_000_000
         after.archive()
         after.check_complete("orders", "clicks", "files")
 
@@ -115,4 +115,4 @@ def test_a_process_that_starts_with_the_wrong_time_is_not_noticed(deployment: De
     clock.step_s = DAY_S
     with Driver(deployment, clock) as driver:
         driver.archive()
-        assert driver.application.intake().tick_us > AheadClock().now_us() + 80_000_000_000
+        assert driver.application.backlog().tick_us > AheadClock().now_us() + 80_000_000_000

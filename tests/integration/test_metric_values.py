@@ -78,7 +78,7 @@ class Process:
         self.numbers = Numbers(self.journal, driver.clock, MetricsSettings(), "0.1.0")
         self.numbers.declare(driver.application.settings.topics)
         self.sight = StatusPoller(
-            self.numbers, LagHistory(3600.0, 10), driver.clock, driver.application._owner
+            self.numbers, LagHistory(3600.0, 10), driver.clock, driver.application.owner
         )
         self.writer: IntakeWriter | None = None
 
@@ -107,7 +107,7 @@ class Process:
 def process(tmp_path: Path) -> Iterator[Process]:
     with Driver(deployment_in(tmp_path / "d")) as driver:
         made = Process(driver)
-        with driver.application.writer() as writer:
+        with driver.application.intake.writer() as writer:
             made.writer = writer
             yield made
 
@@ -236,14 +236,18 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     process.send("events", [Record(None, GOOD)], 0)
     process.archive()
     application = process.driver.application
-    cleaned = application.cleaning(process.driver.told.append).run()
+    cleaned = application.maintenance.cleaning(process.driver.told.append).run()
     process.numbers.cleaned(cleaned)
     process.sight.pinned(cleaned.pin)
     for job in ("audit", "deep_audit"):
         process.journal.add(
-            Cycle(job, process.driver.clock.now_us(), 1.0, "fine", "valid", application.audit(None))
+            Cycle(
+                job, process.driver.clock.now_us(), 1.0, "fine", "valid", application.maintenance.audit(None)
+            )
         )
-    process.numbers.reconciled(application.reconciling(process.driver.told.append).run(), whole=True)
+    process.numbers.reconciled(
+        application.maintenance.reconciling(process.driver.told.append).run(), whole=True
+    )
     process.journal.checked("metadata", None, process.driver.clock.now_us())
     process.numbers.requested("/metrics", 200, 0.01)
     process.look()

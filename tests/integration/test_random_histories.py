@@ -54,7 +54,7 @@ class History:
     def __post_init__(self) -> None:
         self.driver = Driver(self.deployment, self.clock)
         for topic in self.driver.application.settings.topics:
-            self.driver.application.declare_topic(topic)
+            self.driver.application.intake.declare_topic(topic)
 
     def restart(self) -> None:
         """Of the archiver; producers live elsewhere and go on."""
@@ -199,7 +199,7 @@ class History:
     def look(self) -> None:
         """Reading and the audit in the middle of everything."""
         self.steps.append("look")
-        for topic in self.driver.application.intake().topics_by_name:
+        for topic in self.driver.application.backlog().topics_by_name:
             self.check(topic)
         document = self.driver.audit()
         assert document["verdict"] != "invalid", document
@@ -210,7 +210,7 @@ class History:
             for partition, items in self.driver.records(topic).items()
             for item in items
         }
-        state, intake = self.driver.application.topic(topic), self.driver.application.intake()
+        state, intake = self.driver.application.topic(topic), self.driver.application.backlog()
         stable = {
             partition: intake.stable_offset((state.topic_id, partition))
             for partition in range(state.partitions)

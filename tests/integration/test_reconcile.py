@@ -128,7 +128,7 @@ def test_a_ledger_that_moves_on_is_looked_at_again(
         worker.send("clicks", [b"d"] * 2, 0)
         slept: list[float] = []
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: slept.append(seconds))
-        run = driver.application.reconciling(driver.told.append, dry_run=True)
+        run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
         ledger, asked = run._parts.ledger, list[int]()
 
         def overtaken() -> object:
@@ -151,7 +151,7 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
     ledger."""
     with Driver(deployment) as worker, Driver(deployment) as driver:
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: None)
-        run = driver.application.reconciling(driver.told.append, dry_run=True)
+        run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
         ledger, asked = run._parts.ledger, list[int]()
 
         def overtaken() -> object:
@@ -299,10 +299,10 @@ def test_a_topic_made_again_on_its_old_table(deployment: Deployment) -> None:
     document = deployment.document()
     deployment.write(document | {"topics": [item for item in document["topics"] if item["name"] != "clicks"]})
     with Driver(deployment) as driver:
-        driver.application.delete_topic(driver.application.topic("clicks"))
+        driver.application.intake.delete_topic(driver.application.topic("clicks"))
     deployment.write(document)
     with Driver(deployment) as driver:
-        driver.application.declare_topic(driver.application.settings.topics[1])
+        driver.application.intake.declare_topic(driver.application.settings.topics[1])
     others_go_on(deployment)
     assert left(reconciled(deployment)) == [("topic-recreated-on-old-table", "clicks")]
 

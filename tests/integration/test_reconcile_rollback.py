@@ -198,7 +198,7 @@ def test_a_takeover_that_failed_anywhere_is_gone_on_with(
     roll_back(deployment)
     with Driver(deployment) as driver:
         failpoints.arm(f"{point}={action}")
-        report = driver.application.reconciling(driver.told.append).run("everything")
+        report = driver.application.maintenance.reconciling(driver.told.append).run("everything")
         failpoints.arm("")
     if fixed(report) != ROLLED_BACK:
         assert left(report) == ROLLED_BACK
@@ -226,7 +226,7 @@ def test_a_change_between_look_and_swap_is_refused(
             reach(name)
 
         monkeypatch.setattr(failpoints, "reach", forward)
-        report = driver.application.reconciling(driver.told.append).run("everything")
+        report = driver.application.maintenance.reconciling(driver.told.append).run("everything")
         assert came
         assert left(report) == [], "it is not set back any more"
         assert driver.watermarks("clicks") == {0: 9, 1: 3}
@@ -251,7 +251,8 @@ def test_another_leader_is_left_alone(deployment: Deployment) -> None:
     roll_back(deployment)
     with Driver(deployment) as one, Driver(deployment) as other, one.application.leadership.turn("archiving"):
         with pytest.raises(RetryLater, match="lease is held"):
-            other.application.reconciling(other.told.append).run("everything")
-        assert left(other.application.reconciling(other.told.append, dry_run=True).run()) == ROLLED_BACK, (
-            "whoever looks needs none"
-        )
+            other.application.maintenance.reconciling(other.told.append).run("everything")
+        assert (
+            left(other.application.maintenance.reconciling(other.told.append, dry_run=True).run())
+            == ROLLED_BACK
+        ), "whoever looks needs none"

@@ -299,7 +299,7 @@ def test_the_setting_is_what_a_task_is_told(tmp_path: Path) -> None:
     path.write_text(
         least + "archive: {uploads_max: 7, reads_max: 6, open_writers_max: 5}\n", encoding="utf-8"
     )
-    options = Application(load_settings(path, {}), {})._refine_options()
+    options = Application(load_settings(path, {}), {}).refine_options()
     assert (options.uploads_max, options.reads_max, options.open_writers_max) == (7, 6, 5)
 
 
@@ -319,9 +319,9 @@ def test_intake_is_read_ahead_where_a_bucket_keeps_one_waiting(
     least = f"cluster: demo\ndata: {{uri: '{uri}'}}\nmetadata: {{sqlite: {{path: metadata.db}}}}\n"
     path.write_text(least + f"archive: {{{given}}}\n", encoding="utf-8")
     application: Any = SimpleNamespace(
-        settings=load_settings(path, {}), _environ={}
+        settings=load_settings(path, {}), environ={}
     )  # a whole one would ask the bucket whose it is
-    assert Application._refine_options(application).reads_max == expected
+    assert Application.refine_options(application).reads_max == expected
 
 
 @pytest.mark.parametrize(("given", "threads"), [(0, False), (2, True)])

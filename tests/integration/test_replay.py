@@ -68,7 +68,7 @@ def test_listed_replayed_and_then_nothing_is_left_to_do(
         files_of_table(deployment),
         properties_of(deployment, "shop.orders"),
     )
-    listed = driver.application.undecoded(None, 3)
+    listed = driver.application.archiving.undecoded(None, 3)
     assert (len(listed.records), listed.total, listed.exit_code) == (3, 10, 0)
     counts = {"value:malformed": 6, "value:not_utf8": 4}
     assert listed.topics[-1] == {"topic": "orders", "files": 2, "decode_errors": counts, "why": None}
@@ -86,16 +86,18 @@ def test_listed_replayed_and_then_nothing_is_left_to_do(
     assert properties_of(deployment, "shop.orders") == evidence
     again = replay(driver)
     assert (again.state, again.archives, again.left, again.snapshot_id) == ("idle", 0, 2, None)
-    assert driver.application.undecoded(None, 100).total == 2
+    assert driver.application.archiving.undecoded(None, 100).total == 2
 
 
 def test_a_partition_that_is_not_there_is_refused(driver: Driver) -> None:
     absent = ("orders", frozenset({7}))
     with pytest.raises(NotFound, match="topic orders has no partition 7"):
-        driver.application.undecoded(absent, 1)
+        driver.application.archiving.undecoded(absent, 1)
     for dry_run in (True, False):
         with pytest.raises(NotFound, match="topic orders has no partition 7"):
-            driver.application.replaying(driver.told.append, dry_run=dry_run).run(absent, 1, dry_run=dry_run)
+            driver.application.archiving.replaying(driver.told.append, dry_run=dry_run).run(
+                absent, 1, dry_run=dry_run
+            )
 
 
 def test_rows_once_by_duckdb(driver: Driver, deployment: Deployment) -> None:
@@ -147,7 +149,7 @@ def test_a_mended_schema_gives_the_records_their_columns(deployment: Deployment)
     with Driver(deployment) as driver:
         driver.send("orders", sent, 0)
         driver.archive()
-        listed = driver.application.undecoded(("orders", None), 10).records
+        listed = driver.application.archiving.undecoded(("orders", None), 10).records
         assert [(item["offset"], item["cause"]) for item in listed] == [(1, "not_utf8"), (3, "malformed")]
         assert replay(driver).state == "idle"
         (deployment.root / "shop.binpb").write_bytes(_customer_as_bytes())
@@ -192,9 +194,9 @@ def test_archives_without_a_table_are_listed_and_left_alone(tmp_path: Path) -> N
         driver.send("orders", [order(0), b"\xff", order(2)], 0)
         driver.send("orders", [b"\xff"], 2)
         driver.archive()
-        listed = driver.application.undecoded(("orders", frozenset({0})), 10)
+        listed = driver.application.archiving.undecoded(("orders", frozenset({0})), 10)
         assert [(item["partition"], item["offset"]) for item in listed.records] == [(0, 1)]
-        assert driver.application.undecoded(None, 0).total == 2
+        assert driver.application.archiving.undecoded(None, 0).total == 2
         done = replay(driver)
         assert (done.state, "kind: parquet" in str(done.why)) == ("idle", True)
         driver.check_complete("orders")
@@ -317,7 +319,7 @@ def test_what_another_leader_left_is_settled_by_the_next(driver: Driver, deploym
 def test_a_file_that_somebody_compacted_away_is_reported(driver: Driver, deployment: Deployment) -> None:
     with catalog_table(deployment, "shop.orders") as table:
         _compact(table)
-    listed = driver.application.undecoded(None, 100)
+    listed = driver.application.archiving.undecoded(None, 100)
     assert listed.total == 5
     assert all("compacted-0" in str(item["archive"]) for item in listed.records)
     done = replay(driver)
@@ -441,7 +443,7 @@ def _clean(driver: Driver) -> None:
     """Twice, with the grace between."""
     for _ in range(2):
         driver.clock.ahead_s += 3601
-        report = driver.application.cleaning(driver.told.append).run()
+        report = driver.application.maintenance.cleaning(driver.told.append).run()
         assert report.findings == []
 
 

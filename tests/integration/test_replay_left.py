@@ -72,7 +72,7 @@ def test_a_key_that_decodes_now_empties_no_value(deployment: Deployment) -> None
     document = deployment.document()
     schema = document["topics"][0].pop("value")
     keyed = document["topics"][0] | {"key": schema}
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         sent = [writer.send("orders", Record(order(0).replace(b"ada", b"\xff\xfe\xfd"), order(0)), 0)]
         writer.flush()
         assert [one.result(30) for one in sent]

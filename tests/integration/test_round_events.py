@@ -31,7 +31,7 @@ def events(driver: Driver) -> list[Event]:
 
 
 def test_a_round_of_nothing_but_gaps_lists_no_file_and_knows_no_time(driver: Driver) -> None:
-    driver.application.writer().close()
+    driver.application.intake.writer().close()
     aborting = Transactional(driver.application, driver.clock, "t")
     aborting.send({("orders", 1): [order(1)] * 3})
     aborting.abort()

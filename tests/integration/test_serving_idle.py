@@ -38,7 +38,7 @@ class Lasting(Driver):
         self.tick = Tick(self._round, lambda: self.application.settings)
 
     def _round(self, looks: PollState) -> ArchiveReport:
-        made = self.application.archiving(self.told.append)
+        made = self.application.archiving.round(self.told.append)
         parts = made._parts
         prepare = parts.setup.prepare
 
@@ -187,7 +187,7 @@ def test_where_spark_cannot_start_no_round_begins(daemon: Lasting) -> None:
         raise ArchiverError("no java")
 
     for _ in range(3):
-        made = daemon.application.archiving(daemon.told.append)
+        made = daemon.application.archiving.round(daemon.told.append)
         with pytest.raises(ArchiverError, match="no java"):
             ArchiveRun(replace(made._parts, cores=cores)).run()
     assert daemon.tails()[1] == before
@@ -239,7 +239,7 @@ def test_daemons_that_share_the_roles_lead_in_turns(deployment: Deployment) -> N
             archiving.ticks()
         assert archiving.tails() == before
         clock.ahead_s += 2 * 3600
-        report = cleaning.application.cleaning(cleaning.told.append).run()
+        report = cleaning.application.maintenance.cleaning(cleaning.told.append).run()
         assert report.condemned, "what is archived is needed no more"
         assert archiving.application.ledger().epoch > epoch, "another leader has begun"
         archiving.send("clicks", [b"two"] * 3)
@@ -253,6 +253,6 @@ def test_one_that_holds_the_lease_is_the_only_leader(deployment: Deployment) -> 
     with Lasting(deployment) as first, Lasting(deployment) as second:
         first.ticks()
         with pytest.raises(LeaseHeld):
-            second.application.cleaning(second.told.append).run()
+            second.application.maintenance.cleaning(second.told.append).run()
         first.application.leadership.resign()
-        second.application.cleaning(second.told.append).run()
+        second.application.maintenance.cleaning(second.told.append).run()

@@ -75,7 +75,7 @@ def deployment_on(root: Path, master: str, conf: dict[str, str] | None = None, *
 
 def fill(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
-        with driver.application.writer() as writer:
+        with driver.application.intake.writer() as writer:
             writer.send_batch(
                 "clicks", pa.table({"value": [b"v" * 400 + str(number).encode() for number in range(CLICKS)]})
             )

@@ -190,13 +190,13 @@ from intake.records import Record
 from pyspark.errors import PySparkException
 
 server, application = int(sys.argv[1]), Application(load_settings(Path(sys.argv[2]), {}), {}, SystemClock())
-sessions = application._sessions
+sessions = application.archiving._sessions
 patient = SparkSessions(SparkSettings(remote=application.settings.spark.remote), {})
 patient.cores()  # A server takes its time for its first plan.
 patient.close()
 
 def archived():
-    report = application.archiving(lambda line: None).run(everything=True)
+    report = application.archiving.round(lambda line: None).run(everything=True)
     return {name: topic.state for name, topic in report.topics.items()}["clicks"]
 
 def frozen(work):
@@ -212,7 +212,7 @@ def frozen(work):
     print(found, "in time" if took < 60 else took, sep=", ", flush=True)
 
 print(archived(), flush=True)
-with application.writer() as writer:
+with application.intake.writer() as writer:
     writer.send("clicks", Record(None, b"late")).result(30)
 frozen(archived)
 print(archived(), flush=True)

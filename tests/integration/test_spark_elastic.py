@@ -127,7 +127,7 @@ from archiver.config.settings import load_settings
 
 application = Application(load_settings(Path(sys.argv[1]), {}), os.environ, SystemClock())
 for topic in ("clicks", "orders"):
-    report = application.archiving(lambda line: None).run((topic, None), everything=True)
+    report = application.archiving.round(lambda line: None).run((topic, None), everything=True)
     print(report.of(topic).state, report.of(topic).why, flush=True)
     sys.stdin.readline()
 application.close()

@@ -32,7 +32,7 @@ def deployment(tmp_path: Path) -> Deployment:
 @pytest.fixture
 def driver(deployment: Deployment) -> Iterator[Driver]:
     with Driver(deployment) as made:
-        made.application.writer().close()  # declares the topics
+        made.application.intake.writer().close()  # declares the topics
         yield made
 
 
@@ -157,7 +157,7 @@ def test_a_topic_with_only_aborted_records_advances(kind: str, tmp_path: Path) -
         document["topics"][0]["archive"] = {"kind": "parquet"}
     deployment.write(document)
     with Driver(deployment) as driver:
-        driver.application.writer().close()
+        driver.application.intake.writer().close()
         aborting = producer(driver, "aborting")
         for _ in range(3):
             aborting.send({ORDERS: values(3)})
@@ -250,7 +250,7 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
 
 def test_an_overdue_transaction_needs_attention(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
-        driver.application.writer().close()
+        driver.application.intake.writer().close()
         driver.clock.ahead_s = -100  # For the writer here its time is not over, else it would abort it.
         producer(driver, "late", timeout_s=60.0).send(
             {ORDERS: values(1), ("orders", 1): values(2), ("clicks", 0): values(1)}

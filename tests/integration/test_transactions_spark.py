@@ -42,7 +42,7 @@ def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -
     chance = random.Random(4)
     kept: dict[tuple[str, int, int], int] = {}
     with Driver(deployment) as driver:
-        driver.application.writer().close()
+        driver.application.intake.writer().close()
         producers = [
             Transactional(driver.application, driver.clock, name, timeout_s=3600) for name in ("a", "b", "c")
         ]
@@ -71,7 +71,7 @@ def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -
             kept |= pending[who]
         left_open = pending[2]
         stable = {
-            place: driver.application.intake().stable_offset((driver.topic_id(place[0]), place[1]))
+            place: driver.application.backlog().stable_offset((driver.topic_id(place[0]), place[1]))
             for place in PLACES
         }
     assert left_open, "one transaction is still open"

@@ -78,7 +78,7 @@ def test_text(deployment: Deployment) -> None:
     assert "is needed by kept partition 0" in done.out
     assert "3 objects condemned; the first run after cleanup.grace = 1h deletes them" in done.err
     with _at(deployment, 2.0) as driver:
-        assert len(driver.application.cleaning(print).run().deleted) == 3
+        assert len(driver.application.maintenance.cleaning(print).run().deleted) == 3
     assert deployment.cli("audit").code == 0
     assert [len(deployment.consume(topic)) for topic in ("orders", "clicks", "files", "kept")] == [2, 2, 2, 2]
 

@@ -53,7 +53,7 @@ def archive_and_clean(driver: Driver, *topics: str) -> None:
         driver.archive((topic, None))
     for _ in range(2):
         driver.clock.ahead_s += GRACE_S
-        driver.application.cleaning(driver.told.append).run()
+        driver.application.maintenance.cleaning(driver.told.append).run()
     driver.application.checkpointer.run_if_due()
 
 

@@ -48,7 +48,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 def fill(deployment: Deployment, begin: int) -> None:
     table = pa.table({"value": [VALUE + str(number).encode() for number in range(begin, begin + RECORDS)]})
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         writer.send_batch("clicks", table)
 
 

@@ -176,7 +176,7 @@ def test_a_round_under_way_is_ended_or_left_to_the_next_leader(
     document = quick(deployment.document(), shutdown_grace=grace)
     document["archive"] |= {"max_bytes": "64KiB"}
     deployment.write(document)
-    with Driver(deployment) as driver, driver.application.writer() as writer:
+    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         writer.send_batch("clicks", pa.table({"value": [b"v" * 500] * 40_000}))
     with Served(deployment, scratch=tmp_path / "one") as daemon:
         daemon.until_ready()

@@ -30,12 +30,13 @@ def runs_of(*reports: CleanReport) -> int:
         seen.append(left.pop(0) if len(left) > 1 else left[0])
         return seen[-1]
 
-    deployment: Any = SimpleNamespace(cleaning=lambda _: SimpleNamespace(run=run), checkpointer=NOTHING)
+    maintenance = SimpleNamespace(cleaning=lambda _: SimpleNamespace(run=run))
+    application: Any = SimpleNamespace(maintenance=maintenance, checkpointer=NOTHING)
     cycles: Any = SimpleNamespace(run=lambda job, work: work() if job == "cleanup" else None)
     numbers: Any = SimpleNamespace(cleaned=lambda _: None)
     sight: Any = SimpleNamespace(pinned=lambda _: None)
     again: Any = SimpleNamespace()
-    Upkeep(lambda: deployment, cycles, numbers, sight, again, nullcontext).clean_up()
+    Upkeep(lambda: application, cycles, numbers, sight, again, nullcontext).clean_up()
     return len(seen)
 
 

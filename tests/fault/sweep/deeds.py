@@ -114,19 +114,19 @@ def archive(daemon: Daemon) -> ArchiverError | None:
 
 def clean(daemon: Daemon) -> ArchiverError | None:
     """One run of the vacuum, which merges small archives if that is configured."""
-    report = daemon.application.cleaning(daemon.told.append).run()
+    report = daemon.application.maintenance.cleaning(daemon.told.append).run()
     left = [topic.why for topic in report.compacted if topic.why]
     return report.error or (RetryLater("; ".join(left)) if left else None)
 
 
 def reconcile(daemon: Daemon) -> ArchiverError | None:
     """As `archiver reconcile --fix`."""
-    return daemon.application.reconciling(daemon.told.append).run("everything").error
+    return daemon.application.maintenance.reconciling(daemon.told.append).run("everything").error
 
 
 def replay(daemon: Daemon) -> ArchiverError | None:
     """Decode the orders again."""
-    run = daemon.application.replaying(daemon.told.append)
+    run = daemon.application.archiving.replaying(daemon.told.append)
     return _left_over(run.run(("orders", None), 1000, dry_run=False).topics)
 
 

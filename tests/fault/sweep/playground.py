@@ -94,7 +94,7 @@ class Ground:
             with self.daemon(hours) as daemon:
                 self.send(name, rounds, places=places, by=daemon)
             return
-        with self.sender(name) as sender, by.application.writer() as writer:
+        with self.sender(name) as sender, by.application.intake.writer() as writer:
             assert set(sender.send(ByClock(writer), rounds, places)) == {"ok"}
 
     def archive(self, hours: float = 0.0) -> None:

@@ -170,7 +170,7 @@ def _unwanted(ground: Ground) -> None:
 
 def _deleted(ground: Ground, daemon: Daemon) -> None:
     try:
-        daemon.application.delete_topic(daemon.application.topic("kept"))
+        daemon.application.intake.delete_topic(daemon.application.topic("kept"))
     except NotFound:
         pass
 
@@ -186,7 +186,7 @@ def _old_intake(ground: Ground) -> None:
     ground.send("old", rounds=2, hours=-3.0, places=ARCHIVED)
     ground.archive(hours=-3.0)
     with ground.daemon(-1.5) as daemon:
-        assert daemon.application.cleaning(daemon.told.append).run().condemned
+        assert daemon.application.maintenance.cleaning(daemon.told.append).run().condemned
     ground.send("younger", rounds=2, hours=-1.4, places=ARCHIVED)
     ground.archive(hours=-1.4)
     _forget_snapshots(ground)
@@ -286,7 +286,7 @@ def _gaps(ground: Ground) -> None:
     """Nothing but aborted records, in tables and in a topic without one."""
     with ground.daemon() as daemon:
         for topic in daemon.application.settings.topics:
-            daemon.application.declare_topic(topic)
+            daemon.application.intake.declare_topic(topic)
         places = (("orders", 0), ("orders", 2), ("clicks", 1), ("files", 0))
         for name in ("one", "two"):
             producer = Transactional(daemon.application, daemon.clock, name)

@@ -84,7 +84,7 @@ class Driver:
             self.jobs.append(job)
             return refine(job)
 
-        made = self.application.archiving(self.told.append)
+        made = self.application.archiving.round(self.told.append)
         return ArchiveRun(replace(made._parts, refine=noted, cores=lambda: 2))
 
     def archive(
@@ -97,7 +97,7 @@ class Driver:
         self, topic: str, values: Sequence[bytes | None], partition: int | None = None
     ) -> list[Acknowledgement]:
         """Send values, in one intake file if they are few."""
-        with self.application.writer() as writer:
+        with self.application.intake.writer() as writer:
             pending = [writer.send(topic, Record(None, value), partition) for value in values]
             writer.flush()
         return [one.result(WAIT_S) for one in pending]
@@ -112,7 +112,7 @@ class Driver:
         state, stream, intake = (
             self.application.topic(topic),
             self.application.stream(),
-            self.application.intake(),
+            self.application.backlog(),
         )
         found = {
             partition: list(stream.read(state.topic_id, partition)) for partition in range(state.partitions)
@@ -139,7 +139,7 @@ class Driver:
 
     def audit(self) -> dict[str, Any]:
         """The audit's document."""
-        return self.application.audit(None)
+        return self.application.maintenance.audit(None)
 
     def check_complete(self, *topics: str) -> None:
         """Valid, and nothing of these topics is left to archive."""

@@ -58,6 +58,12 @@ def commit(driver: Driver, times: int) -> None:
 
 def upkeep(driver: Driver) -> None:
     """A reconciliation, a cleanup and an audit."""
-    assert driver.application.reconciling(driver.told.append, dry_run=False).run("nothing").findings == []
-    assert driver.application.cleaning(driver.told.append, dry_run=False).run(dry_run=False).findings == []
+    assert (
+        driver.application.maintenance.reconciling(driver.told.append, dry_run=False).run("nothing").findings
+        == []
+    )
+    assert (
+        driver.application.maintenance.cleaning(driver.told.append, dry_run=False).run(dry_run=False).findings
+        == []
+    )
     assert driver.audit()["verdict"] == "valid"

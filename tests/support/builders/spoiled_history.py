@@ -282,7 +282,7 @@ class History:
             first = self._archives(driver)[0]
             for hours in (-5.5, -5.0, -3.9):
                 driver.clock.ahead_s = noon_s + hours * HOUR_S
-                driver.application.cleaning(driver.told.append).run()
+                driver.application.maintenance.cleaning(driver.told.append).run()
             left = self._archives(driver)
             assert len(left) == 1 and first not in left, left
 
@@ -307,7 +307,7 @@ class History:
                     file.unlink()  # as the vacuum does, much later
 
     def _send(self, driver: Driver, number: int) -> None:
-        with driver.application.writer() as writer:
+        with driver.application.intake.writer() as writer:
             pending = [
                 writer.send(
                     topic,

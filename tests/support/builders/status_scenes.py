@@ -92,7 +92,7 @@ class Scene:
 
     def _standing(self) -> Any:
         app = self.driver.application
-        ledger, intake = app.ledger(), app.intake()
+        ledger, intake = app.ledger(), app.backlog()
         return lag_report(
             intake, ledger, app.settings.topics, self.now_us, self.stuck, archive=app.settings.archive
         )
@@ -115,7 +115,7 @@ class Scene:
             data=app.settings.data.uri,
             leader="archive-1:4711",
             epoch=app.ledger().epoch,
-            pin=app.pinned(),
+            pin=app.oldest_required(),
             pin_known=True,
             query=query or {},
         )
@@ -223,7 +223,7 @@ def many(root: Path, partitions: int = 300, others: int = 30) -> Scene:
     ]
     scene = Scene(Deployment(root, overrides={"topics": topics, "archive": {"concurrent_max": 4000}}))
     app = scene.driver.application
-    with app.writer() as writer:
+    with app.intake.writer() as writer:
         for partition in range(partitions):
             for _ in range(1 + partition % 5):
                 writer.send("telemetry", Record(None, b"v" * 20), partition)
@@ -233,7 +233,7 @@ def many(root: Path, partitions: int = 300, others: int = 30) -> Scene:
     scene.tick()
     for step in range(5):
         scene.wait(240)
-        with app.writer() as writer:
+        with app.intake.writer() as writer:
             for partition in range(step, partitions, 3):
                 writer.send("telemetry", Record(None, b"v" * 20), partition)
             writer.flush()

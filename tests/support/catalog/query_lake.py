@@ -275,7 +275,7 @@ def _fill_day(lake: Lake, day: int, clock: AheadClock) -> None:
     make = message_class(Source("shop.Order", schema))
     with Driver(lake.deployment, clock) as driver:
         for archive in range(ARCHIVES):
-            with driver.application.writer() as writer:
+            with driver.application.intake.writer() as writer:
                 waiting = []
                 for partition in range(2):
                     for place in range(ROWS):

@@ -75,26 +75,26 @@ class HereOperations:
 
     def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
         self.gate(progress)
-        made = self.application.archiving(progress)
+        made = self.application.archiving.round(progress)
         run = ArchiveRun(replace(made._parts, refine=refine_here, cores=lambda: 2))
         report = run.run(None if topic is None else parse_scope(topic), everything=everything)
         return Done(report.to_json(), report.exit_code)
 
     def clean(self, dry_run: bool, progress: Progress) -> Done:
         self.gate(progress)
-        report = self.application.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
+        report = self.application.maintenance.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
         return Done(report.to_json(), report.exit_code)
 
     def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
         self.gate(progress)
-        report = self.application.reconciling(progress, dry_run=not fix).run(
+        report = self.application.maintenance.reconciling(progress, dry_run=not fix).run(
             "everything" if fix else "nothing", topic
         )
         return Done(report.to_json(), report.exit_code)
 
     def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
         self.gate(progress)
-        report = self.application.replaying(progress).run(
+        report = self.application.archiving.replaying(progress).run(
             None if topic is None else parse_scope(topic), files_max or 1
         )
         return Done(report.to_json(), report.exit_code)
@@ -102,7 +102,7 @@ class HereOperations:
     def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
         self.gate(progress)
         progress("auditing")
-        document = self.application.audit(
+        document = self.application.maintenance.audit(
             None if topic is None else parse_scope(topic), deep=deep, progress=progress
         )
         return Done(document, {"valid": 0, "invalid": 1}.get(str(document["verdict"]), 2))
@@ -127,7 +127,7 @@ class Daemon:
         self.application = Application(self.settings, {}, lasting=True)
         self.objects = FaultyObjectStore(self.application.objects)
         self.application.objects = self.objects
-        self.writer: IntakeWriter | None = self.application.writer()
+        self.writer: IntakeWriter | None = self.application.intake.writer()
         self.operations = HereOperations(self.application)
         self.journal = Journal(10)
         self.journal.becomes("serving")
