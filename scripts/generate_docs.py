@@ -39,7 +39,7 @@ One YAML file, named by `-c FILE`, else by the variable `ARCHIVER_CONFIG`, else 
 `archiver config check` validates it without connecting anywhere, `archiver config show` prints what is in force with the defaults
 filled in and secrets hidden, `archiver config schema` prints a JSON Schema for editors.
 
-- A key that does not exist, or that is given twice, is an error; so is a name that leads nowhere. All problems are told at once.
+- A key that does not exist, or that is given twice, is an error; so is a reference to a name that does not exist. All problems are reported at once.
 - Durations are `200ms`, `10s`, `5m`, `1h`, `7d`, or a number of seconds.
 - Sizes are `512KiB`, `15MB`, `128MiB` (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB), or a number of bytes.
 - Relative paths begin at the folder of the configuration file.

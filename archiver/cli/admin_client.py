@@ -230,7 +230,7 @@ def _token(settings: Settings) -> str | None:
     """The configured one, else the one that the daemon made."""
     if settings.http.admin_token is not None:
         return settings.http.admin_token.get_secret_value()
-    return _private_text(token_path(settings.metadata.beside))
+    return _private_text(token_path(settings.metadata.local_path))
 
 
 def _private_text(path: Path) -> str | None:

@@ -1,7 +1,7 @@
-"""The groups of settings that only the daemon uses: its port, its schedules, its sources.
+"""The settings groups that only the daemon uses: its port, schedules and sources.
 
-Plain values only. A component receives its own group, never the whole. The text under a key is its entry in
-docs/configuration.md.
+Plain values only. A component receives its own group, never all settings. The docstring under a key is its
+entry in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from archiver.config.types import (
 )
 
 TOKEN_MIN = 16
-"""Characters of a token that we ask for. Whoever reaches the port can try words against it as often as he
-likes."""
+"""Minimum length of a token, in characters. Guesses at the port are not limited."""
 
 
 def _hard_to_guess(token: SecretStr) -> SecretStr:
-    """Refuses a word; raises `ValueError`."""
+    """Refuse a token that is easy to guess; raises `ValueError`."""
     if len(token.get_secret_value().strip()) < TOKEN_MIN:
         raise ValueError(
             f"has fewer than {TOKEN_MIN} characters, so others could guess it; make one with: openssl "
@@ -41,23 +40,24 @@ def _hard_to_guess(token: SecretStr) -> SecretStr:
 
 
 Token = Annotated[Secret, AfterValidator(_hard_to_guess)]
-"""A secret by which we know others."""
+"""A secret with which clients authenticate."""
 
 
 class HttpTlsSettings(Group):
-    """How the port is known to those who call it. The files are read again when they change, so a renewed
-    certificate needs no restart.
+    """Certificates of the port. The files are read again when they change, so a renewed certificate needs no
+    restart.
     """
 
     cert_file: FilePath
-    """PEM file of the port's certificate, followed by those between it and the authority. Commands beside the
-    daemon believe this one certificate and no other."""
+    """PEM file of the port's certificate, followed by the intermediate certificates. Commands on the daemon's
+    machine trust this certificate only."""
     key_file: FilePath
-    """PEM file of its key, without a passphrase, which nobody else should be able to read."""
+    """PEM file of the certificate's key, without a passphrase. Only the archiver's user should be able to
+    read it."""
     client_ca_file: FilePath | None = None
-    """PEM file of the authorities of clients: then only clients with a certificate of theirs are let in, also
-    to health and metrics. Commands beside the daemon show the port's own certificate, which must therefore be
-    of that authority too, and good for clients."""
+    """PEM file of the authorities for client certificates. Default: none. If it is set, every client needs a
+    certificate signed by them, also for health and metrics. Commands on the daemon's machine present the
+    port's own certificate; it must then be signed by the same authority and be valid for clients."""
 
     @model_validator(mode="after")
     def _there(self) -> Self:
@@ -69,123 +69,122 @@ class HttpTlsSettings(Group):
 
 
 class HttpSettings(Group):
-    """The daemon's port: health, metrics, the status page, records, administration."""
+    """The daemon's port: health, metrics, status page, records and administration."""
 
     listen: Listen = "127.0.0.1:8787"
-    """Address and port; port 0 takes a free one. Loopback, so that nothing is open to others unasked: whoever
-    reaches the port can read the status page and send records. Any other address needs `tls` or `allow_http`.
-    A port that is taken is logged and tried again; it never stops the daemon."""
+    """Address and port; port 0 selects a free one. Default `127.0.0.1:8787`: anyone who can connect to the
+    port can read the status page and send records. Any other address needs `tls` or `allow_http`. A port that
+    is in use is logged and tried again; the daemon continues."""
     tls: HttpTlsSettings | None = None
-    """A certificate: the port speaks HTTPS, and nothing else."""
+    """Certificates. Default: none. With them the port accepts only HTTPS."""
     allow_http: StrictBool = False
-    """Whether the port may be open to other machines in the clear, where everybody on the way can read
-    records and the token of administration. For where something else keeps them away: a proxy with TLS, a
-    container's own network. Without effect where `tls` is given."""
+    """Whether the port may be open to other machines without encryption, where others can read records and
+    the admin token on the way. Default `false`. Set it if something else protects the port: a proxy with TLS,
+    or a container's own network. It has no effect with `tls`."""
     allowed_hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = ()
-    """Names under which the port is called, without a port: of a service, of a proxy that passes the name on.
-    A request whose `Host` is none of them is refused, because a web page could point a name of its own at
-    this machine; addresses, `localhost` and the host in `listen` are always allowed."""
+    """Host names of the port, without a port number: of a service, or of a proxy that passes the name on. A
+    request with another `Host` is refused, because a web page could point its own name at this machine.
+    Addresses, `localhost` and the host in `listen` are always allowed. Default: none."""
     admin_token: Token | None = None
-    """`{env: NAME}` or `{file: PATH}`: the token that `/v1/admin/` asks for, at least 16 characters (`openssl
-    rand -hex 32` makes one). Left out, the daemon makes one at its first start and keeps it beside the
-    metadata store (its path with `.admin-token` behind it), readable by its own user only; commands of the
-    same user find it there."""
+    """The token for `/v1/admin/`, as `{env: NAME}` or `{file: PATH}`, at least 16 characters (`openssl rand
+    -hex 32` makes one). Default: the daemon makes one at its first start and stores it next to the metadata
+    store (its path with the suffix `.admin-token`). Only the daemon's user can read that file, and this
+    user's commands find it there."""
     produce_token: Token | None = None
-    """`{env: NAME}` or `{file: PATH}`: the token that records ask for (`Authorization: Bearer TOKEN`), at
-    least 16 characters. Left out, whoever reaches the port can send."""
+    """The token for sending records (`Authorization: Bearer TOKEN`), as `{env: NAME}` or `{file: PATH}`, at
+    least 16 characters. Default: none, and any client of the port can send."""
     body_bytes_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 8 * 10**6
-    """Largest request body, in bytes; a larger one is refused before any of it is parsed."""
+    """Largest request body, in bytes. Default 8 MB. A larger one is refused before it is parsed."""
     requests_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64
-    """Requests with records that are worked on at the same time, from when their body is complete; further
-    ones are refused with 429. Times `body_bytes_max` it is also the most that is held of all bodies, those
-    that still arrive among them. Raise it for many senders at a time, if there is memory for their bodies."""
+    """Most complete requests with records that are processed at the same time; further ones are refused with
+    429. Default 64. `requests_max` times `body_bytes_max` also limits the memory of all bodies, including
+    those still arriving. Raise it for many concurrent senders, if there is memory for their bodies."""
     records_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
-    """Records in one request at most; empty ones take few bytes of a body and more memory than those."""
+    """Most records in one request. Default 10,000: empty records take few bytes of a body but more memory."""
     request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
-    """How long a request's body may take to arrive, and its records to be acknowledged; after that they are
-    of unknown outcome. A body that brings less than 4 KiB in ten seconds is refused before that."""
+    """Longest time for a request's body to arrive, and then for its records to be acknowledged; after that
+    their outcome is unknown. Default 60 s. A body with less than 4 KiB in ten seconds is refused earlier."""
     retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 1.0
-    """What a sender is told to wait (`Retry-After`, in whole seconds) when there is no room for its
-    records."""
+    """The wait that a sender is asked for (`Retry-After`, in whole seconds) when the queue is full. Default 1
+    s."""
 
     @model_validator(mode="after")
     def _not_open_unasked(self) -> Self:
         if self.tls is None and not self.allow_http and not is_loopback(host_of(self.listen)):
             why = (
-                f"{self.listen} is open to other machines in the clear; give tls a certificate, listen "
-                "on 127.0.0.1, or set "
-                "allow_http: true if something else keeps others away, such as a proxy or a "
-                "container's own network"
+                f"{self.listen} is open to other machines without encryption; give tls a certificate, "
+                "listen on 127.0.0.1, or set allow_http: true if a proxy or a container's own network "
+                "protects the port"
             )
             raise Located([(("listen",), why)])
         return self
 
 
 class MetricsSettings(Group):
-    """What `/metrics` shows."""
+    """Limits of `/metrics`."""
 
     partitions_max: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 1000
-    """Topic partitions that have series of their own, in the order of their names; of the others there is one
-    sum per topic. It bounds the number of series."""
+    """Most topic partitions with their own series, in the order of their names; the others have one sum per
+    topic. It limits the number of series. Default 1000."""
     topics_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 1000
-    """Topics that have series of their own; the others are summed under the topic `_other`, and so is one of
-    that name."""
+    """Most topics with their own series. The others are summed under the topic `_other`, and so is a topic
+    with that name. Default 1000."""
 
 
 class DaemonSettings(Group):
-    """`archiver serve`: its schedules and its patience."""
+    """Schedules and time limits of `archiver serve`."""
 
     watch_interval: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
-    """Time between two looks at the dependencies, the sources and the lag of every topic partition. It bounds
-    how old `/readyz`, the metrics and the status page are."""
+    """Time between two polls of the dependencies, the sources and the lag of every topic partition. It limits
+    the age of `/readyz`, the metrics and the status page. Default 5 s."""
     audit_interval: Annotated[Duration, Field(ge=1, le=30 * 86400)] = 3600.0
-    """Time between two audits. One reads the manifests of every table."""
+    """Time between two audits. Default 1 h. One audit reads the manifests of every table."""
     deep_audit_interval: Annotated[Duration, Field(ge=0, le=90 * 86400)] = 0.0
-    """Time between two deep audits, which read every row of every table on Spark; 0: none by itself. Off by
-    default: how much reading that is, and what it costs at an object store, only you can know. Once a week is
-    a good beginning. A daemon without the role `archive` starts a Spark session for it. A change needs a
-    restart."""
+    """Time between two deep audits, which read every row of every table on Spark; 0: none on schedule.
+    Default 0, because the cost depends on the amount of data and on the object store. Once a week is a good
+    start. A daemon without the role `archive` starts a Spark session for it. A change needs a restart."""
     shutdown_grace: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
-    """How long the daemon may take to stop after SIGTERM: it takes no more records, writes out and
-    acknowledges what it has, and ends the round that is under way. A round that takes longer is left to the
-    next leader, which loses nothing."""
+    """Longest time for a stop after SIGTERM. The daemon refuses new records, writes and acknowledges those it
+    has, and ends the current round. Default 60 s. A longer round is left to the next leader, without loss."""
     retry_max: Annotated[Duration, Field(ge=0.1, le=3600)] = 15.0
-    """Longest wait between two tries to reach what is missing at the start. It begins with a tenth of a
-    second and doubles."""
+    """Longest wait between two attempts to reach an unavailable dependency at the start. The wait begins at
+    0.1 s and doubles. Default 15 s."""
     turn_timeout: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 3600.0
-    """How long work that needs the lease waits for other such work of this daemon, for example a cleaning for
-    a round of archiving, before it gives up until its next time."""
+    """How long work that needs the lease waits for other such work of this daemon, for example a cleanup for
+    an archiving round. It then skips this run. Default 1 h."""
     confirm_max: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
-    """How long the daemon goes on holding the lease when it cannot read the control log, or its look at the
-    logs hangs or has to wait for others who read, by its own clock; then it stands down, so that another one
-    can lead. One that was deposed although it held the lease leaves the newer leader alone for as long."""
+    """How long the daemon keeps the lease without a successful read of the control log, by its own clock. The
+    read may fail, hang, or wait for other readers. The daemon then releases the lease, so that another one
+    can lead. A daemon that lost the leadership while it held the lease waits as long before it tries again.
+    Default 60 s."""
     silence_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
-    """A round of archiving that makes no progress for so long is told as the check `tick`, and the daemon is
-    not ready."""
+    """How long an archiving round may make no progress before the check `tick` fails and the daemon is not
+    ready. Default 15 min."""
     history: Annotated[Duration, Field(ge=60, le=7 * 86400)] = 6 * 3600.0
-    """How far back the status page shows the lag. Kept in memory: 480 samples for each of at most
-    `metrics.topics_max` topics."""
+    """Time span of the lag chart on the status page. Default 6 h. It is kept in memory: 480 samples for each
+    of at most `metrics.topics_max` topics."""
     cycles_kept: Annotated[StrictInt, Field(ge=1, le=10_000)] = 200
-    """Cycles of the scheduled jobs that the status page can show."""
+    """Runs of the scheduled jobs that the status page can show. Default 200."""
 
 
 class FileSourceSettings(Group):
-    """Files that are taken in by themselves, each exactly once."""
+    """Files that the daemon ingests, each exactly once."""
 
     glob: GlobPath
-    """Which files, for example `inbox/*.jsonl` or `inbox/**/*.parquet`; relative to the configuration file. A
-    file is known by its path and must be complete when it gets a name that matches: write it elsewhere in the
-    same file system, then rename it."""
+    """Pattern of the files, for example `inbox/*.jsonl` or `inbox/**/*.parquet`, relative to the
+    configuration file. A file is identified by its path. It must be complete when its name matches: write it
+    elsewhere in the same file system, then rename it."""
     topic: TopicName
-    """The topic that the records go to; one of `topics`."""
+    """The topic for the records; one of `topics`."""
     format: Literal["jsonl", "delimited", "parquet"]
-    """As `archiver produce --format`: record JSON lines, values behind their length as a varint, or Parquet
-    with the same names as columns."""
+    """The file format, as in `archiver produce --format`: record JSON lines, values prefixed with their
+    length as a varint, or Parquet with the same names as columns."""
     text: StrictBool = False
-    """Whether keys, values and header values in record JSON lines are UTF-8 text instead of base64."""
+    """Whether keys, values and header values in record JSON lines are UTF-8 text instead of base64. Default
+    `false`."""
     settle: Annotated[Duration, Field(ge=0, le=86400)] = 1.0
-    """How long a file must not have changed before it is taken in, for writers that cannot rename. 0: at
-    once."""
+    """How long a file must be unchanged before it is ingested; 0: at once. Default 1 s. Raise it for writers
+    that write slowly and cannot rename."""
 
     @model_validator(mode="after")
     def _text_of_lines(self) -> Self:
@@ -195,8 +194,8 @@ class FileSourceSettings(Group):
                     (
                         ("text",),
                         (
-                            f"is for format: jsonl; the values of {self.format} are bytes already, so take "
-                            "it out"
+                            f"is for format: jsonl; the values of {self.format} are bytes already, so "
+                            "remove it"
                         ),
                     )
                 ]
@@ -205,7 +204,7 @@ class FileSourceSettings(Group):
 
 
 class SourceSettings(Group):
-    """Where records come from by themselves. Exactly one of the keys."""
+    """A source of records. Exactly one of the keys."""
 
     files: FileSourceSettings | None = None
     """Files in a folder."""
@@ -215,7 +214,7 @@ class SourceSettings(Group):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.kafka is not None and self.files is not None:
-            raise Located([(("kafka",), "is given beside files; each source is an entry of its own")])
+            raise Located([(("kafka",), "conflicts with files; each source needs its own entry")])
         if self.files is None and self.kafka is None:
             raise Located(
                 [((), "names no source; add files: {glob: inbox/*.jsonl, topic: orders, format: jsonl}")]

@@ -1,7 +1,6 @@
-"""The group of settings of control events: how they are written, and the Kafka topic that they are published
-to.
+"""The settings of control events: their format, and the Kafka topic to which they are published.
 
-Plain values only. The text under a key is its entry in docs/configuration.md.
+Plain values only. The docstring under a key is its entry in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ OWNED = frozenset(
         *("message.max.bytes", "partitioner", "allow.auto.create.topics"),
     }
 )
-"""Properties of the client that decide about order, acknowledgement or bounds: nobody else sets them."""
+"""Client properties that order, acknowledgement or bounds depend on. The publisher sets them itself, and the
+configuration must not."""
 
 
 def _check_own_properties(value: object, info: ValidationInfo) -> object:
@@ -61,33 +61,33 @@ def _check_own_properties(value: object, info: ValidationInfo) -> object:
 
 
 class ControlTopicSettings(Group):
-    """The Kafka topic that control events are published to, after what they tell has happened
+    """The Kafka topic to which control events are published after the fact
     (docs/operations/control-topic.md).
     """
 
     brokers: Annotated[str, BeforeValidator(check_brokers)]
-    """Where the client begins: HOST:PORT, several separated by commas."""
+    """Bootstrap brokers: HOST:PORT, several separated by commas."""
     topic: TopicName
-    """The topic. It has to be there: it is never created. Several clusters may share one; events of one table
-    are in one partition."""
+    """The topic. It must exist: the archiver never creates it. Several clusters may share it; the events of
+    one table are in one partition."""
     beginning: Literal["earliest", "latest"] = Field(default="earliest", alias="from")
-    """Where publication begins the first time: `earliest`, with the first event of the ledger, or `latest`,
-    with the next one. A topic that is new (another name, or made anew) begins so as well, but for `latest`
-    then means where publication stood. The default leaves nothing out; who comes to an old ledger and wants
-    no history chooses the other."""
+    """Where the first publication starts. `earliest`: at the first event of the ledger. `latest`: at the next
+    event. A new topic (another name, or recreated) starts in the same way; there, `latest` means where
+    publication had stopped. Default `earliest`, which omits nothing. Set `latest` for an old ledger if its
+    history is not needed."""
     properties: Annotated[
         dict[str, str | SecretStr], BeforeValidator(_check_own_properties), WithJsonSchema(PROPERTIES_SCHEMA)
     ] = Field(default_factory=dict)
-    """What librdkafka is told besides, for example `security.protocol`, `sasl.mechanisms`, `sasl.username`,
-    `ssl.ca.location`. Passwords and keys are `{env: NAME}` or `{file: PATH}`. What order or acknowledgement
-    depends on cannot be set."""
+    """Further librdkafka properties, for example `security.protocol`, `sasl.mechanisms`, `sasl.username`,
+    `ssl.ca.location`. Passwords and keys are `{env: NAME}` or `{file: PATH}`. Properties that order or
+    acknowledgement depends on are refused. Default: none."""
     interval: Annotated[Duration, Field(ge=0.05, le=3600)] = 1.0
-    """Time between two looks for events that are to be published, and between two tries after an error."""
+    """Time between two checks for new events, and between two attempts after an error. Default 1 s."""
     request_timeout: Annotated[Duration, Field(ge=1, le=300)] = 30.0
-    """How long a question to the cluster may take."""
+    """Longest time for one request to the cluster. Default 30 s."""
     delivery_timeout: Annotated[Duration, Field(ge=1, le=300)] = 30.0
-    """How long an event may wait for its acknowledgement. After that its outcome is unknown, and it is
-    published again."""
+    """Longest wait of an event for its acknowledgement. Its outcome is then unknown, and it is published
+    again. Default 30 s."""
 
     @model_validator(mode="after")
     def _is_private(self) -> Self:
@@ -96,19 +96,19 @@ class ControlTopicSettings(Group):
         return self
 
     def client(self) -> dict[str, str]:
-        """The properties, secrets revealed: never print it."""
+        """The client properties, with secrets revealed: never print them."""
         return revealed(self.properties)
 
 
 class EventSettings(Group):
-    """The control events in the ledger, as other programs are to read them."""
+    """The format of control events in the ledger, for other programs."""
 
     table_uuid: StrictBool = True
-    """Whether an event that names a table states its UUID, as Iceberg's Java classes do since release 1.11.
-    Those of release 1.10 refuse an event that has it: false is for them. Either way every archiver reads
-    both, and commits by the UUID that the ledger has beside."""
+    """Whether an event that names a table contains its UUID, as Iceberg's Java classes do since release 1.11.
+    Default `true`. Set `false` for readers with release 1.10, which refuse such an event. Every archiver
+    reads both forms, and commits by the UUID that the ledger stores separately."""
     bytes_max: Annotated[Size, Field(ge=2**17, le=2**30)] = 10**6
-    """Largest event, in bytes, with the text of its schema; what needs more is split. A Kafka broker takes 1
-    MiB unless it is told otherwise, what stands around the event included."""
+    """Largest event, in bytes, including its schema text; larger ones are split. Default 1 MB: a Kafka broker
+    accepts 1 MiB by default, including the overhead of the record."""
     kafka: ControlTopicSettings | None = None
-    """The topic that events are published to. Without it they stay in the ledger."""
+    """The Kafka topic to which events are published. Default: none, and they stay in the ledger."""

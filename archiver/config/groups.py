@@ -1,8 +1,7 @@
-"""The groups of settings, except topics and archives: what each key means, its unit, its bound and why its
-default is what it is.
+"""The settings groups for catalogs, Spark, logs, intake, cleanup and tests.
 
-Plain values only. A component receives its own group, never the whole. The text under a key is its entry in
-docs/configuration.md.
+Plain values only. A component receives its own group, never all settings. The docstring under a key is its
+entry in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _USER_IN_URL = re.compile(r"://[^/@]+@")
 _SQL_SERVER = re.compile(
     r"(?P<dialect>\w+)(?:\+\w+)?://(?:[^:/]*(?::[^@]*)?@)?(?P<host>\[[^/?]+\]|[^/:?]*)[^/?]*(?:/[^?]*)?(?:\?(?P<query>.*))?"
 )
-"""As SQLAlchemy reads an address."""
+"""The server address of an SQLAlchemy URL, split as SQLAlchemy splits it."""
 _HOST_ELSEWHERE = frozenset(
     (
         "service",
@@ -59,15 +58,15 @@ _HOST_ELSEWHERE = frozenset(
         "server",
     )
 )
-"""What an address may ask of a driver by which another host than its own is taken: a file names it, or a text
-of the driver's own form."""
+"""Query parameters that make a driver connect to another host than the one in the URL. They name a file, or
+hold a connection string in the driver's own form."""
 _ENDPOINT = re.compile(r".\.(?:endpoint|service\.host|signer\.uri)$")
-"""Properties of a catalog that are addresses of further servers."""
+"""Catalog properties that are addresses of further servers."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 Property = Annotated[
-    Any,  # a SecretStr if it is, or looks like, a secret; else a str
+    Any,  # a SecretStr if it is a secret or looks like one; else a str
     WithJsonSchema({"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]}),
 ]
 
@@ -89,48 +88,51 @@ class CatalogSettings(Group):
     """One Iceberg catalog. Every further key is a property of pyiceberg's catalog of that type, for example
     `uri` or `warehouse`.
 
-    A property may be `{env: NAME}` or `{file: PATH}`. Those, and properties that look like a secret, are
-    never shown.
+    A property may be `{env: NAME}` or `{file: PATH}`. Those properties, and properties that look like a
+    secret, are never shown.
     """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Property]
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    """The name by which topics refer to it; 1 to 64 of A-Z a-z 0-9 . _ -."""
+    """The name by which topics refer to the catalog; 1 to 64 of A-Z a-z 0-9 . _ -."""
     type: Annotated[str, Field(min_length=1)]
     """pyiceberg's catalog type: `sql` (embedded), `rest`, `glue`, `hive`."""
     request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 30.0
-    """How long a REST catalog may take to accept a connection, and then to answer; its token server likewise.
-    A request without an answer has an unknown outcome, and the table is looked at; the default leaves time
-    for that within `archive.commit_timeout`."""
+    """Longest time for one connection to a REST catalog or its token server, and then for its answer. A
+    request without an answer has an unknown outcome; the archiver then reloads the table. Default 30 s:
+    leaves time for that reload within `archive.commit_timeout`. Raise it, with `archive.commit_timeout`, for
+    a slow catalog."""
     location: Literal["data", "catalog"] = "data"
-    """Where new tables lie: `data`: in the data folder, beside their archives; `catalog`: where the catalog
-    puts them, with only the archives in the data folder ([what cannot be had
-    then](operations/catalogs.md#tables-where-the-catalog-puts-them))."""
+    """Where new tables are created. `data`: in the data folder, next to their archives. `catalog`: where the
+    catalog puts them; only archives are in the data folder
+    ([limits](operations/catalogs.md#tables-where-the-catalog-puts-them)). Default `data`. Choose `catalog` if
+    the catalog must assign table locations."""
     locations: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=2048)], ...], Field(max_length=100)
     ] = ()
-    """Further places where table metadata may lie: folders (`file:` URIs or absolute paths) and prefixes of
-    buckets (`s3://bucket/prefix`). Default: none. Metadata files, manifest lists and manifests are read and
-    written in the data folder and in these places only. With `location: catalog` every bucket is allowed too,
-    and the catalog's `warehouse` if it is a path. Set it when another program writes the metadata of a table
-    elsewhere, or when such a catalog puts tables into a local folder."""
+    """Further places where table metadata may be: folders (`file:` URIs or absolute paths) and bucket
+    prefixes (`s3://bucket/prefix`). Default: none. Metadata files, manifest lists and manifests are read and
+    written only in the data folder and in these places. With `location: catalog`, every bucket is allowed
+    too, and the catalog's `warehouse` if it is a path. Set it if another program writes a table's metadata
+    elsewhere, or if such a catalog puts tables into a local folder."""
     metadata_bytes_max: Annotated[Size, Field(ge=2**20, le=2**30)] = 64 * 2**20
-    """Largest answer of a REST catalog, and largest metadata file, manifest list or manifest, in bytes
-    without compression; 1 MiB to 1 GiB. What is larger is not read, and its table halts. So does more than
-    one JSON value for each 16 bytes of it, or one manifest entry for each 64. Raise it for a table whose
-    metadata has many thousands of snapshots or files. Reading one takes up to about ten times its bytes of
-    memory, and up to 60 times if it is made for that."""
+    """Largest answer of a REST catalog, and largest metadata file, manifest list or manifest, in uncompressed
+    bytes. Default 64 MiB. Anything larger is not read, and its table halts. The same holds for more than one
+    JSON value per 16 bytes of this limit, or one manifest entry per 64. Raise it for a table whose metadata
+    has many thousands of snapshots or files. Reading one takes up to about ten times its bytes of memory, and
+    up to 60 times if it is crafted for that."""
     allow_http: StrictBool = False
-    """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it;
-    and whether an `s3.endpoint`, `glue.endpoint`, `dynamodb.endpoint` or the like may be such an address:
-    what is asked there could then be read and changed. On this machine (127.0.0.1, ::1, localhost) it needs
-    no leave."""
+    """Whether a secret may be sent to another machine over `http://`, where others can read it on the way. It
+    also allows an `http://` address in `s3.endpoint`, `glue.endpoint`, `dynamodb.endpoint` and the like,
+    whose traffic others can then read and change. Default `false`. Set it only on a trusted network;
+    addresses of this machine (127.0.0.1, ::1, localhost) are always allowed."""
     allow_insecure: StrictBool = False
-    """Whether a server of type `sql` or `hive` on another machine may be asked without proof of who it is, or
-    in the clear: who is in between could then say which rows a table has. PostgreSQL with
-    `sslmode=verify-full` in the `uri`, and what is on this machine, need no leave."""
+    """Whether a catalog of type `sql` or `hive` on another machine may be used without authentication of the
+    server, or without encryption. A third party on the way could then forge the rows of a table. Default
+    `false`. Set it only on a trusted network; PostgreSQL with `sslmode=verify-full` in the `uri`, and servers
+    on this machine, are always allowed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -141,7 +143,7 @@ class CatalogSettings(Group):
             data = {
                 **data,
                 "type": data["type"].lower(),
-            }  # pyiceberg takes it however it is written, and so do the rules
+            }  # pyiceberg ignores the case of the type, so the checks below must too
         around = surroundings(info)
         prepared: dict[str, Any] = {}
         problems: list[tuple[tuple[str | int, ...], str]] = []
@@ -173,16 +175,16 @@ class CatalogSettings(Group):
         properties = self.properties()
         problems = _rest_problems(properties, secret, self.allow_http) if self.type == "rest" else []
         if not self.allow_http:
-            problems += _in_the_clear(properties)
+            problems += _unencrypted_endpoints(properties)
         uri = properties.get("uri", "")
         if _CONTROL.search(uri):
             problems.append(
                 (
                     ("uri",),
-                    "has a line break or another character that cannot be seen; write the address without it",
+                    "contains a line break or an invisible character; write the address without it",
                 )
             )
-        elif not self.allow_insecure and (why := _unproven(self.type, uri)) is not None:
+        elif not self.allow_insecure and (why := _unauthenticated(self.type, uri)) is not None:
             problems.append((("uri",), why))
         if self.type == "sql" and self.location == "catalog" and "warehouse" not in extra:
             problems.append(
@@ -196,7 +198,7 @@ class CatalogSettings(Group):
         return self
 
     def properties(self) -> dict[str, str]:
-        """What pyiceberg's `load_catalog` is given, secrets revealed: never print it."""
+        """The properties for pyiceberg's `load_catalog`, with secrets revealed: never print them."""
         found = {"type": self.type}
         for key, value in (self.__pydantic_extra__ or {}).items():
             found[key] = _plain(value)
@@ -206,8 +208,8 @@ class CatalogSettings(Group):
 def _rest_problems(
     properties: Mapping[str, str], secret: bool, allow_http: bool
 ) -> list[tuple[tuple[str | int, ...], str]]:
-    """What is wrong with the way in which a REST catalog is told who we are; `secret`: one of its headers
-    is.
+    """Problems with the authentication to a REST catalog. `secret`: whether one of its headers is a
+    secret.
     """
     problems: list[tuple[tuple[str | int, ...], str]] = []
     signed = properties.get("rest.sigv4-enabled", "").lower() == "true"
@@ -216,7 +218,7 @@ def _rest_problems(
     ] * signed
     if len(ways) > 1:
         problems.append(
-            ((ways[-1],), f"is given beside {ways[0]}; there is one way to say who we are: write one of them")
+            ((ways[-1],), f"conflicts with {ways[0]}; only one way of authentication is allowed: keep one")
         )
     for name in ("uri", "oauth2-server-uri") if (ways or secret) and not allow_http else ():
         parts = urlsplit(properties.get(name, ""))
@@ -233,10 +235,8 @@ def _rest_problems(
     return problems
 
 
-def _in_the_clear(properties: Mapping[str, str]) -> list[tuple[tuple[str | int, ...], str]]:
-    """The addresses of a catalog's further servers, a store among them, that are asked over `http://` on
-    another machine.
-    """
+def _unencrypted_endpoints(properties: Mapping[str, str]) -> list[tuple[tuple[str | int, ...], str]]:
+    """Addresses of a catalog's further servers, including a store, that are `http://` on another machine."""
     problems: list[tuple[tuple[str | int, ...], str]] = []
     for name in filter(_ENDPOINT.search, properties):
         parts = urlsplit(properties[name])
@@ -253,20 +253,20 @@ def _in_the_clear(properties: Mapping[str, str]) -> list[tuple[tuple[str | int, 
     return problems
 
 
-def _unproven(kind: str, uri: str) -> str | None:
-    """What is wrong with the address of a server that is not asked over HTTP; it is not repeated, for it may
-    hold a password.
+def _unauthenticated(kind: str, uri: str) -> str | None:
+    """The problem with an address that is not HTTP, or None. The message omits the address: it may hold a
+    password.
     """
-    told = _SQL_SERVER.fullmatch(uri) if kind == "sql" else None
-    cure = ""
-    if told is not None:
-        query = parse_qs(told["query"] or "")
-        if _asked_here(told["dialect"], told["host"], query):
+    address = _SQL_SERVER.fullmatch(uri) if kind == "sql" else None
+    remedy = ""
+    if address is not None:
+        query = parse_qs(address["query"] or "")
+        if _is_on_this_machine(address["dialect"], address["host"], query):
             return None
-        if told["dialect"] == "postgresql":
+        if address["dialect"] == "postgresql":
             if query.get("sslmode") == ["verify-full"]:
                 return None
-            cure = "add sslmode=verify-full, and sslrootcert=FILE for an authority of your own, or "
+            remedy = "add sslmode=verify-full, and sslrootcert=FILE for an authority of your own, or "
     elif (
         kind != "hive"
         or not uri
@@ -274,15 +274,16 @@ def _unproven(kind: str, uri: str) -> str | None:
     ):
         return None
     return (
-        f"another machine would be asked without proof of who it is, or in the clear; {cure}set "
-        "allow_insecure: true where its driver, or "
-        "a network of its own, keeps others away"
+        "the server on another machine would not be authenticated, or the connection not encrypted; "
+        f"{remedy}set allow_insecure: true if its driver or an isolated network protects the connection"
     )
 
 
-def _asked_here(dialect: str, host: str, query: Mapping[str, list[str]]) -> bool:
-    """Whether an address of SQLAlchemy's is on this machine for certain. Without a host only SQLite's and
-    PostgreSQL's are: other drivers take it from elsewhere, or have a default of their own.
+def _is_on_this_machine(dialect: str, host: str, query: Mapping[str, list[str]]) -> bool:
+    """Whether an SQLAlchemy address certainly refers to this machine.
+
+    Without a host, only SQLite and PostgreSQL addresses do: other drivers read the host from elsewhere, or
+    have their own default.
     """
     if dialect == "sqlite":
         return not host
@@ -292,31 +293,32 @@ def _asked_here(dialect: str, host: str, query: Mapping[str, list[str]]) -> bool
         one for one in ",".join([host, *query.get("host", []), *query.get("hostaddr", [])]).split(",") if one
     ]
     if dialect == "postgresql":
-        return all(one.startswith("/") or is_loopback(host_of(one)) for one in hosts)  # a path is a socket
+        # a path is a Unix socket
+        return all(one.startswith("/") or is_loopback(host_of(one)) for one in hosts)
     return bool(hosts) and all(is_loopback(host_of(one)) for one in hosts)
 
 
 def _property(key: str, value: object, info: ValidationInfo) -> object:
-    """A property as it is kept: wrapped if it is a reference to a secret or looks like one."""
+    """The stored form of a property: wrapped if it refers to a secret or looks like one."""
     if is_reference(value):
         return reveal(value, info)
     if isinstance(value, SecretStr):
         return value
     if key == "auth":
         raise ValueError(
-            "is not taken: write credential, oauth2-server-uri and scope, or token, or "
-            "rest.sigv4-enabled beside uri"
+            "is not supported; next to uri, set credential, oauth2-server-uri and scope, or token, or "
+            "rest.sigv4-enabled"
         )
     if value is None or isinstance(value, dict | list | tuple):
         raise ValueError(
-            "must be a text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}"
+            "must be text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}"
         )
     text = _plain(value)
     return SecretStr(text) if _SECRET_NAME.search(key) or _USER_IN_URL.search(text) else text
 
 
 def _plain(value: object) -> str:
-    """A property as pyiceberg reads it."""
+    """A property in pyiceberg's text form."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, bool):
@@ -328,40 +330,42 @@ class SparkSettings(Group):
     """The Spark session that refines intake into archives."""
 
     master: Annotated[str, Field(min_length=1)] = "local[*]"
-    """Spark's master; the default uses every core of this machine."""
+    """Spark's master. Default: every core of this machine."""
     remote: str | None = None
-    """Address of a Spark Connect server, for example `sc://host:443/;use_ssl=true`; it takes the place of
-    `master`."""
+    """Address of a Spark Connect server, for example `sc://host:443/;use_ssl=true`. Default: none; it
+    replaces `master`."""
     allow_insecure: StrictBool = False
-    """Whether Spark may be on other machines unprotected: `remote` without `use_ssl=true`, where everybody on
-    the way can read and change what is sent, and `master` without `spark.authenticate: true` in `conf`, where
-    whoever reaches Spark's ports can run code. For where a network of its own keeps others away. On this
-    machine (127.0.0.1, ::1, localhost) neither is asked for."""
+    """Whether Spark may use other machines without protection. This allows a `remote` without `use_ssl=true`,
+    where others can read and change what is sent. It also allows a `master` without `spark.authenticate:
+    true` in `conf`, where anyone who can connect to Spark's ports can run code. Default `false`. Set it only
+    on an isolated network; on this machine (127.0.0.1, ::1, localhost) neither is required."""
     conf: dict[str, Property] = Field(default_factory=dict)
-    """Further Spark properties; they win over ours. One may be `{env: NAME}` or `{file: PATH}`; those, and
-    what looks like a secret, are never shown by us (Spark itself hands them to its processes)."""
+    """Further Spark properties; they override the archiver's own. A value may be `{env: NAME}` or `{file:
+    PATH}`. Those values, and values that look like a secret, are never shown by the archiver (Spark itself
+    passes them to its processes). Default: none."""
     pass_environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = Field(
         default_factory=list, max_length=100
     )
-    """Names of environment variables that the JVM we start, and its Python workers, get in addition to the
-    usual ones. By default they get no variable that is not on a fixed list, so that no secret reaches them.
-    Add a name that a script, agent or library of yours needs."""
+    """Names of environment variables that the JVM and its Python workers get in addition to a fixed list.
+    Default: none, so that no secret reaches them. Add a name that your script, agent or library needs."""
     driver_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]$")] = "2g"
-    """Heap of the JVM that we start, as Java writes it. The rows pass through Python, so the JVM needs
-    little."""
+    """Heap of the JVM that the archiver starts, in Java's notation. Default `2g`: the rows pass through
+    Python, so the JVM needs little."""
     task_bytes: Annotated[Size, Field(ge=2**20, le=2**34)] = 256 * 2**20
-    """Raw bytes that one task should have; archives are bundled up to it, as long as every core has work.
-    Each task reads all intake files that its archives have records in, so larger tasks read less for
-    thousands of partitions."""
+    """Target size of a Spark task, in raw bytes; archives are bundled up to it while every core has work.
+    Default 256 MiB. Each task reads all intake files that contain records of its archives. Raise it for
+    thousands of partitions: larger tasks read fewer files in total."""
     job_timeout: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 3600.0
-    """How long the job of one round may take before it is cancelled, and repeated by a later round. Far
-    beyond any job that makes progress."""
+    """Longest time for the Spark job of one round; then it is cancelled, and a later round repeats it.
+    Default 1 h: far more than any job that makes progress needs."""
     answer_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
-    """A JVM that we started and that leaves a trivial question unanswered for so long, while something waits
-    for it, is taken for dead: it is killed, and the next round starts a new one. A request to a Spark Connect
-    server waits for its answer so long, its first plan included, which takes a cold server some seconds."""
+    """Longest time that Spark may leave a trivial request unanswered while work waits for it. A JVM that the
+    archiver started is then killed, and the next round starts a new one. For a Spark Connect server it is the
+    longest wait for any answer, including that to the first plan. Default 60 s: a cold server needs some
+    seconds for its first plan."""
     start_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 300.0
-    """How long a JVM may take to start before it is killed, and started again by the next round."""
+    """Longest time for the start of a JVM; then it is killed, and the next round starts it again. Default 5
+    min. Raise it on a slow machine."""
 
     @model_validator(mode="before")
     @classmethod
@@ -396,12 +400,12 @@ class SparkSettings(Group):
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark's tasks run in processes of its driver's."""
+        """Whether Spark runs its tasks in processes of its driver."""
         return _LOCAL_MASTER.match(self._master_used) is not None
 
     @property
     def is_here(self) -> bool:
-        """Whether no process of Spark's that the master gives work to is on another machine."""
+        """Whether every Spark process that gets work from the master is on this machine."""
         kind, _, hosts = self._master_used.partition("://")
         return self.is_local or (
             kind == "spark" and all(is_loopback(host_of(one)) for one in hosts.split(","))
@@ -412,26 +416,25 @@ class SparkSettings(Group):
         return self.properties().get("spark.master", self.master)
 
     def properties(self) -> dict[str, str]:
-        """The further properties, secrets revealed: never print them."""
+        """The further Spark properties, with secrets revealed: never print them."""
         return {key: _plain(value) for key, value in self.conf.items()}
 
     def is_secret(self, name: str) -> bool:
-        """Whether that property is one which nobody may see."""
+        """Whether that property must never be shown."""
         return isinstance(self.conf.get(name), SecretStr)
 
 
 _LOCAL_MASTER = re.compile(r"local(?:-cluster)?(?:\[|$)")
 _OPEN_MASTER = (
-    "Spark's ports would be open to other machines, and whoever reaches them can run code; set "
-    "spark.authenticate: true in conf (a "
-    "standalone cluster also wants spark.authenticate.secret), or allow_insecure: true where a network "
-    "of its own keeps others away"
+    "Spark's ports would be open to other machines, and anyone who can connect to them can run code; set "
+    "spark.authenticate: true in conf (a standalone cluster also needs spark.authenticate.secret), or "
+    "allow_insecure: true on an isolated network"
 )
 
 
 def _bad_remote(remote: str, allow_insecure: bool) -> str | None:
-    """What is wrong with the address of a Spark Connect server, which is not repeated: it may hold a token.
-    None if nothing is.
+    """The problem with the address of a Spark Connect server, or None. The message omits the address: it may
+    hold a token.
     """
     try:
         parts = urlsplit(remote)
@@ -443,73 +446,77 @@ def _bad_remote(remote: str, allow_insecure: bool) -> str | None:
     given = dict(part.partition("=")[::2] for part in parts.path.split(";"))
     if not allow_insecure and not is_loopback(host) and given.get("use_ssl", "").lower() != "true":
         return (
-            "another machine would be spoken to in the clear, where everybody on the way can read and "
-            "change what is sent; put TLS before "
-            "the server and /;use_ssl=true behind its address, or set allow_insecure: true where a "
-            "network of its own keeps others away"
+            "the connection to another machine would not be encrypted, and others could read and change the "
+            "data on the way; put TLS before the server and append /;use_ssl=true to its address, or set "
+            "allow_insecure: true on an isolated network"
         )
     return None
 
 
 class LogSettings(Group):
-    """The logs."""
+    """The intake log and the control log."""
 
     entry_bytes_max: Annotated[Size, Field(ge=16 * 2**10, le=2**20)] = 512 * 2**10
-    """Largest entry, in bytes; a flush that needs more is split. etcd refuses 1.5 MiB, and a log must be able
-    to move there."""
+    """Largest log entry, in bytes; a flush that needs more is split. Default 512 KiB: etcd refuses entries
+    above 1.5 MiB, and a log must be movable to etcd."""
     append_attempts_max: Annotated[StrictInt, Field(ge=1, le=1000)] = 10
-    """How often the same entry is sent before its outcome is reported as unknown, and how often another
-    writer may take the place."""
+    """Attempts to send one entry before its outcome is reported as unknown; also the number of times that
+    another writer may take its index. Default 10."""
     append_backoff: Annotated[Duration, Field(gt=0, le=60)] = 0.05
-    """Wait before the second attempt; it doubles with each further one."""
+    """Wait before the second attempt; it doubles with each further attempt. Default 50 ms."""
     checkpoint_entries: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
-    """Entries of a log (intake or control) after which its state is moved to object storage. The log keeps
-    the entries since the older of the last two checkpoints, and a process that starts reads those since the
-    newest: some seconds' worth at most."""
+    """Entries of a log (intake or control) between two checkpoints of its state in object storage. The log
+    keeps the entries since the older of the last two checkpoints. A starting process reads the entries since
+    the newest one. Default 10,000: a start then reads at most some seconds' worth of entries."""
     checkpoint_bytes: Annotated[Size, Field(ge=2**10, le=2**30)] = 16 * 2**20
-    """Bytes of entries after which the same happens earlier. It bounds the metadata store: to four times as
-    much."""
+    """Bytes of entries after which a checkpoint is written earlier. It limits the metadata store to four
+    times this size. Default 16 MiB. Lower it for a small metadata store."""
 
 
 class IntakeSettings(Group):
-    """The intake writer."""
+    """The intake writer: batching, queue, clock and producer limits."""
 
     delay_max: Annotated[Duration, Field(ge=0, le=3600)] = 0.2
-    """How long a record may wait for company before its intake file is closed. It bounds the time to an
-    acknowledgement."""
+    """Longest time that a record waits for others before its intake file is closed. It limits the time to an
+    acknowledgement. Default 200 ms. Lower it for faster acknowledgements, raise it for fewer and larger
+    intake files."""
     delay_max_bytes: Annotated[Size, Field(ge=1, le=2**30)] = 15 * 10**6
-    """Raw bytes at which an intake file is closed early."""
+    """Raw bytes (keys, values, headers) at which an intake file is closed before `delay_max`. Default 15 MB.
+    Raise it for higher throughput with larger files."""
     queue_bytes_max: Annotated[Size, Field(ge=1, le=2**36)] = 64 * 10**6
-    """Raw bytes that wait or are on their way; a producer that would exceed it waits. It bounds the writer's
-    memory."""
+    """Raw bytes that may be queued or in flight; a producer that would exceed this waits. It limits the
+    writer's memory. Default 64 MB. Raise it if many producers send at the same time."""
     record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 16 * 2**20
-    """Largest record: key, value, header names and values together, in bytes, and 16 for each header."""
+    """Largest record, in bytes: key, value, header names and header values, plus 16 for each header. Default
+    16 MiB."""
     elements_max: Annotated[StrictInt, Field(ge=1000, le=2**31)] = 1_000_000
-    """Most Protobuf fields and list elements of one key or value of a topic with `validate`: checking a
-    record takes time in proportion to them, about a second for a million. A record with more counts as one
-    that does not decode (cause `too_many_values`). Raise it for records with very long lists of messages;
-    lower it where other topics must never wait that long."""
+    """Most Protobuf fields and list elements in one key or value of a topic with `validate`. A record with
+    more counts as one that does not decode (cause `too_many_values`). Default 1,000,000: validation takes
+    about one second for a million. Raise it for records with very long lists of messages. Lower it where
+    other topics must never wait that long."""
     clock_skew_max: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
-    """How far this machine's clock may be ahead of its reference before the writer refuses to append: a time
-    once in the log holds back every later one."""
+    """How far this machine's clock may be ahead of its reference before the writer refuses to append. A time
+    that is once in the log holds back every later one. Default 10 s."""
     clock_settle: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
-    """How long the clock must have run evenly before it is the reference again: after a step, also one that
-    set it right, and after this machine slept. Longer gives people more time to notice a clock that was set
-    wrong; shorter ends the refusals sooner, and a clock that is wrong but steady is believed sooner."""
+    """How long the clock must run evenly before it becomes the reference again. It applies after every step,
+    including a correction, and after the machine was suspended. Default 60 s. Raise it to get more time to
+    notice a wrong clock. Lower it to end refusals sooner; a clock that is wrong but steady is then trusted
+    sooner too."""
     close_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 30.0
-    """How long closing waits for what was sent (what is left after it is reported as failed or unknown), and
-    how long a producer waits before a full queue."""
+    """Longest time that closing waits for records in flight, and that a producer waits for a full queue.
+    Records left after closing are reported as failed or unknown. Default 30 s."""
     producer_idle_max: Annotated[Duration, Field(ge=60, le=3650 * 86400)] = 7 * 86400.0
-    """An idempotent producer that was not heard of for so long is forgotten, unless it has an open
-    transaction: what it sends then is refused. It bounds what is kept of producers; Kafka's default is a
-    day."""
+    """How long an inactive idempotent producer is remembered, unless it has an open transaction. Records that
+    it sends later are refused. It limits the state kept for producers. Default 7 d; Kafka's default is one
+    day. Raise it for producers that pause longer."""
     transaction_timeout_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
-    """The longest time that a transaction may ask to stay open. While one is open, nothing behind its first
-    record is archived; after its time a running writer, or the next `archiver archive` or `archiver clean`,
-    aborts it and fences its producer; opening its transactional id again aborts it at once."""
+    """Longest timeout that a transaction may request. While a transaction is open, no record after its first
+    one is archived. When it times out, a running writer, `archiver archive` or `archiver clean` aborts it and
+    fences its producer. Opening its transactional id again aborts it at once. Default 15 min. Raise it for
+    producers with longer transactions."""
     row_group_bytes: Annotated[Size, Field(ge=4 * 2**10, le=2**30)] = 2**20
-    """Raw bytes at which a row group of an intake file ends, at the next segment boundary. A row group is
-    what a reader holds in memory."""
+    """Raw bytes at which a row group of an intake file ends, at the next segment boundary. A reader holds one
+    row group in memory. Default 1 MiB."""
 
     @model_validator(mode="after")
     def _fits_the_queue(self) -> Self:
@@ -530,46 +537,49 @@ class IntakeSettings(Group):
 
 
 class CleanupSettings(Group):
-    """Reconciling and cleaning. `archiver clean` deletes intake files that nobody needs any more, checkpoints
-    and shelves of the logs that newer ones replaced, archives that are older than their topic's `retention`
-    or that neither a table nor a stream needs, and what expired snapshots of a table leave behind.
-    docs/protocols/vacuum.md says why nobody misses them.
+    """Reconciling and cleaning.
+
+    `archiver clean` deletes intake files that are no longer needed, and replaced checkpoints and history
+    files of the logs. It deletes archives that are older than their topic's `retention`, or that neither a
+    table nor a stream needs. It also deletes what expired snapshots of a table leave behind.
+    docs/protocols/vacuum.md says why that is safe.
     """
 
     interval: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 6 * 3600.0
-    """Time between two runs of the daemon. 1 h is advised where much is written."""
+    """Time between two cleanup runs of the daemon. Default 6 h. Set 1 h where much is written."""
     reconcile_after: Annotated[Duration, Field(ge=1, le=86400)] = 30.0
-    """How soon the daemon reconciles after a commit that failed, or whose outcome is unknown. Doubled with
-    every further failure, up to `interval`. Only what the next round would do anyway is repaired unasked; the
-    rest is told."""
+    """Delay until the daemon reconciles after a commit that failed or whose outcome is unknown. It doubles
+    with every further failure, up to `interval`. Default 30 s. The daemon repairs only what the next round
+    would repair anyway; it reports the rest."""
     grace: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 3600.0
-    """How old an intake file must be before it can be condemned, and how long it stays after that. Nothing is
-    lost if it is short: a writer that takes longer between storing a file and naming it in the log is told
-    that it failed, and a reader that takes longer to get to a file it has seen in the log reports it as
-    missing. On a healthy store neither takes a minute, hence the floor."""
+    """The deletion delay: the age at which an intake file may be marked for deletion, and the time from the
+    mark to the deletion. Default 1 h. A short delay loses no data: a writer that takes longer between storing
+    and logging a file fails, and a reader that takes longer to open a file reports it as missing. On a
+    healthy store neither takes a minute; hence the minimum. Raise it for very slow readers."""
     orphan_age: Annotated[Duration, Field(ge=86400, le=3650 * 86400)] = 3 * 86400.0
-    """How old a file in a table's folder must be before it can be condemned because nothing names it. Another
-    engine names its files only when it commits, and does not ask the archiver: its longest job (a compaction,
-    say) must end in less. Not below a day."""
+    """Age at which a file in a table's folder may be marked for deletion because nothing references it.
+    Default 3 d, at least one day. Other engines reference their files only at commit. Raise it above the
+    duration of their longest job, for example a compaction."""
     deletes_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
-    """Objects that one run condemns at most, and deletes at most, so that a run ends. The daemon goes on at
-    once with another run."""
+    """Most objects that one run marks for deletion, and most that it deletes. Default 10,000, so that a run
+    ends. The daemon starts the next run at once."""
     compact_bytes: Annotated[Size, Field(ge=0, le=2**32)] = 0
-    """Archives of less than half of this size are merged with their neighbours into archives of up to about
-    this size, in tables, once their day, hour or month has been over for `grace`; 0: never. 128 MiB is
-    advised. A merged archive has its records in the same order and byte for byte; the old ones are deleted
-    once no retained snapshot names them. Versions that do not know this setting cannot read the control log
-    any more once archives were merged."""
+    """Size up to which small archives of a table are merged, in bytes; 0: never. Default 0. Archives below
+    half of this size are merged with their neighbours, once their day, hour or month has been over for
+    `grace`. A merged archive has the same records in the same order, byte for byte. The old archives are
+    deleted once no retained snapshot references them. Set 128 MiB to get fewer, larger files. Versions that
+    do not know this setting cannot read the control log once archives were merged."""
     compact_run_bytes_max: Annotated[Size, Field(ge=1, le=2**50)] = 2 * 2**30
-    """Bytes of archives that one run merges at most, so that a run ends. The daemon goes on at once with
-    another run."""
+    """Most bytes of archives that one run merges. Default 2 GiB, so that a run ends. The daemon starts the
+    next run at once."""
 
 
 class TestingSettings(Group):
     """For tests only."""
 
-    __test__ = False  # a test runner must not take it for a test
+    __test__ = False  # pytest must not collect this class
 
     failpoints: StrictBool = False
-    """Whether the variable `ARCHIVER_FAILPOINTS` may stop the process at chosen steps. One without the other
-    is refused, so that neither a forgotten variable nor a forgotten key can do harm."""
+    """Whether the variable `ARCHIVER_FAILPOINTS` may stop the process at chosen steps. Default `false`. If
+    only one of the two is set, the process refuses to start: a forgotten variable or key then does no
+    harm."""

@@ -1,6 +1,6 @@
-"""The metadata store's settings: where the logs are.
+"""The settings of the metadata store, which holds the logs.
 
-Plain values only. The text under a key is its entry in docs/configuration.md.
+Plain values only. The docstring under a key is its entry in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ class SqliteSettings(Group):
     """The embedded metadata store: one SQLite file for both logs, for one machine."""
 
     path: FilePath
-    """The database file, on a local disk (never a network file system: its locks cannot be trusted). Created
-    if missing."""
+    """The database file; created if missing. It must be on a local disk: file locks of network file systems
+    are unreliable."""
     busy_timeout: Annotated[Duration, Field(gt=0, le=600)] = 30.0
-    """How long an append waits for another process's transaction before it counts as *nothing happened*.
-    Transactions take milliseconds, so half a minute means a stuck disk."""
+    """Longest wait of an append for another process's transaction; then the append fails without effect.
+    Default 30 s: a transaction takes milliseconds, so longer waits mean a stuck disk."""
 
 
 class EtcdTlsSettings(Group):
-    """How etcd is known, and how we are known to it. Its certificate is always verified, and must name the
-    address that is asked.
-    """
+    """Certificates for etcd. Its certificate is always verified and must name the address in use."""
 
     ca_file: FilePath
-    """PEM file of the authorities that may vouch for the members' certificates. For a public authority, the
+    """PEM file of the authorities that may sign the members' certificates. For a public authority, use the
     system's bundle."""
     cert_file: FilePath | None = None
-    """PEM file of our own certificate, where etcd asks for one (`--client-cert-auth`). With `key_file`, or
-    neither."""
+    """PEM file of the client certificate, together with `key_file`. Default: none. Set it if etcd requires
+    one (`--client-cert-auth`)."""
     key_file: FilePath | None = None
-    """PEM file of its key, which nobody else should be able to read."""
+    """PEM file of the client certificate's key. Only the archiver's user should be able to read it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -57,42 +55,43 @@ class EtcdTlsSettings(Group):
 
 
 class EtcdSettings(Group):
-    """A metadata store for several machines: both logs, and who leads, in an etcd cluster ([its
+    """An etcd cluster as the metadata store for several machines: both logs and the leader lease ([its
     page](operations/etcd.md)).
     """
 
     addresses: tuple[Listen, ...]
-    """`host:port` of each member, 1 to 16. One is asked until it does not answer, then the next; name them
-    all, so that any of them may be away."""
+    """`host:port` of each member, 1 to 16. One member is used until it does not answer, then the next. Name
+    all of them, so that any one may fail."""
     prefix: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)] = "/archiver"
-    """Everything is kept in keys below it: a slash and A-Z a-z 0-9 . _ -, once or more. Each deployment needs
-    one of its own."""
+    """Prefix of all etcd keys: a slash and A-Z a-z 0-9 . _ -, once or more. Default `/archiver`. Set a
+    different one for each deployment in the same etcd."""
     state: FilePath = Path("/var/lib/stream-archiver")
-    """Folder for what a machine keeps for itself: the token that its daemon made (`etcd.admin-token`), and
-    how far it has seen the logs reach (`etcd.intake.tail`, `etcd.control.tail`), which tells an older copy of
-    etcd's data from the newest. Files that the holder of a lease keeps locked (`etcd.leader.lease`) let a
-    daemon that is started again lead at once. Made if its parent exists; it may be lost."""
+    """Folder for the local state of a machine; created if its parent exists. It holds the token that the
+    daemon made (`etcd.admin-token`). It holds the last known ends of the logs (`etcd.intake.tail`,
+    `etcd.control.tail`), which detect an older copy of etcd's data. It also holds the locked file of a lease
+    holder (`etcd.leader.lease`), with which a restarted daemon leads at once. It may be lost."""
     tls: EtcdTlsSettings | None = None
-    """Encrypted connections. Needed for members on other machines, unless `insecure` says otherwise."""
+    """Encrypted connections. Default: none. Required for members on other machines unless `insecure` is
+    set."""
     insecure: StrictBool = False
-    """Whether members on other machines may be asked in the clear: who listens then learns the password and
-    the schemas, and who is in between can change the logs. On this machine (127.0.0.1, ::1, localhost) it
-    needs no leave."""
+    """Whether members on other machines may be used without encryption. Others can then read the password and
+    the schemas, and change the logs. Default `false`. Set it only on a trusted network; addresses of this
+    machine (127.0.0.1, ::1, localhost) are always allowed."""
     user: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The name that etcd knows us by, where its authentication is on. With `password`. It needs readwrite on
-    the keys below `prefix`."""
+    """The etcd user, together with `password`. Default: none. Set it if etcd's authentication is on. The user
+    needs readwrite permission on the keys below `prefix`."""
     password: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`."""
+    """The password of `user`, as `{env: NAME}` or `{file: PATH}`."""
     request_timeout: Annotated[Duration, Field(ge=0.1, le=60)] = 5.0
-    """How long one member may take for one answer before the next is asked. An append whose answer did not
-    come in time is of unknown outcome and is repeated until it is settled. An answer takes milliseconds, so
-    seconds mean that the member hangs or has no leader."""
+    """Longest time for one answer of one member before the next member is tried. An append without an answer
+    has an unknown outcome and is repeated until the outcome is known. Default 5 s: an answer takes
+    milliseconds, so seconds mean that the member hangs or has no leader."""
     lease_ttl: Annotated[Duration, Field(ge=2, le=600)] = 30.0
-    """How long a leader that died, or was cut off, keeps daemons of other machines from leading, in whole
-    seconds. A daemon that is started again on the same machine, with the same `state` folder, does not wait.
-    The holder refreshes the lease after each third of this time, and a member has as long to answer. Shorten
-    it, for example to 5 s, where a second machine must take over soon. A pause of some seconds is then taken
-    for a death more easily, which costs time and never records."""
+    """How long the lease of a dead or disconnected leader keeps daemons on other machines from leading, in
+    whole seconds. Default 30 s. A daemon restarted on the same machine with the same `state` folder does not
+    wait. The holder refreshes the lease after each third of this time, and a member has as long to answer.
+    Lower it, for example to 5 s, if a second machine must take over soon. A pause of some seconds may then
+    end the lease, which costs time but no records."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -106,18 +105,18 @@ class EtcdSettings(Group):
             )
         for place, address in enumerate(self.addresses):
             if address in self.addresses[:place]:
-                problems.append((("addresses", place), f"{address} stands there twice"))
+                problems.append((("addresses", place), f"{address} is listed twice"))
             elif int(address.rpartition(":")[2]) == 0:
                 problems.append(
                     (
                         ("addresses", place),
-                        f"{address} has no port; etcd's clients' port is 2379 unless it was changed",
+                        f"{address} has no port; etcd's default client port is 2379",
                     )
                 )
             elif self.tls is None and not self.insecure and not is_loopback(host_of(address)):
                 why = (
                     "is another machine, and without tls others can read and change the logs on the way; "
-                    "give tls: {ca_file: FILE}, or say"
+                    "give tls: {ca_file: FILE}, or set"
                 )
                 problems.append((("addresses", place), f"{address} {why} insecure: true"))
         if (self.user is None) != (self.password is None):
@@ -129,7 +128,7 @@ class EtcdSettings(Group):
 
 
 class MetadataSettings(Group):
-    """The metadata store: where the logs are. Exactly one of the keys."""
+    """The metadata store, which holds the logs. Exactly one of the keys."""
 
     sqlite: SqliteSettings | None = None
     """The embedded store, for one machine."""
@@ -155,8 +154,8 @@ class MetadataSettings(Group):
         return self
 
     @property
-    def beside(self) -> Path:
-        """What this machine keeps for itself lies in this path's folder, under this path's name and more."""
+    def local_path(self) -> Path:
+        """The path prefix of this machine's local state files: each is this path with a suffix."""
         if self.sqlite is not None:
             return self.sqlite.path
         assert self.etcd is not None, "one of them is there"

@@ -1,7 +1,7 @@
-"""The settings of the schema registry: where it is, who we are to it, and every bound on what it may answer.
+"""The settings of the schema registry: address, authentication and limits on its answers.
 
-Plain values only; connects nowhere. Promises that a password or token is never configured to go over an
-unprotected network, nor stands in an address.
+Plain values only. A configuration that would send a password or token over an unprotected network, or put it
+into an address, is refused.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Problems = list[tuple[tuple[str | int, ...], str]]
 
 
 def _check_url(value: object) -> str:
-    """The address of a registry without a slash at its end; raises `ValueError`."""
-    wanted = "an address such as https://registry.example.com"
+    """The address of a registry without a trailing slash; raises `ValueError`."""
+    expected = "an address such as https://registry.example.com"
     if not isinstance(value, str):
-        raise ValueError(f"must be {wanted}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
+        raise ValueError(f"must be {expected}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
     try:
         parts = urlsplit(value)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"is not {wanted}: {error}") from None
+        raise ValueError(f"is not {expected}: {error}") from None
     if parts.username is not None or parts.password is not None:
         raise ValueError("has a user name or a password in it; write them under auth")
     if (
@@ -35,7 +35,7 @@ def _check_url(value: object) -> str:
         or any(letter.isspace() for letter in value)
     ):
         raise ValueError(
-            f"{value[:120]!r} is not {wanted}: it begins with http:// or https:// and has a host"
+            f"{value[:120]!r} is not {expected}: it begins with http:// or https:// and has a host"
         )
     if parts.query or parts.fragment:
         raise ValueError(f"{value[:120]!r} has a ? or # in it; write only scheme, host, port and path")
@@ -48,37 +48,37 @@ RegistryUrl = Annotated[
 
 
 class RegistryAuthSettings(Group):
-    """Who we are to a schema registry: `username` and `password`, or `bearer`."""
+    """Authentication to a schema registry: `username` and `password`, or `bearer`."""
 
     username: Annotated[str, Field(min_length=1)] | None = None
     """User name or API key."""
     password: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`."""
+    """The password, as `{env: NAME}` or `{file: PATH}`."""
     bearer: Secret | None = None
-    """A token, as `{env: NAME}` or `{file: PATH}`; it takes the place of the two above."""
+    """A bearer token, as `{env: NAME}` or `{file: PATH}`; it replaces `username` and `password`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.bearer is not None and (self.username is not None or self.password is not None):
-            raise Located([(("bearer",), "is given beside username and password; write one of them")])
+            raise Located([(("bearer",), "conflicts with username and password; keep one of them")])
         if self.bearer is None and self.username is None:
-            raise Located([((), "says nothing; write username and password, or bearer")])
+            raise Located([((), "is empty; write username and password, or bearer")])
         if self.bearer is None and self.password is None:
             raise Located([(("password",), "is missing; username and password belong together")])
         return self
 
 
 class RegistryTlsSettings(Group):
-    """Certificates for an `https://` address. Left out: the server is judged by the authorities that this
-    machine trusts.
+    """Certificates for an `https://` address. Default: the server's certificate is checked with the
+    authorities that this machine trusts.
     """
 
     ca: FilePath | None = None
-    """A PEM file with the authorities that alone are trusted."""
+    """PEM file of the only authorities that are trusted. Default: those of this machine."""
     certificate: FilePath | None = None
-    """A PEM file with our own certificate, for a server that asks for one."""
+    """PEM file of the client certificate. Set it if the server requires one."""
     key: FilePath | None = None
-    """A PEM file with its private key, not encrypted."""
+    """PEM file of the certificate's private key, not encrypted."""
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
@@ -92,42 +92,43 @@ class RegistryTlsSettings(Group):
 
 
 class ConfluentSettings(Group):
-    """A registry that speaks Confluent's protocol: Confluent's, Buf's, Apicurio's (with the path
-    /apis/ccompat/v7) and others.
+    """A registry with Confluent's protocol: Confluent, Buf, Apicurio (with the path /apis/ccompat/v7) and
+    others.
     """
 
     url: RegistryUrl
     """Address of the registry, `http://` or `https://`."""
     auth: RegistryAuthSettings | None = None
-    """Left out: no authentication. It needs `https://`, or a registry on this machine."""
+    """Authentication. Default: none. It needs `https://`, or a registry on this machine."""
     tls: RegistryTlsSettings | None = None
-    """Left out: what the machine trusts."""
+    """Certificates. Default: the authorities that this machine trusts."""
     timeout: Annotated[Duration, Field(gt=0, le=600)] = 10.0
-    """How long one answer may take, from the connection to its last byte."""
+    """Longest time for one answer, from the connection to its last byte. Default 10 s."""
     attempts_max: Annotated[StrictInt, Field(ge=1, le=20)] = 3
-    """How often one question is asked while the registry does not answer it, before it counts as down."""
+    """Attempts for one request before the registry counts as down. Default 3."""
     backoff: Annotated[Duration, Field(gt=0, le=60)] = 0.2
-    """Wait before the second attempt; it doubles with each further one."""
+    """Wait before the second attempt; it doubles with each further attempt. Default 200 ms."""
     down_pause: Annotated[Duration, Field(ge=0, le=3600)] = 10.0
-    """How long nobody asks the registry after it counted as down, so that one outage does not hold up every
-    topic in turn."""
+    """Time without requests after the registry counted as down, so that one outage does not delay every topic
+    in turn. Default 10 s."""
     fetch_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 120.0
-    """How long everything about one topic may take together, before the registry counts as down."""
+    """Longest time for all requests of one topic together before the registry counts as down. Default 2 min.
+    Raise it for subjects with many versions."""
     answer_bytes_max: Annotated[Size, Field(ge=2**10, le=2**28)] = 4 * 2**20
-    """Largest answer. A larger one is an error."""
+    """Largest answer, in bytes. Default 4 MiB. A larger one is an error."""
     versions_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 1000
-    """Versions that a subject may have. Each is asked for once in the life of a process, so that the ids of
-    all of them are known."""
+    """Most versions of a subject. Default 1000. Each version is requested once per process, so that all its
+    ids are known."""
     references_max: Annotated[StrictInt, Field(ge=0, le=10_000)] = 200
-    """References that a schema may have, those of its references included."""
+    """Most references of a schema, including those of its references. Default 200."""
     depth_max: Annotated[StrictInt, Field(ge=0, le=100)] = 20
-    """How deep references may be nested."""
+    """Deepest nesting of references. Default 20."""
     schema_bytes_max: Annotated[Size, Field(ge=2**10, le=2**28)] = 16 * 2**20
-    """Bytes of a schema together with everything that it refers to."""
+    """Largest size of a schema with all its references, in bytes. Default 16 MiB."""
     cache_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 5000
-    """Answers about what never changes (the schema of an id, the schema of a version) that are remembered."""
+    """Most cached answers that never change (the schema of an id, or of a version). Default 5000."""
     cache_bytes_max: Annotated[Size, Field(ge=2**10, le=2**32)] = 64 * 2**20
-    """Bytes of them."""
+    """Largest total size of the cached answers, in bytes. Default 64 MiB."""
 
     @model_validator(mode="after")
     def _protected(self) -> Self:
@@ -154,32 +155,33 @@ class ConfluentSettings(Group):
 
 
 class CompileSettings(Group):
-    """Bounds on the compiler of `.proto` texts, those of folders and those of the registry. It runs in a
-    process of its own.
+    """Limits on the compiler of `.proto` texts, both from folders and from the registry. It runs in its own
+    process.
     """
 
     timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
-    """How long one compilation may take, and how much of the processor's time."""
+    """Longest time for one compilation, in wall-clock time and in CPU time. Default 60 s."""
     memory_max: Annotated[Size, Field(ge=128 * 2**20, le=2**40)] = 2 * 2**30
-    """Address space of the compiler."""
+    """Address space of the compiler, in bytes. Default 2 GiB."""
     files_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 5000
-    """`.proto` files that the folders may hold."""
+    """Most `.proto` files in the folders. Default 5000."""
     bytes_max: Annotated[Size, Field(ge=2**10, le=2**32)] = 64 * 2**20
-    """Bytes of them."""
+    """Largest total size of these files, in bytes. Default 64 MiB."""
     output_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 64 * 2**20
-    """Bytes of the descriptor set that comes out."""
+    """Largest resulting descriptor set, in bytes. Default 64 MiB."""
 
 
 class SchemaRegistrySettings(Group):
-    """Where Protobuf schemas come from that are no descriptor sets (docs/protocols/schema-sources.md)."""
+    """Sources of Protobuf schemas other than descriptor sets (docs/protocols/schema-sources.md)."""
 
     confluent: ConfluentSettings | None = None
-    """A registry that speaks Confluent's protocol. Needed by topics with a `subject`."""
+    """A registry with Confluent's protocol. Default: none. Required by topics with a `subject`."""
     when_down: Literal["last_known", "wait"] = "last_known"
-    """What a topic with a `subject` does while the registry cannot be reached: go on with the schema that the
-    ledger holds, or wait. If the ledger holds none, it waits. Other topics go on in any case."""
+    """What a topic with a `subject` does while the registry is unreachable. `last_known`: continue with the
+    schema in the ledger; without one it waits. `wait`: wait. Default `last_known`. Other topics continue in
+    both cases."""
     refresh: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
-    """Time between two looks of the intake at the newest schema of a topic with `validate` or `coerce`. A
-    reload looks at once."""
+    """Time between two checks by intake for a newer schema of a topic with `validate` or `coerce`. Default 60
+    s. A reload checks at once."""
     compile: CompileSettings = CompileSettings()
-    """Bounds on the compiler of `.proto` texts."""
+    """Limits on the compiler of `.proto` texts."""

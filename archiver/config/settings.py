@@ -1,8 +1,7 @@
-"""The configuration: one file, loaded once, validated whole before anything is opened.
+"""The configuration file, loaded once and validated whole before any connection is opened.
 
-Owns the shape of `archiver.yaml` and every check over several of its groups. Promises that a `Settings` that
-exists can be used: names resolve, paths are absolute, units are seconds and bytes. Never connects anywhere,
-and never shows a secret in `repr` or in a message.
+A valid `Settings` is usable: names resolve, paths are absolute, units are seconds and bytes. This module
+opens no connection and shows no secret in `repr` or in a message.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from archiver.config.groups import (
 )
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.config.metadata import MetadataSettings, SqliteSettings
-from archiver.config.mirroring import mirror_problems
 from archiver.config.registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
 from archiver.config.storage import DataSettings
 from archiver.config.telemetry import OtlpSettings, TelemetrySettings
@@ -82,7 +80,7 @@ __all__ = [
 
 Role = Literal["intake", "archive", "reconcile"]
 Problems = list[tuple[tuple[str | int, ...], str]]
-"""Key paths, and what is wrong there."""
+"""Key paths, each with the problem there."""
 _G = TypeVar("_G", bound=Group)
 
 
@@ -93,38 +91,39 @@ class Settings(Group):
     """Name of this installation; 1 to 64 of A-Z a-z 0-9 . _ -. A data folder belongs to one cluster and
     refuses another."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1)] = ("intake", "archive", "reconcile")
-    """What the daemon does on this machine: `intake` takes in records (port and sources), `archive` makes
-    archives and commits them, `reconcile` cleans and audits. `archiver serve --roles` has the last word."""
+    """What the daemon does on this machine. `intake`: ingests records (port and sources). `archive`: makes
+    archives and commits them. `reconcile`: cleans and audits. Default: all three. Restrict it to spread the
+    work over several machines; `archiver serve --roles` overrides it."""
     data: DataSettings
     """The object store."""
     metadata: MetadataSettings
-    """The store of the logs."""
+    """The metadata store, which holds the logs."""
     catalogs: tuple[CatalogSettings, ...] = ()
-    """Iceberg catalogs that topics refer to."""
+    """Iceberg catalogs to which topics refer."""
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
-    """Where schemas come from that are no descriptor sets."""
+    """The sources of Protobuf schemas other than descriptor sets."""
     spark: SparkSettings = SparkSettings()
     """The Spark session."""
     http: HttpSettings = HttpSettings()
-    """The daemon's port."""
+    """The daemon's HTTP port."""
     metrics: MetricsSettings = MetricsSettings()
-    """What `/metrics` shows."""
+    """Limits of `/metrics`."""
     telemetry: TelemetrySettings = TelemetrySettings()
-    """What is sent to others by itself."""
+    """Telemetry that the daemon exports."""
     daemon: DaemonSettings = DaemonSettings()
-    """Schedules and patience of `archiver serve`."""
+    """Schedules and time limits of `archiver serve`."""
     log: LogSettings = LogSettings()
-    """The logs."""
+    """The intake log and the control log."""
     events: EventSettings = EventSettings()
     """Control events."""
     intake: IntakeSettings = IntakeSettings()
     """The intake writer."""
     archive: ArchiveSettings = ArchiveSettings()
-    """Archives, for every topic that does not say otherwise."""
+    """When and how archives are made, for every topic without its own values."""
     cleanup: CleanupSettings = CleanupSettings()
     """Reconciling and cleaning."""
     sources: tuple[SourceSettings, ...] = ()
-    """Where records come from by themselves."""
+    """Sources that the daemon ingests without a producer: files and Kafka topics."""
     topics: tuple[TopicSettings, ...] = ()
     """The topics."""
     testing: TestingSettings = TestingSettings()
@@ -146,9 +145,7 @@ class Settings(Group):
         return next((catalog for catalog in self.catalogs if catalog.name == name), None)
 
     def archive_for(self, topic: TopicSettings) -> ArchiveSettings:
-        """The archive settings in force for a topic: the cluster's, with the topic's own triggers in their
-        place.
-        """
+        """The archive settings of a topic: the cluster's, with the topic's own triggers."""
         return self.archive.of(topic)
 
     @classmethod
@@ -167,10 +164,10 @@ def load_settings(
 ) -> Settings:
     """Read and validate a configuration file.
 
-    Relative paths in it begin at the file's own folder; `environ` is where `{env: NAME}` looks. `schema` may
-    find more problems of a topic's key or value, relative to its group, with the bounds in force on the
-    compiler. What is secret in it stands in no text that this process puts out from here on. Raises
-    `ConfigInvalid` that names the file and tells every problem with line, key path and what to do.
+    Relative paths start at the file's folder; `environ` resolves `{env: NAME}`. `schema` may find further
+    problems in a topic's key or value, relative to its group, within the compiler limits. Secrets of the file
+    are redacted from all later output of this process. Raises `ConfigInvalid` with every problem: its line,
+    key path and remedy.
     """
     document, lines = read_document(path)
     around = Surroundings(folder=_folder_of(path), environ=environ)
@@ -181,7 +178,7 @@ def load_settings(
         parts = _Parts.of(settings)
     except ValidationError as error:
         problems, parts = problems_of(error, Settings), _Parts.valid_in(document, around)
-    taken = {at for at, _ in problems}  # of a value that is wrong by itself nothing more is said
+    taken = {at for at, _ in problems}  # an invalid value gets no second message
     problems += [(at, words) for at, words in parts.problems() if at not in taken]
     bounds = CompileSettings() if settings is None else settings.schema_registry.compile
     for position, topic in parts.topics:
@@ -198,8 +195,8 @@ def load_settings(
 def _folder_of(path: Path) -> Path:
     """The absolute folder of a configuration file, without `..`.
 
-    Links behind the last `..` stay: where `current` is a link to a release, the data folder is the same for
-    every release, and table metadata names it by that path.
+    Links after the last `..` stay. If `current` links to a release, the data folder keeps one path across
+    releases, and table metadata stores that path.
     """
     folder = path.absolute().parent
     if ".." not in folder.parts:
@@ -210,24 +207,24 @@ def _folder_of(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What refers to each other in a configuration: the valid ones, each with its position, and every name,
-    valid or not.
+    """The parts of a configuration that refer to each other: the valid ones with their positions, and all
+    names, valid or not.
     """
 
     catalogs: Sequence[tuple[int, CatalogSettings]]
     topics: Sequence[tuple[int, TopicSettings]]
     sources: Sequence[tuple[int, SourceSettings]]
     catalog_names: Sequence[str] | None
-    """None if `catalogs` is no list, so that they are not known; alike `topic_names`."""
+    """None if `catalogs` is not a list, so the names are unknown; `topic_names` likewise."""
     topic_names: Sequence[str] | None
     registry: bool
-    """Whether there is a schema registry, valid or not."""
+    """Whether a schema registry is configured, valid or not."""
     sources_known: bool = True
-    """Whether every Kafka source says which topics it mirrors."""
+    """Whether the topic pattern of every Kafka source is valid."""
 
     @classmethod
     def of(cls, settings: Settings) -> _Parts:
-        """Of settings in which each group is valid by itself."""
+        """From settings in which each group is valid."""
         catalogs, topics = tuple(enumerate(settings.catalogs)), tuple(enumerate(settings.topics))
         names = [catalog.name for catalog in settings.catalogs], [topic.name for topic in settings.topics]
         return cls(
@@ -240,9 +237,7 @@ class _Parts:
 
     @classmethod
     def valid_in(cls, document: Mapping[str, Any], around: Surroundings) -> _Parts:
-        """Of a file that is not valid as a whole: of each entry the fields that are valid, so that a second
-        problem of it is found too.
-        """
+        """From an invalid file: the valid fields of each entry, so that further problems are found too."""
         sources = document.get("sources")
         found = _salvaged(SourceSettings, sources, around)
         mirroring = [
@@ -264,7 +259,7 @@ class _Parts:
         )
 
     def problems(self) -> Problems:
-        """What does not fit together."""
+        """All inconsistencies between the parts."""
         return [
             *_catalog_problems(self),
             *_topic_problems(self),
@@ -282,7 +277,7 @@ def _salvaged(group: type[_G], items: object, around: Surroundings) -> list[tupl
 
 
 def _is_whole(group: Group) -> bool:
-    """Whether a group is valid by itself; what was salvaged of an entry may lack what it needs."""
+    """Whether a group is valid by itself. A salvaged entry may lack required fields."""
     try:
         type(group).model_validate(group.model_dump(by_alias=True))
     except ValidationError:
@@ -305,7 +300,7 @@ def _has_registry(group: object) -> bool:
 
 
 def _is_missing(name: str | None, names: Sequence[str] | None) -> bool:
-    """Whether a name is none of them; False for a name or for names that are not known."""
+    """Whether a name is missing from the names; False if either is unknown."""
     return name is not None and names is not None and name not in names
 
 
@@ -338,7 +333,7 @@ def _source_problems(parts: _Parts) -> Problems:
         for position, source in parts.sources
         if source.files is not None and _is_missing(source.files.topic, parts.topic_names)
     ]
-    return problems + mirror_problems(
+    return problems + _mirror_problems(
         [(position, topic) for position, topic in parts.topics if is_known(topic.name)],
         [
             (position, source.kafka)
@@ -348,6 +343,101 @@ def _source_problems(parts: _Parts) -> Problems:
         {source.files.topic: position for position, source in parts.sources if source.files is not None},
         parts.sources_known,
     )
+
+
+def _mirror_problems(
+    topics: Sequence[tuple[int, TopicSettings]],
+    mirrors: Sequence[tuple[int, KafkaSourceSettings]],
+    read_into: Mapping[str, int],
+    mirrors_known: bool,
+) -> Problems:
+    """All inconsistencies, each with its position in the file. `read_into`: the topics of file sources. If
+    not `mirrors_known`, further Kafka sources exist whose topic patterns are unreadable.
+    """
+    problems: Problems = []
+    names: dict[str, int] = {}
+    for position, mirror in mirrors:
+        first = names.setdefault(mirror.name, position)
+        if first != position and mirror.name is not None:
+            problems.append(
+                (
+                    ("sources", position, "kafka", "name"),
+                    f"{mirror.name} is also the name of sources[{first}]; give each its own",
+                )
+            )
+    for position, topic in topics:
+        here = ("topics", position)
+        matching = [at for at, mirror in mirrors if mirror.matches(topic.name)]
+        if matching and not topic.mirrored:
+            problems.append(
+                (
+                    (*here, "partitions"),
+                    (
+                        f"sources[{matching[0]}] mirrors this topic, so Kafka determines its partitions: "
+                        "write partitions: 0"
+                    ),
+                )
+            )
+        if topic.mirrored and not matching and mirrors_known:
+            problems.append(
+                (
+                    (*here, "partitions"),
+                    "is 0, which is for mirrored topics, and no Kafka source mirrors this one",
+                )
+            )
+        if len(matching) > 1:
+            problems.append(
+                (
+                    (*here, "name"),
+                    (
+                        f"is mirrored by sources[{matching[0]}] and sources[{matching[1]}]; make their "
+                        "patterns exclude each other"
+                    ),
+                )
+            )
+        if topic.mirrored:
+            problems += _mirrored_schema_problems(topic, here)
+        if topic.mirrored and topic.name in read_into:
+            problems.append(
+                (
+                    ("sources", read_into[topic.name], "files", "topic"),
+                    f"{topic.name} is mirrored; read files into another one",
+                )
+            )
+    mirrored = {topic.name for _, topic in topics if topic.mirrored}
+    for position, topic in topics:
+        for side, schema in (("key", topic.key), ("value", topic.value)):
+            if schema is not None and schema.dlq in mirrored:
+                problems.append(
+                    (
+                        ("topics", position, side, "dlq"),
+                        f"{schema.dlq} is mirrored, so it cannot receive other records",
+                    )
+                )
+    return problems
+
+
+def _mirrored_schema_problems(topic: TopicSettings, here: tuple[str | int, ...]) -> Problems:
+    """Problems of a mirrored topic's schemas. A mirror keeps every record unchanged; one that does not decode
+    becomes an `__err__` row.
+    """
+    problems: Problems = []
+    for side, schema in (("key", topic.key), ("value", topic.value)):
+        if schema is not None and schema.validation != "none":
+            problems.append(
+                (
+                    (*here, side, "validate"),
+                    "must be none: a mirrored topic keeps every record of its upstream",
+                )
+            )
+        if schema is not None and schema.coerce:
+            problems.append(
+                (
+                    (*here, side, "coerce"),
+                    "must be false: a mirrored topic keeps every record of its upstream bit for bit",
+                )
+            )
+    return problems
 
 
 def _topic_problems(parts: _Parts) -> Problems:
@@ -388,7 +478,7 @@ def _topic_problems(parts: _Parts) -> Problems:
 
 
 def _schema_problems(parts: _Parts) -> Problems:
-    """Schemas that need a registry, and topics for records that do not decode."""
+    """Problems with schemas that need a registry, and with topics for records that do not decode."""
     problems: Problems = []
     topics = {topic.name: topic for _, topic in parts.topics}
     for position, topic in parts.topics:
@@ -410,7 +500,7 @@ def _schema_problems(parts: _Parts) -> Problems:
 def _no_dlq(
     topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str] | None
 ) -> str | None:
-    """Why a topic cannot take the records of another that do not decode."""
+    """Why a topic cannot be the dead-letter topic of another, or None."""
     if name == topic.name:
         return f"{name} is this topic itself; name another one"
     if _is_missing(name, names):

@@ -1,6 +1,6 @@
 """The object store's settings.
 
-Plain values only. The text under a key is its entry in docs/configuration.md.
+Plain values only. The docstring under a key is its entry in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from archiver.config.types import DataUri, Duration, FilePath, Group, Located, S
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z0-9._=-]++(?:/[A-Za-z0-9._=-]++)*+", re.ASCII)
 _PREFIX_MAX = 512
-"""Leaves as much of a key's 1,024 bytes to what lies below."""
+"""Leaves half of S3's 1,024 key bytes for the rest of the key."""
 _REGION = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _PART_MIN = 5 * 1024 * 1024
 _PART_MAX = 5 * 1024**3
@@ -36,47 +36,49 @@ class DataSettings(Group):
     """The object store: where intake files, archives and table metadata are kept."""
 
     uri: DataUri
-    """Root of everything that is stored. A plain path is a local folder, relative to the configuration file;
-    so is `file:///path`. `s3://bucket/prefix` is a bucket on S3 or on a server that speaks its language and
-    keeps its conditional creates (a test at the start tells); the prefix may have A-Z a-z 0-9 . _ = - and
-    slashes."""
+    """Root of all stored objects. A plain path, relative to the configuration file, or `file:///path` is a
+    local folder. `s3://bucket/prefix` is a bucket on S3, or on a compatible server with conditional create
+    (tested at the start). The prefix may have A-Z a-z 0-9 . _ = - and slashes."""
     endpoint: str | None = None
-    """Address of an S3 server other than AWS, `https://host:port`. For `s3://` only, as is all that
-    follows."""
+    """Address of an S3 server other than AWS, `https://host:port`. Default: AWS. For `s3://` only, like all
+    keys below."""
     region: str | None = None
-    """Region of the bucket. If it is missing, that of the environment or of the profile; with an `endpoint`,
-    `us-east-1`, which servers other than AWS take."""
+    """Region of the bucket. Default: the region of the environment or of the profile; with an `endpoint`,
+    `us-east-1`, which servers other than AWS accept."""
     path_style: StrictBool = False
-    """Whether the bucket stands in the path instead of the host name. Most servers other than AWS need it."""
+    """Whether the bucket is part of the path instead of the host name. Default `false`. Most servers other
+    than AWS need `true`."""
     allow_http: StrictBool = False
-    """Whether an `endpoint` with `http://` may be another machine: what is stored could then be read and
-    changed on the way. On this machine (127.0.0.1, ::1, localhost) it needs no leave."""
+    """Whether an `http://` `endpoint` may be on another machine, where others can read and change the data on
+    the way. Default `false`. Set it only on a trusted network; addresses of this machine (127.0.0.1, ::1,
+    localhost) are always allowed."""
     ca_file: FilePath | None = None
-    """PEM file of the authorities that may vouch for the server's certificate, in place of the system's. It
-    must be at the same path on every machine that runs Spark executors."""
+    """PEM file of the authorities that may sign the server's certificate, instead of the system's. Default:
+    none. It must have the same path on every machine with Spark executors."""
     access_key_id: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`. With `secret_access_key`, or neither: then the usual chain is asked
-    (environment, profile, container, instance), on each machine for itself, and renewed before it expires.
-    Prefer that with Spark on other machines: a key that stands here travels to them inside of every task."""
+    """The access key, as `{env: NAME}` or `{file: PATH}`, together with `secret_access_key`. Default: each
+    machine uses the standard credential chain (environment, profile, container, instance), which renews
+    credentials before they expire. Prefer the chain if Spark runs on other machines: a key set here is sent
+    to them in every task."""
     secret_access_key: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`."""
+    """The secret key, as `{env: NAME}` or `{file: PATH}`."""
     session_token: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`, for temporary keys. Nobody renews it: the usual chain does that."""
+    """The session token of temporary keys, as `{env: NAME}` or `{file: PATH}`. It is never renewed; the
+    credential chain renews its own."""
     connect_timeout: Annotated[Duration, Field(ge=0.1, le=600)] = 10.0
-    """How long one try to connect may take. A server that can be reached answers within a second; one whose
-    packets are lost on the way never does."""
+    """Longest time for one connection attempt. Default 10 s: a reachable server accepts within a second, and
+    one whose packets are dropped never does."""
     request_timeout: Annotated[Duration, Field(ge=0.1, le=3600)] = 30.0
-    """How long the server may be silent during one request before it is given up. What was sent may have been
-    stored then, so it is looked at before anything else is done."""
+    """Longest silence of the server during one request before the request is abandoned. Its data may have
+    been stored, so the object is inspected before any other step. Default 30 s. Raise it for a slow store."""
     attempts_max: Annotated[int, Field(ge=1, le=50)] = 5
-    """How often one request is tried in all when the server is busy, fails or does not answer, with
-    growing waits between (0.1 s, 0.2 s …, at most 5 s, shortened at random so that many writers do not
-    come back at once). Five tries bridge a few seconds; longer trouble is for those who asked: the writer,
-    the next round."""
+    """Attempts for one request if the server is busy, fails or does not answer. The waits between them grow
+    (0.1 s, 0.2 s …, at most 5 s), with random jitter so that many writers do not retry at once. Default 5:
+    bridges a few seconds; the caller (the writer, or the next round) handles longer outages."""
     part_bytes: Annotated[Size, Field(ge=_PART_MIN, le=_PART_MAX)] = 16 * 1024 * 1024
-    """A larger object is uploaded in parts of this size, each of which is in memory while it is sent; 5MiB to
-    5GiB, as S3 has it. Intake files are smaller unless `intake.delay_max_bytes` was raised, so that they take
-    one request; a part of 16 MiB repeats in well under a second when it was lost."""
+    """Part size of uploads; a larger object is uploaded in parts of this size. Each part is in memory while
+    it is sent. S3 allows 5MiB to 5GiB. Default 16 MiB: a lost part is sent again in well under a second.
+    Intake files are smaller, and take one request, unless `intake.delay_max_bytes` is raised."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -135,12 +137,10 @@ class DataSettings(Group):
 
 
 def bad_s3_uri(uri: str) -> str | None:
-    """What is wrong with `s3://bucket/prefix`; None if nothing is."""
+    """The problem with `s3://bucket/prefix`, or None."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    if "@" in uri or ":" in bucket:  # a password may have slashes; it is not repeated
-        return (
-            "has a user name before the bucket; credentials belong into access_key_id and secret_access_key"
-        )
+    if "@" in uri or ":" in bucket:  # the address is not repeated: a password may contain slashes
+        return "has a user name before the bucket; credentials belong in access_key_id and secret_access_key"
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
         return f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 of a-z 0-9 . -, in s3://bucket/prefix"
     prefix = prefix.removesuffix("/")
@@ -149,8 +149,7 @@ def bad_s3_uri(uri: str) -> str | None:
     ):
         return (
             f"the prefix {prefix[:80]!r} is not usable: at most {_PREFIX_MAX} of A-Z a-z 0-9 . _ = - "
-            "in parts separated by single "
-            "slashes, because table readers take other characters for something else"
+            "in parts separated by single slashes, because table readers misread other characters"
         )
     return None
 

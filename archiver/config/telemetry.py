@@ -1,6 +1,6 @@
-"""The settings of what the daemon tells to others by itself: its metrics, to a collector of OpenTelemetry.
+"""The settings of metrics export to an OpenTelemetry collector.
 
-Plain values only. The text under a key is its entry in docs/configuration.md.
+Plain values only. The docstring under a key is its entry in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from pydantic import Field, StrictBool, model_validator
 from archiver.config.types import Duration, FilePath, Group, Located, Secret, bad_endpoint
 
 SIGNAL_PATH = "/v1/metrics"
-"""Where a collector takes metrics, by OpenTelemetry's rule."""
+"""The path of metrics on a collector, defined by OpenTelemetry."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
 
 
 class OtlpSettings(Group):
-    """A collector that takes OTLP over HTTP ([its page](operations/watching.md#opentelemetry)); needs
+    """A collector for OTLP over HTTP ([its page](operations/watching.md#opentelemetry)); needs
     `stream-archiver[otlp]`.
     """
 
     endpoint: str
     """Address of the collector, `https://host:4318`. `/v1/metrics` is added unless it has a path."""
     allow_http: StrictBool = False
-    """Whether an `endpoint` with `http://` may be another machine: names of topics, and the headers, could
-    then be read on the way. On this machine (127.0.0.1, ::1, localhost) it needs no leave."""
+    """Whether an `http://` `endpoint` may be on another machine, where others can read topic names and
+    headers on the way. Default `false`. Set it only on a trusted network; addresses of this machine
+    (127.0.0.1, ::1, localhost) are always allowed."""
     ca_file: FilePath | None = None
-    """PEM file of the authorities that may vouch for the collector's certificate, in place of the usual ones.
-    Then the environment is not asked for proxies either."""
+    """PEM file of the authorities that may sign the collector's certificate, instead of the system's.
+    Default: none. If it is set, proxy variables of the environment are ignored too."""
     headers: dict[str, Secret] = Field(default_factory=dict)
-    """Headers of every request, such as `authorization`. Each is `{env: NAME}` or `{file: PATH}`."""
+    """Headers of every request, such as `authorization`. Each value is `{env: NAME}` or `{file: PATH}`.
+    Default: none."""
     interval: Annotated[Duration, Field(ge=1, le=3600)] = 15.0
-    """Time between two exports. Each has everything that `/metrics` has, but for the process's own
-    numbers."""
+    """Time between two exports. Each contains all series of `/metrics` except those of the process itself.
+    Default 15 s."""
     timeout: Annotated[Duration, Field(gt=0, le=600)] = 10.0
-    """How long one export may take, with its repetitions. What did not get there by then is not sent again:
-    the next export has newer numbers. There is one at a time, and nothing else waits for it."""
+    """Longest time for one export, with its retries. Default 10 s. Values that do not arrive in time are not
+    sent again: the next export has newer ones. One export runs at a time, and no other work waits for it."""
 
     @property
     def url(self) -> str:
-        """Where metrics are sent."""
+        """The full address for metrics."""
         return (
             self.endpoint.rstrip("/") + SIGNAL_PATH
             if urlsplit(self.endpoint).path in ("", "/")
@@ -67,14 +69,14 @@ class OtlpSettings(Group):
             if not _HEADER.fullmatch(name):
                 problems.append((("headers",), f"{name[:80]!r} is not the name of a header"))
             elif not value.get_secret_value().isprintable() or not value.get_secret_value().isascii():
-                problems.append((("headers", name), "what it names has characters that a header cannot have"))
+                problems.append((("headers", name), "its value has characters that a header cannot have"))
         if problems:
             raise Located(problems)
         return self
 
 
 class TelemetrySettings(Group):
-    """What the daemon tells by itself, besides what it shows at `/metrics`."""
+    """What the daemon exports in addition to `/metrics`."""
 
     otlp: OtlpSettings | None = None
-    """A collector of OpenTelemetry. Left out: none, and nothing is sent anywhere."""
+    """An OpenTelemetry collector. Default: none, and no telemetry is exported."""

@@ -1,4 +1,4 @@
-"""The groups of settings that say what becomes of a topic: triggers, table, schema."""
+"""The settings groups of a topic: archive triggers, table and schemas."""
 
 from __future__ import annotations
 
@@ -27,80 +27,83 @@ MaxBytes = Annotated[Size, Field(ge=1, le=2**40)]
 Delay = Annotated[Duration, Field(ge=0, le=30 * 86400)]
 
 TRIGGERS = ("min_bytes", "max_bytes", "start_delay_max", "complete_delay_max", "idle_max")
-"""The settings of archives that a topic may have its own value of."""
+"""The archive settings that a topic may override."""
 READS_OF_A_BUCKET = 4
-"""Intake files that a task reads ahead from a bucket if nobody says otherwise."""
+"""Default read-ahead of a task for a bucket, in intake files."""
 
 
 class ArchiveSettings(Group):
-    """When archives are made, and how. A topic's own `archive` group may override the triggers (the first
-    five).
+    """When and how archives are made. A topic's own `archive` group may override the triggers (the first five
+    keys).
     """
 
     min_bytes: MinBytes = 0
     """Stable raw bytes (keys, values, headers) from which a partition is open for archiving; 0: at once, -1:
-    never."""
+    never. Default 0."""
     max_bytes: MaxBytes = 128 * 2**20
-    """Raw bytes at which an open partition is archived at once, and near which an archive is cut."""
+    """Raw bytes at which an open partition is archived at once; also the approximate size at which an archive
+    is split. Default 128 MiB."""
     start_delay_max: Delay = 10.0
-    """Time between two looks of the daemon at a topic of which nothing is due. `archiver archive` looks at
-    once."""
+    """Time between two checks of a topic with nothing due. `archiver archive` checks at once. Default 10
+    s."""
     complete_delay_max: Delay = 300.0
-    """How long a partition may be open before it is archived whatever its size. It bounds how far a table
-    lags behind."""
+    """Longest time that a partition stays open before it is archived, at any size. It limits the lag of a
+    table. Default 5 min. Lower it for fresher tables, raise it for fewer and larger archives."""
     idle_max: Delay = 30.0
-    """An open partition is archived when its newest record is this old; 0: at once."""
+    """Age of the newest record at which an open partition is archived; 0: at once. Default 30 s."""
     concurrent_max: Annotated[StrictInt, Field(ge=0, le=100_000)] = 0
-    """Partitions of a topic that one round archives at most; 0: as many as this machine's memory allows, at
-    64 MiB each."""
+    """Most partitions of a topic in one round; 0: as many as this machine's memory allows, at 64 MiB each.
+    Default 0."""
     round_bytes_max: Annotated[Size, Field(ge=1, le=2**50)] = 8 * 2**30
-    """Raw bytes that one round archives at most. A round's archives become visible together, so it bounds how
-    long a backlog hides."""
+    """Most raw bytes in one round. Default 8 GiB. The archives of a round become visible together. Lower it
+    to make a backlog visible in smaller steps."""
     tick: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
-    """Shortest time between two ticks of the intake log, and time between two rounds of the daemon: one round
-    makes at most one commit to each table."""
+    """Shortest time between two ticks of the intake log, and the time between two rounds of the daemon.
+    Default 10 s. A round makes at most one commit to each table. Raise it for fewer commits."""
     commit_attempts_max: Annotated[StrictInt, Field(ge=1, le=1000)] = 20
-    """How often a commit begins anew because another writer changed the table, before the table leaves the
-    round."""
+    """Attempts to commit to a table that another writer keeps changing, before the table leaves the round.
+    Default 20."""
     commit_timeout: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
-    """How long one table's commit may take, all attempts together, before the table leaves the round."""
+    """Longest time for the commit to one table, with all attempts, before the table leaves the round. Default
+    60 s. Raise it for a slow catalog."""
     pending_files_max: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 2_000
-    """Archives of a topic that may wait for its table while the catalog cannot be reached; 0: none. Beyond
-    them records stay in intake. They come into the table in one commit, and every process that reads the
-    ledger holds them in memory until then."""
+    """Most archives of a topic that may wait for the table while the catalog is unreachable; 0: none. Default
+    2,000. Further records stay in intake. The waiting archives enter the table in one commit; until then
+    every process that reads the ledger holds them in memory. Raise it for long catalog outages."""
     snapshots_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 100
-    """Snapshots of a table that are kept however old they are; a commit expires older ones."""
+    """Newest snapshots of a table that are kept at any age; a commit expires older ones. Default
+    100."""
     snapshots_age: Annotated[Duration, Field(ge=0, le=3650 * 86400)] = 900.0
-    """A snapshot younger than this is kept even beyond `snapshots_max`, for queries that are still reading
-    it. Each one makes every commit dearer: with a commit every 10 s, an hour would keep 360 of them."""
+    """Minimum age of a snapshot before it expires, even beyond `snapshots_max`, so that running queries can
+    finish. Default 15 min. Raise it for long queries. Each retained snapshot makes every commit slower: with
+    a commit every 10 s, an hour keeps 360."""
     merge_every: Annotated[StrictInt, Field(ge=1, le=100_000)] = 25
-    """Every N-th commit merges small manifests, so that planning a query stays quick."""
+    """Commits between two merges of small manifests, which keep query planning fast. Default 25."""
     open_writers_max: Annotated[StrictInt, Field(ge=1, le=4096)] = 64
-    """Archives that one task writes at the same time. With row groups of some MiB it bounds a task's memory;
-    archives whose records take less than 7 MiB there count by that, because many of them are read from the
-    same intake files."""
+    """Archives that one task writes at the same time. It limits a task's memory, with row groups of some MiB.
+    Archives with less than 7 MiB of records in the task count by their bytes, because many share the same
+    intake files. Default 64. Lower it if executors run out of memory."""
     reads_max: Annotated[StrictInt, Field(ge=0, le=64)] | None = None
-    """Intake files that one task reads while it works on those before, at most 32 MiB of them in memory, and
-    as much of the one that it works on; 0: each when its turn comes. Left out it is 4 with a bucket, of which
-    more help where it answers slowly and little of each file is needed, and 0 with a folder, which keeps
-    nobody waiting."""
+    """Intake files that a task reads ahead; 0: none. At most 32 MiB of them are in memory, and as much of the
+    current file. Default: 4 with a bucket, 0 with a folder, which answers at once. Raise it for a slow bucket
+    if a task needs little of each file."""
     uploads_max: Annotated[StrictInt, Field(ge=0, le=64)] = 4
-    """Archives of one task that are on their way into the store while it goes on with the next ones; 0: each
-    is waited for. More of them help where a bucket answers slowly and archives are small."""
+    """Archives that a task uploads in the background; 0: it waits for each upload. Default 4. Raise it for a
+    slow bucket with small archives."""
     zstd_level: Annotated[StrictInt, Field(ge=1, le=19)] = 1
-    """Compression of archives. Level 1 was measured to be faster than 3 and no larger, with the encodings in
-    use."""
+    """Zstandard compression level of archives. Default 1: measured faster than 3 and no larger, with the
+    encodings in use."""
 
     def reads_of(self, *, is_bucket: bool) -> int:
-        """`reads_max`, or what it is for such a store if it was left out: reading ahead costs a task 3 to 5 %
-        (decision 0061).
+        """`reads_max`, or its default for the kind of store. Reading ahead costs a task 3 to 5 % (decision
+        0061), so a folder gets none.
         """
         if self.reads_max is not None:
             return self.reads_max
         return READS_OF_A_BUCKET if is_bucket else 0
 
     def of(self, topic: TopicSettings) -> ArchiveSettings:
-        """The settings in force for a topic: these, with the topic's own triggers in their place."""
+        """The archive settings of a topic: these, with the topic's own triggers."""
         own = {name: given for name in TRIGGERS if (given := getattr(topic.archive, name)) is not None}
         return self.model_copy(update=own) if own else self
 
@@ -111,45 +114,47 @@ class ProtosSettings(Group):
     """
 
     folder: FilePath
-    """The folder; imports begin in it. Relative to the configuration file."""
+    """The folder, relative to the configuration file; imports start in it."""
     files: tuple[Annotated[str, BeforeValidator(check_proto_file)], ...] = ()
-    """The files to compile, relative to the folder; left out, every `.proto` below it."""
+    """The files to compile, relative to the folder. Default: every `.proto` below it."""
     include: tuple[FilePath, ...] = ()
-    """Further folders in which imports are looked for, in this order. The well-known `google/protobuf` files
-    are always found, and after every folder the built-in `confluent` and `google/type` files."""
+    """Further import folders, searched in this order. Default: none. The well-known `google/protobuf` files
+    are always found; the built-in `confluent` and `google/type` files come after all folders."""
 
 
 class SchemaSettings(Group):
     """The Protobuf message in a topic's keys or values. Exactly one of `descriptor_set`, `protos` and
-    `subject` says where it is from.
+    `subject` names the source of the schema.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     descriptor_set: FilePath | None = None
-    """A file made by `protoc --include_imports --descriptor_set_out`; relative to the configuration file."""
+    """A file made by `protoc --include_imports --descriptor_set_out`, relative to the configuration file."""
     protos: ProtosSettings | None = None
     """A folder of `.proto` files."""
     subject: Annotated[str, BeforeValidator(check_subject)] | None = None
-    """A subject of the schema registry, by custom the topic's name with `-value` or `-key` behind it."""
+    """A subject of the schema registry; by convention the topic's name with the suffix `-value` or `-key`."""
     message: MessageName | None = None
-    """Full name of the message, for example `shop.Order`. Only with a `subject` it may be left out: then it
-    is the first message of the subject's newest schema when the topic is first archived, and it stays that
-    one as long as the newest schema has it."""
+    """Full name of the message, for example `shop.Order`. It is optional only with a `subject`. The default
+    is then the first message of the subject's newest schema at the topic's first archiving, as long as the
+    newest schema has it."""
     recursion_depth: Annotated[StrictInt, Field(ge=0, le=10)] = 2
-    """How often a message type may stand inside itself as columns; what is nested deeper is kept encoded."""
+    """Number of times that a message type may be nested in itself as columns; deeper values stay encoded.
+    Default 2."""
     columns: dict[
         Annotated[str, BeforeValidator(check_field_path)], Annotated[str, BeforeValidator(check_column)]
     ] = Field(default_factory=dict)
-    """Other column names: the dotted path of field names, and the name of its column, for example
-    `{"customer.id": customer_number}`."""
+    """Custom column names: from the dotted path of field names to the column name, for example
+    `{"customer.id": customer_number}`. Default: none."""
     validation: Literal["none", "reject", "dlq"] = Field(default="none", alias="validate")
-    """What intake does with a record that does not decode by the newest schema: `none`: take it in (it
-    becomes an `__err__` row); `reject`: refuse it; `dlq`: take it in to the topic `dlq`."""
+    """What intake does with a record that does not decode by the newest schema. `none`: ingest it (it becomes
+    an `__err__` row). `reject`: refuse it. `dlq`: ingest it into the topic `dlq`. Default `none`."""
     coerce: StrictBool = False
-    """Whether intake puts the registry's envelope before a message that has none. Needs a `subject`."""
+    """Whether intake puts the registry's envelope before a message that has none. Default `false`. Needs a
+    `subject`."""
     dlq: TopicName | None = None
-    """The topic for records that do not decode, with `validate: dlq`."""
+    """The topic for records that do not decode; only with `validate: dlq`."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -160,7 +165,7 @@ class SchemaSettings(Group):
                 (
                     (),
                     (
-                        "says not where the schema comes from; add descriptor_set: FILE, protos: {folder: "
+                        "names no source for the schema; add descriptor_set: FILE, protos: {folder: "
                         "DIR} or subject: NAME"
                     ),
                 )
@@ -169,7 +174,7 @@ class SchemaSettings(Group):
             problems.append(
                 (
                     (given[1],),
-                    f"is given beside {given[0]}; a schema comes from one place, so remove one of them",
+                    f"conflicts with {given[0]}; a schema has one source, so remove one of them",
                 )
             )
         if self.message is None and self.subject is None and given:
@@ -198,31 +203,30 @@ class SchemaSettings(Group):
 
 
 class TopicArchiveSettings(Group):
-    """What becomes of a topic's records."""
+    """The archives and the table of a topic."""
 
     kind: Literal["none", "parquet", "iceberg"] = "none"
-    """`none`: they stay in intake files. `parquet`: archives without a table. `iceberg`: archives in a
-    table."""
+    """The storage of the records. `none`: only intake files. `parquet`: archives without a table. `iceberg`:
+    archives in a table. Default `none`."""
     catalog: str | None = None
-    """Name of the catalog that holds the table; one of `catalogs`."""
+    """Name of the catalog with the table; one of `catalogs`."""
     table: TableName | None = None
-    """The table, as `namespace.table`; created if missing. No other topic may use it."""
+    """The table, as `namespace.table`; created if missing. Each topic needs its own."""
     partition_by: Annotated[
         tuple[Literal["day", "hour", "month"], ...], Field(min_length=1, max_length=1)
     ] = ("day",)
-    """Granularity of the table's partitions by ingest time: exactly one of day, hour, month. A change holds
-    for what is archived after it; what the table has stays in its partitions.
-    """
+    """Granularity of the table's partitions by ingest time: exactly one of day, hour, month. Default `[day]`.
+    A change applies to records archived later; existing rows keep their partitions."""
     min_bytes: MinBytes | None = None
-    """This topic's `archive.min_bytes`."""
+    """This topic's `archive.min_bytes`. Default: the cluster's."""
     max_bytes: MaxBytes | None = None
-    """This topic's `archive.max_bytes`."""
+    """This topic's `archive.max_bytes`. Default: the cluster's."""
     start_delay_max: Delay | None = None
-    """This topic's `archive.start_delay_max`."""
+    """This topic's `archive.start_delay_max`. Default: the cluster's."""
     complete_delay_max: Delay | None = None
-    """This topic's `archive.complete_delay_max`."""
+    """This topic's `archive.complete_delay_max`. Default: the cluster's."""
     idle_max: Delay | None = None
-    """This topic's `archive.idle_max`."""
+    """This topic's `archive.idle_max`. Default: the cluster's."""
 
     @model_validator(mode="after")
     def _table_if_iceberg(self) -> Self:
@@ -256,25 +260,25 @@ class TopicSettings(Group):
     name: TopicName
     """1 to 249 of A-Z a-z 0-9 . _ -, as in Kafka."""
     partitions: Annotated[StrictInt, Field(ge=0, le=100_000)]
-    """Number of partitions. It cannot be changed once the topic exists, because keys are spread by it. 0: as
-    many as the topic of that name has in the Kafka cluster it is mirrored from."""
+    """Number of partitions; 0 for a mirrored topic, which has as many as its topic in Kafka. It cannot change
+    once the topic exists, because it determines the partition of each key."""
     retention: Retention = None
-    """How long archived records are kept, or `forever`; at least an hour. `archiver clean` takes archives of
-    which every record was received longer ago out of the table, and deletes them later. What is not archived
-    stays. A longer retention brings nothing back."""
+    """How long archived records are kept, at least an hour, or `forever`. Default `forever`. `archiver clean`
+    removes an archive from the table when all its records were received longer ago, and deletes it later.
+    Records that are not archived stay. A longer retention does not restore deleted records."""
     key: SchemaSettings | None = None
-    """The Protobuf message in the keys; without it the keys are bytes."""
+    """The Protobuf message in the keys. Default: none, and the keys are stored as bytes."""
     value: SchemaSettings | None = None
-    """The Protobuf message in the values; without it the values are bytes."""
+    """The Protobuf message in the values. Default: none, and the values are stored as bytes."""
     schema_change: Literal["evolve", "compatible", "refuse"] = "evolve"
-    """What a newer schema of the keys or values may do to the table. `evolve`: every change is applied; a
-    field of a type that does not fit gets a new column. `compatible`: compatible changes are applied, an
-    incompatible one halts the topic. `refuse`: each change halts the topic. Intake goes on in each case. A
-    reload with another value accepts the change. Set it where queries need stable columns."""
+    """How a newer schema of the keys or values may change the table. `evolve`: every change is applied; a
+    field whose new type does not fit gets a new column. `compatible`: an incompatible change halts the topic.
+    `refuse`: every change halts the topic. Default `evolve`. Intake continues in each case, and a reload with
+    another value accepts the change. Set it where queries need stable columns."""
     archive: TopicArchiveSettings = TopicArchiveSettings()
-    """What becomes of the records."""
+    """The archives and the table of the topic."""
 
     @property
     def mirrored(self) -> bool:
-        """Whether it has the partitions and offsets of an upstream; its source declares it."""
+        """Whether the topic mirrors the partitions and offsets of a Kafka topic; its source declares it."""
         return self.partitions == 0

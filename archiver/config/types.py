@@ -1,7 +1,6 @@
-"""How single values of the configuration are written: durations, sizes, paths, secrets, names.
+"""Parsers of single configuration values: durations, sizes, paths, secrets, names.
 
-Owns their parsing and the words of the error when it fails. Pure, except that a secret is read from the
-variable or file it names. A message here never repeats a secret.
+Pure, except that a secret is read from its variable or file. No message repeats a secret.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _BYTES = {
 }
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 _QUANTITY_MAX = 2.0**52
-"""Beyond it a float no longer counts in ones."""
+"""Above it, a float cannot represent every whole number."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TABLE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 _MESSAGE = re.compile(r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+", re.ASCII)
@@ -50,7 +49,9 @@ PORT_MAX = 65535
 
 
 class Group(BaseModel):
-    """One group of settings: frozen, unknown keys refused, described by the docstrings under its fields."""
+    """One group of settings. Frozen; unknown keys are refused; the docstrings under the fields describe
+    them.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -63,17 +64,15 @@ class Group(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a configuration file may refer to besides itself; handed to the validators as their context."""
+    """The context of a configuration file for the validators: its folder and the environment."""
 
     folder: Path
-    """Relative paths begin here: the folder of the configuration file."""
+    """The folder of the configuration file, at which relative paths start."""
     environ: Mapping[str, str] = field(repr=False)
 
 
 class Located(ValueError):
-    """Problems that a check over several keys has found, each with the path of the key at fault, relative to
-    the group that checks.
-    """
+    """Problems found by a check over several keys, each with its key path relative to the checking group."""
 
     def __init__(self, problems: list[tuple[tuple[str | int, ...], str]]) -> None:
         super().__init__("; ".join(message for _, message in problems))
@@ -89,7 +88,7 @@ def parse_size(value: object) -> int:
     """Bytes of `15MB`, `128MiB` and the like (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB) or of a plain number;
     raises `ValueError`.
 
-    -1 passes, for those settings in which it means never.
+    -1 is valid too, for settings where it means never.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value == -1:
         return -1
@@ -100,7 +99,7 @@ def parse_size(value: object) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """As people write it, in the largest unit that divides it: `1h`, `90s`, `200ms`."""
+    """A duration in the largest unit that divides it: `1h`, `90s`, `200ms`."""
     thousandths = round(seconds * 1000, 6)
     for unit, unit_s in reversed(_SECONDS.items()):
         if thousandths and thousandths % (unit_s * 1000) == 0:
@@ -109,29 +108,29 @@ def format_duration(seconds: float) -> str:
 
 
 def format_size(count: int) -> str:
-    """As people write it, in the largest unit that divides it: `512KiB`, `15MB`, `7B`."""
+    """A size in the largest unit that divides it: `512KiB`, `15MB`, `7B`."""
     for unit, unit_bytes in sorted(_BYTES.items(), key=lambda item: -item[1]):
         if count and count % unit_bytes == 0:
             return f"{count // unit_bytes}{unit}"
     return "0B"
 
 
-def _quantity(value: object, units: Mapping[str, float], wanted: str) -> float:
+def _quantity(value: object, units: Mapping[str, float], expected: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
+        raise ValueError(f"{value!r} is not {expected}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
     if isinstance(value, int | float):
         if not 0 <= value <= _QUANTITY_MAX:
-            raise ValueError(f"{str(value)[:40]} is not {wanted}")
+            raise ValueError(f"{str(value)[:40]} is not {expected}")
         return value
     match = _QUANTITY.fullmatch(value.strip())
     if match is None:
-        raise ValueError(f"{value[:40]!r} is not {wanted}")
+        raise ValueError(f"{value[:40]!r} is not {expected}")
     if match["unit"] and match["unit"] not in units:
         raise ValueError(f"{value[:40]!r} has the unit {match['unit']!r}; the units are {', '.join(units)}")
-    # Rounding takes away what the product of two binary fractions adds.
+    # Rounding removes the error of the binary product: 1.1 * 86400 is not exactly 95040.
     product = round(float(match["number"]) * units.get(match["unit"], 1), 9)
     if product > _QUANTITY_MAX:
-        raise ValueError(f"{value[:40]!r} is too much")
+        raise ValueError(f"{value[:40]!r} is too large")
     return product
 
 
@@ -148,21 +147,19 @@ def parse_retention(value: object) -> float | None:
         raise ValueError(f"{error}, and not the word forever") from None
     if seconds < RETENTION_MIN_S:
         raise ValueError(
-            f"{value!r} is less than an hour; records are deleted for good, so write what is meant, "
-            "for example 30d or forever"
+            f"{value!r} is less than an hour; records are deleted permanently, so write for example 30d "
+            "or forever"
         )
     return seconds
 
 
 def surroundings(info: ValidationInfo) -> Surroundings | None:
-    """The context a validator was given; None when a group is built in Python."""
+    """The context of a validator; None if the group is built in Python."""
     return info.context if isinstance(info.context, Surroundings) else None
 
 
 def resolve_path(value: object, info: ValidationInfo) -> object:
-    """A path as an absolute one, beginning at the configuration's folder if it is relative; raises
-    `ValueError`.
-    """
+    """An absolute path; a relative one starts at the configuration's folder. Raises `ValueError`."""
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")  # noqa: TRY004 - see _quantity
     if str(value).startswith("~") or str(value).strip() == "" or "\0" in str(value):
@@ -185,7 +182,7 @@ def parse_listen(value: object) -> object:
 
 
 def resolve_glob(value: object, info: ValidationInfo) -> str:
-    """An absolute pattern; a relative one begins at the folder of the configuration file."""
+    """An absolute glob pattern; a relative one starts at the configuration's folder."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a pattern of file names, for example inbox/*.jsonl")
     around = surroundings(info)
@@ -194,7 +191,7 @@ def resolve_glob(value: object, info: ValidationInfo) -> str:
 
 
 def resolve_uri(value: object, info: ValidationInfo) -> object:
-    """A data folder as a URI: one with a scheme stays, a plain path becomes `file://`; raises
+    """A data folder as a URI: one with a scheme stays, a plain path becomes `file://`. Raises
     `ValueError`.
     """
     if not isinstance(value, str) or not value.strip():
@@ -216,23 +213,23 @@ def resolve_uri(value: object, info: ValidationInfo) -> object:
 
 
 def reveal(value: object, info: ValidationInfo) -> object:
-    """The secret that `{env: NAME}` or `{file: PATH}` names, still wrapped; raises `ValueError` without
-    repeating anything secret.
+    """The secret to which `{env: NAME}` or `{file: PATH}` refers, still wrapped; raises `ValueError` without
+    repeating a secret.
     """
     if isinstance(value, SecretStr):
         return value
-    wanted = "write {env: NAME} or {file: PATH}, never the secret itself"
+    remedy = "write {env: NAME} or {file: PATH}, never the secret itself"
     if (
         not isinstance(value, dict)
         or len(value) != 1
         or set(value) - {"env", "file"}
         or not all(isinstance(name, str) for name in value.values())
     ):
-        raise ValueError(f"not a reference to a secret; {wanted}")
+        raise ValueError(f"not a reference to a secret; {remedy}")
     around = surroundings(info)
     if around is None:
         raise ValueError(
-            f"a reference to a secret can be followed only when a configuration file is loaded; {wanted}"
+            f"a reference to a secret can be resolved only when a configuration file is loaded; {remedy}"
         )
     if "env" in value:
         secret = around.environ.get(value["env"])
@@ -248,7 +245,7 @@ def reveal(value: object, info: ValidationInfo) -> object:
 
 
 def is_reference(value: Any) -> bool:
-    """Whether a value is meant as a reference to a secret."""
+    """Whether a value has the form of a secret reference."""
     return isinstance(value, dict) and bool({"env", "file"} & set(value))
 
 
@@ -328,7 +325,7 @@ def check_column(value: object) -> object:
             "_, no digit first"
         )
     if value.casefold() in RESERVED_COLUMNS:
-        raise ValueError(f"{value!r} is the name of a column that every topic has; choose another")
+        raise ValueError(f"{value!r} is a column that every topic has; choose another name")
     return value
 
 
@@ -400,15 +397,15 @@ MessageName = Annotated[str, BeforeValidator(check_message)]
 
 
 def host_of(text: str) -> str:
-    """The host of `host:port` or `[address]:port`, with or without the port. Any other text as it is: an
-    address without brackets, or what nobody takes for this machine.
+    """The host of `host:port` or `[address]:port`, with or without the port. Any other text is returned
+    unchanged: an address without brackets, or a text that never counts as this machine.
     """
-    told = _HOST_AND_PORT.fullmatch(text)
-    return text if told is None else told["address"] or told["name"]
+    match = _HOST_AND_PORT.fullmatch(text)
+    return text if match is None else match["address"] or match["name"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to the host never leaves this machine."""
+    """Whether traffic to the host never leaves this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -420,22 +417,22 @@ def is_loopback(host: str) -> bool:
 def bad_endpoint(
     endpoint: str, allow_http: bool, *, example: str, credentials: str, path: bool
 ) -> str | None:
-    """What is wrong with the address of a server that is spoken to over HTTP; None if nothing is.
+    """The problem with the address of an HTTP server, or None.
 
-    `example` is an address as it should be, `credentials` the key where a name and a password belong, `path`
-    whether it may have a path.
+    `example`: a valid address. `credentials`: the keys for user name and password. `path`: whether a path is
+    allowed.
     """
-    wanted = f"is not an address such as {example}" + ("" if path else ", without a path")
+    expected = f"is not an address such as {example}" + ("" if path else ", without a path")
     if "@" in endpoint:  # not repeated: it may be a password
-        return f"has a user name; credentials belong into {credentials}"
+        return f"has a user name; credentials belong in {credentials}"
     try:
         parts = urlsplit(endpoint)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return f"{endpoint[:80]!r} {wanted}"
-    more = parts.query or parts.fragment or (not path and parts.path not in ("", "/"))
-    if parts.scheme not in ("http", "https") or not host or more:
-        return f"{endpoint[:80]!r} {wanted}"
+        return f"{endpoint[:80]!r} {expected}"
+    extra = parts.query or parts.fragment or (not path and parts.path not in ("", "/"))
+    if parts.scheme not in ("http", "https") or not host or extra:
+        return f"{endpoint[:80]!r} {expected}"
     if parts.scheme == "http" and not allow_http and not is_loopback(host):
         return (
             "http:// to another machine can be read and changed on the way; use https://, or set "

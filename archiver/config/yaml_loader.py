@@ -1,8 +1,7 @@
-"""Reads the configuration file and turns what is wrong with it into words.
+"""Reads the configuration file, and describes its problems by line and key path.
 
-Owns YAML: duplicate keys are refused, `yes`, `no`, `on` and `1:30` are text (as in YAML 1.2), every value
-remembers its line. Promises that every problem is told at once, with line, key path and what to do, and that
-no value which may be secret is repeated.
+YAML 1.2 rules apply: duplicate keys are refused; `yes`, `no`, `on` and `1:30` are text. All problems are
+reported at once, each with line, key path and remedy. No message repeats a value that may be secret.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from archiver.runtime.redaction import excerpt
 GroupT = TypeVar("GroupT", bound=Group)
 KeyPath = tuple[str | int, ...]
 DEPTH_MAX = 32
-"""Deeper nesting is refused; ours is five deep."""
+"""Deeper nesting is refused; a valid file has five levels."""
 VALUES_MAX = 200_000
-"""Values that a file may have, each alias counted as what it stands for: few lines of aliases can stand for
+"""Most values in a file. Each use of an alias counts as its full value: a few lines of aliases can expand to
 billions."""
 BYTES_MAX = 16 * 2**20
-"""Bytes that a file may have."""
+"""Largest file."""
 SHOWN_MAX = 500
 """Characters of a value that a message repeats."""
 PROBLEMS_SHOWN = 200
-"""Problems that one message names."""
+"""Problems that one message lists."""
 _SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "int", "float", "str"))
-"""The tags of values that are not groups or lists."""
+"""The tags of scalar values."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's core types instead of the guesses of YAML 1.1."""
+    """A loader with the core types of YAML 1.2 instead of those of YAML 1.1."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's own name
 
@@ -69,7 +68,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The file's keys and values, and the line of each key path; raises `ConfigInvalid`."""
+    """The document, and the line of each key path; raises `ConfigInvalid`."""
     text = _text(path)
     loader: _Loader | None = None
     lines: dict[KeyPath, int] = {}
@@ -95,7 +94,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
             loader.dispose()
     if not isinstance(document, dict):
         raise ConfigInvalid(
-            f"{path}, line {lines[()]}: the file must consist of keys and values, not of {_kind(document)}"
+            f"{path}, line {lines[()]}: the file must be a mapping of keys to values, not {_kind(document)}"
         )
     return document, lines
 
@@ -113,7 +112,7 @@ def _text(path: Path) -> str:
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError as error:
         raise ConfigInvalid(
-            f"{path} does not exist; name a configuration file that does (commands: -c FILE or "
+            f"{path} does not exist; name an existing configuration file (commands: -c FILE or "
             "ARCHIVER_CONFIG)"
         ) from error
     except OSError as error:
@@ -124,13 +123,13 @@ def _text(path: Path) -> str:
 
 @dataclass
 class _Reading:
-    """One reading of a document."""
+    """The state while one document is read."""
 
     loader: _Loader
     path: Path
     lines: dict[KeyPath, int]
     values: int = 0
-    """Values so far; an alias is read again each time."""
+    """Values so far; an alias counts at each use."""
 
 
 def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
@@ -140,7 +139,7 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
     reading.values += 1
     if reading.values > VALUES_MAX:
         raise ConfigInvalid(
-            f"{where}: the file has more than {VALUES_MAX:,} values, each alias counted as what it stands for"
+            f"{where}: the file has more than {VALUES_MAX:,} values, each alias counted as its full value"
         )
     if len(at) > DEPTH_MAX:
         raise ConfigInvalid(f"{where}: nested deeper than {DEPTH_MAX} levels")
@@ -150,7 +149,7 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
         return _mapping(reading, node, at)
     if node.tag not in _SCALARS:
         raise ConfigInvalid(
-            f"{where}: the tag {node.tag[:80]!r} is not known here; write the value without it"
+            f"{where}: the tag {node.tag[:80]!r} is not supported; write the value without it"
         )
     _check_text(node.value, where)
     try:
@@ -159,7 +158,7 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
         ValueError,
         KeyError,
         IndexError,
-    ) as error:  # what the library raises for `!!bool x` and `!!int ''`
+    ) as error:  # PyYAML raises these for `!!bool x` and `!!int ''`
         raise ConfigInvalid(
             f"{where}: the value {excerpt(node.value, SHOWN_MAX)!r} cannot be read "
             f"({type(error).__name__}: {error})"
@@ -173,7 +172,7 @@ def _mapping(reading: _Reading, node: yaml.MappingNode, at: KeyPath) -> dict[str
         key_line = key_node.start_mark.line + 1
         where = f"{reading.path}, line {key_line}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigInvalid(f"{where}: a key must be a plain word")
+            raise ConfigInvalid(f"{where}: a key must be text")
         _check_text(key, where)
         if key in mapping:
             before = reading.lines[*at, key]
@@ -187,19 +186,17 @@ def _mapping(reading: _Reading, node: yaml.MappingNode, at: KeyPath) -> dict[str
 
 
 def _check_text(text: str, where: str) -> None:
-    """Refuse half of a surrogate pair, which only an escape can make: no file, no log and no server takes
-    it.
-    """
+    """Refuse half of a surrogate pair. Only an escape can produce one, and it cannot be encoded as UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigInvalid(
-            f"{where}: a text holds half of a surrogate pair; write the character itself"
+            f"{where}: the text contains half of a surrogate pair; write the character itself"
         ) from error
 
 
 def key_path(at: KeyPath) -> str:
-    """A key path as people write it: `topics[0].archive.table`."""
+    """A key path as text: `topics[0].archive.table`."""
     text = ""
     for step in at:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -207,7 +204,7 @@ def key_path(at: KeyPath) -> str:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
-    """What a library's error says, in our words."""
+    """The problems in a pydantic error, in the words of this project."""
     problems: list[tuple[KeyPath, str]] = []
     for item in error.errors(include_url=False):
         cause = item.get("ctx", {}).get("error")
@@ -218,10 +215,9 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Ke
 
 
 def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT | None:
-    """The group with the fields of an item that are valid by themselves, for checks across groups; None if it
-    has no fields at all.
+    """The group with the valid fields of an item, for checks across groups; None if the item has no fields.
 
-    A field that is missing or invalid has its default, or None if it has no default, regardless of its type.
+    A missing or invalid field has its default. Without a default it is None, regardless of its type.
     """
     try:
         return group.model_validate(item, context=around)
@@ -246,37 +242,39 @@ def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT 
 
 
 def is_known(field: object) -> bool:
-    """Whether a field of a group has a value: see `salvaged`."""
+    """Whether a field of a salvaged group has a value."""
     return field is not None
 
 
 @functools.cache
 def _adapter(group: type[Group], name: str) -> TypeAdapter[Any]:
-    """Validates one field alone. It takes a millisecond to make, and a file may have thousands of topics."""
+    """Validates one field. Cached: it takes a millisecond to build, and a file may have thousands of
+    topics.
+    """
     field = group.model_fields[name]
     kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     return TypeAdapter(kind)
 
 
 def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[KeyPath, int]) -> str:
-    """Every problem of a configuration, one per line, in the order of the file."""
-    told: list[tuple[int, str]] = []
+    """All problems of a configuration, one per line, in the order of the file."""
+    located: list[tuple[int, str]] = []
     for at, message in problems:
         line = _line(at, lines)
-        told.append((line, f"line {line}: {key_path(at)}: {message}" if at else message))
-    texts = [text for _, text in sorted(told, key=lambda problem: problem[0])]
+        located.append((line, f"line {line}: {key_path(at)}: {message}" if at else message))
+    texts = [text for _, text in sorted(located, key=lambda problem: problem[0])]
     if len(texts) == 1:
         return f"{path}, {texts[0]}"
     rest = len(texts) - PROBLEMS_SHOWN
     more = [f"and {rest} more"] if rest > 0 else []
     indented = (
         text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more]
-    )  # a compiler's problem has several lines
+    )  # a compiler problem has several lines
     return f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in indented)
 
 
 def _line(at: KeyPath, lines: Mapping[KeyPath, int]) -> int:
-    """The line of a key, or of the nearest group around it that is in the file."""
+    """The line of a key, or of the nearest enclosing group in the file."""
     while at not in lines and at:
         at = at[:-1]
     return lines.get(at, 1)
@@ -289,7 +287,7 @@ def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
     if kind == "missing":
         return "is missing; it has no default"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"must consist of keys and values, not of {_kind(item['input'])}"
+        return f"must be a mapping of keys to values, not {_kind(item['input'])}"
     if kind in ("tuple_type", "list_type"):
         return f"must be a list, not {_kind(item['input'])}"
     if kind == "value_error":
@@ -310,13 +308,11 @@ _BOUNDS = {
     "less_than_equal": ("le", "at most"),
     "less_than": ("lt", "less than"),
 }
-"""By the kind of problem: where the bound stands, and how it is said."""
+"""By pydantic's error type: the key of the bound in its context, and its wording."""
 
 
 def _as_written(bound: float, at: KeyPath, model: type[BaseModel]) -> str | None:
-    """A bound with its unit, as people write it in the file; None if the key is neither a duration nor a
-    size.
-    """
+    """A bound with its unit, as in the file; None if the key is neither a duration nor a size."""
     group = _group_at(model, at[:-1])
     declared = None if group is None else group.model_fields.get(str(at[-1]))
     parsers = set() if declared is None else _parsers((declared.annotation, *declared.metadata))
@@ -326,7 +322,7 @@ def _as_written(bound: float, at: KeyPath, model: type[BaseModel]) -> str | None
 
 
 def _parsers(parts: Iterable[Any]) -> set[Any]:
-    """The functions that read the values of an annotation, `Annotated[…] | None` too."""
+    """The validator functions of an annotation, also inside `Annotated[…] | None`."""
     found: set[Any] = set()
     for part in parts:
         if isinstance(part, BeforeValidator):
@@ -348,7 +344,7 @@ def _unknown_key(key: str, group: type[BaseModel] | None) -> str:
 
 
 def _group_at(model: type[BaseModel], at: KeyPath) -> type[BaseModel] | None:
-    """The group of settings that stands at a key path."""
+    """The settings group at a key path."""
     group: type[BaseModel] | None = model
     for step in at:
         if isinstance(step, int) or group is None:
@@ -370,6 +366,5 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    return {dict: "keys and values", list: "a list", tuple: "a list", bool: "yes or no", str: "a text"}.get(
-        type(value), "a number"
-    )
+    names = {dict: "a mapping", list: "a list", tuple: "a list", bool: "true or false", str: "text"}
+    return names.get(type(value), "a number")

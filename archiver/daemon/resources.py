@@ -202,4 +202,4 @@ class Resources:
 
     def _beside(self) -> Path:
         """The metadata database, or where this machine keeps its own beside etcd."""
-        return self._settings().metadata.beside
+        return self._settings().metadata.local_path

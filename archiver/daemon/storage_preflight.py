@@ -54,7 +54,7 @@ def check_data_place(store: ObjectStore, metadata: Path) -> None:
 
 def earlier_trace(metadata: MetadataSettings) -> Path:
     """A file of this machine that an earlier run of the deployment has left, if there was one."""
-    beside = metadata.beside
+    beside = metadata.local_path
     return beside if metadata.sqlite is not None else beside.with_name(beside.name + WITNESSES[0])
 
 

@@ -59,7 +59,7 @@ def open_metadata(
     if settings.sqlite is not None:
         return SqliteMetadata(settings.sqlite.path, settings.sqlite.busy_timeout, entry_bytes_max)
     assert settings.etcd is not None, "settings demand a metadata store"
-    return _open_etcd(settings.etcd, settings.beside, entry_bytes_max, clock, ids)
+    return _open_etcd(settings.etcd, settings.local_path, entry_bytes_max, clock, ids)
 
 
 def _open_etcd(

@@ -100,7 +100,8 @@ def test_nothing_is_open_to_others_in_the_clear_unless_told(
     for http in ({"listen": listen}, {"listen": listen, "allow_http": False}):
         deployment.write({**deployment.document(), "http": http})
         with pytest.raises(
-            ConfigInvalid, match=r"http\.listen: .* in the clear; give tls a certificate.* allow_http: true"
+            ConfigInvalid,
+            match=r"http\.listen: .* without encryption; give tls a certificate.* allow_http: true",
         ):
             load_settings(deployment.config, {})
     files = {"cert_file": str(certificates.server), "key_file": str(certificates.server_key)}

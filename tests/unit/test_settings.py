@@ -234,7 +234,7 @@ def test_the_json_schema_describes_every_group_and_is_json() -> None:
 
 
 def test_an_unreadable_file_is_invalid_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match="does not exist; name a configuration file that does"):
+    with pytest.raises(ConfigInvalid, match="does not exist; name an existing configuration file"):
         load_settings(tmp_path / "nowhere.yaml", {})
     with pytest.raises(ConfigInvalid, match="cannot be read"):
         load_settings(tmp_path, {})

@@ -128,17 +128,17 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "group that is a list": (
         LEAST + "archive: [1]",
-        ", line 4: archive: must consist of keys and values, not of a list",
+        ", line 4: archive: must be a mapping of keys to values, not a list",
     ),
     "list that is a group": (
         LEAST + "topics: {name: a}",
-        ", line 4: topics: must be a list, not keys and values",
+        ", line 4: topics: must be a list, not a mapping",
     ),
     "group that is empty": (
         LEAST + "intake:",
-        ", line 4: intake: must consist of keys and values, not of nothing",
+        ", line 4: intake: must be a mapping of keys to values, not nothing",
     ),
-    "file that is a list": ("- a\n- b\n", ": the file must consist of keys and values, not of a list"),
+    "file that is a list": ("- a\n- b\n", ": the file must be a mapping of keys to values, not a list"),
     "cluster name": (
         "cluster: 'a b'\ndata: {uri: d}\nmetadata: {sqlite: {path: m}}",
         ", line 1: cluster: 'a b' does not fit: string should match pattern",
@@ -215,7 +215,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "catalog property that is a list": (
         LEAST + "catalogs: [{name: a, type: sql, uri: [1]}]",
-        "catalogs[0].uri: must be a text, a number or true/false",
+        "catalogs[0].uri: must be text, a number or true/false",
     ),
     "two granularities": (
         TOPIC + "    archive: {partition_by: [day, hour]}",
@@ -251,7 +251,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         "text: true}}]",
         (
             ", line 5: sources[0].files.text: is for format: jsonl; the values of delimited are bytes "
-            "already, so take it out"
+            "already, so remove it"
         ),
     ),
     "no metadata store": (
@@ -297,14 +297,14 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "no source of a schema": (
         TOPIC + "    value: {message: a.B}",
         (
-            "topics[0].value: says not where the schema comes from; add descriptor_set: FILE, protos: "
+            "topics[0].value: names no source for the schema; add descriptor_set: FILE, protos: "
             "{folder: DIR} or subject: NAME"
         ),
     ),
     "two sources of a schema": (
         TOPIC + "    value: {descriptor_set: a.binpb, protos: {folder: p}, message: a.B}",
         (
-            "topics[0].value.protos: is given beside descriptor_set; a schema comes from one place, so "
+            "topics[0].value.protos: conflicts with descriptor_set; a schema has one source, so "
             "remove one of them"
         ),
     ),
@@ -327,7 +327,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "column of a reserved name": (
         TOPIC + "    value: {descriptor_set: a, message: a.B, columns: {x: __RAW__}}",
-        "topics[0].value.columns.x: '__RAW__' is the name of a column that every topic has",
+        "topics[0].value.columns.x: '__RAW__' is a column that every topic has",
     ),
     "column path that is none": (
         TOPIC + "    value: {descriptor_set: a, message: a.B, columns: {'x..y': z}}",
@@ -387,7 +387,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "two ways to say who we are": (
         LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u, bearer: {file: "
         "archiver.yaml}}}}",
-        "schema_registry.confluent.auth.bearer: is given beside username and password",
+        "schema_registry.confluent.auth.bearer: conflicts with username and password",
     ),
     "no password": (
         LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u}}}",
@@ -430,9 +430,9 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "broken yaml": ("cluster: [a\ndata: b", ", line 2: not valid YAML"),
     "tab": ("cluster:\n\tdata: b", ", line 2: not valid YAML"),
-    "object tag": (LEAST + "topics: !!python/object:os.system {}", "must be a list, not keys and values"),
+    "object tag": (LEAST + "topics: !!python/object:os.system {}", "must be a list, not a mapping"),
     "two documents": (LEAST + "---\na: b\n", ", line 4: not valid YAML"),
-    "key that is a list": ("? [a]\n: b\n", ", line 1: a key must be a plain word"),
+    "key that is a list": ("? [a]\n: b\n", ", line 1: a key must be text"),
     "recursive alias": ("cluster: &a [*a]\n", ": nested deeper than 32 levels"),
     "deep": ("cluster: " + "[" * 5000 + "]" * 5000, ": nested deeper than 32 levels"),
     "empty file": ("", "3 problems"),

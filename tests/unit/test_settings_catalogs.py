@@ -30,11 +30,11 @@ def load(folder: Path, **catalog: object) -> Settings:
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "two ways": (
         {"token": {"file": "token"}, "credential": {"file": "client"}},
-        "there is one way to say who we are",
+        "only one way of authentication is allowed",
     ),
     "a token and a signature": (
         {"token": {"file": "token"}, "rest.sigv4-enabled": True},
-        "there is one way to say who we are",
+        "only one way of authentication is allowed",
     ),
     "a token over http": (
         {"uri": "http://catalog.example.com", "token": {"file": "token"}},
@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "nested": (
         {"auth": {"type": "oauth2", "oauth2": {"client_id": "x"}}},
-        "write credential, oauth2-server-uri and scope",
+        "set credential, oauth2-server-uri and scope",
     ),
     "another location": ({"location": "elsewhere"}, "location"),
     "sql without a place for tables": (
@@ -143,7 +143,7 @@ def test_there_are_examples() -> None:
 
 
 VERIFIED = "sslmode=verify-full"
-TOLD = "another machine would be asked without proof of who it is"
+TOLD = "the server on another machine would not be authenticated"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_an_address_has_no_character_that_hides_the_rest_of_it(tmp_path: Path, b
     for leave in (False, True):
         with pytest.raises(
             ConfigInvalid,
-            match=r"catalogs\[0\]\.uri: has a line break or another character that cannot be seen",
+            match=r"catalogs\[0\]\.uri: contains a line break or an invisible character",
         ) as caught:
             load(tmp_path, name="c", type="sql", uri=uri, allow_insecure=leave)
         assert "hush" not in str(caught.value)

@@ -33,7 +33,7 @@ def test_the_least_there_is_to_say(tmp_path: Path) -> None:
         None,
         None,
     )
-    assert settings.metadata.beside == Path("/var/lib/stream-archiver/etcd")
+    assert settings.metadata.local_path == Path("/var/lib/stream-archiver/etcd")
 
 
 def test_everything_there_is_to_say(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_everything_there_is_to_say(tmp_path: Path) -> None:
         "/a/b-1",
         10.0,
     )
-    assert settings.metadata.beside == tmp_path / "state" / "etcd"
+    assert settings.metadata.local_path == tmp_path / "state" / "etcd"
     assert "hunter2" not in repr(settings)
 
 
@@ -72,13 +72,13 @@ def test_a_short_lease_needs_no_shorter_requests(tmp_path: Path) -> None:
         ("addresses: ['http://127.0.0.1:2379']", "addresses[0]", "is not HOST:PORT"),
         ("addresses: ['127.0.0.1']", "addresses[0]", "is not HOST:PORT"),
         ("addresses: ['127.0.0.1:0']", "addresses[0]", "has no port"),
-        ("addresses: ['127.0.0.1:1', '127.0.0.1:1']", "addresses[1]", "stands there twice"),
+        ("addresses: ['127.0.0.1:1', '127.0.0.1:1']", "addresses[1]", "is listed twice"),
         (
             ELSEWHERE,
             "addresses[0]",
             "is another machine, and without tls others can read and change the logs on the way; give tls",
         ),
-        ("addresses: ['127.0.0.1:1', '10.0.0.1:1']", "addresses[1]", "or say insecure: true"),
+        ("addresses: ['127.0.0.1:1', '10.0.0.1:1']", "addresses[1]", "or set insecure: true"),
         (f"{ELSEWHERE}, tls: {{}}", "tls.ca_file", "missing"),
         (f"{ELSEWHERE}, tls: {{ca_file: gone.pem}}", "tls.ca_file", "there is no file"),
         (f"{ELSEWHERE}, tls: {{ca_file: ca.pem, cert_file: cert.pem}}", "tls.key_file", "belong together"),

@@ -101,7 +101,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
             "topics: [{name: a, partitions: 0}]\nsources: [{kafka: {name: k, brokers: '127.0.0.1:1', "
             "topics: '('}}]"
         ),
-        {"sources[0].kafka.topics": "no regular expression"},
+        {"sources[0].kafka.topics": "not a regular expression"},
     ),
     "mirrored topic of a source with a bad timeout": (
         (
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "topics without names": (
         "topics: [{partitions: 1}, {partitions: 1}, nothing]",
-        {"topics[0].name": "is missing", "topics[1].name": "is missing", "topics[2]": "must consist of"},
+        {"topics[0].name": "is missing", "topics[1].name": "is missing", "topics[2]": "must be a mapping"},
     ),
 }
 

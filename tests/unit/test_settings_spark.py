@@ -69,7 +69,7 @@ def test_a_master_elsewhere_asks_executors_who_they_are(tmp_path: Path, spark: d
 def test_spark_connect_on_another_machine_is_not_spoken_to_in_the_clear(tmp_path: Path, remote: str) -> None:
     assert not DefaultChannelBuilder(remote).use_ssl
     with pytest.raises(
-        ConfigInvalid, match=r"spark\.remote: .*;use_ssl=true behind its address, or set allow_insecure: true"
+        ConfigInvalid, match=r"spark\.remote: .*;use_ssl=true to its address, or set allow_insecure: true"
     ):
         loaded(tmp_path, {"remote": remote})
     assert loaded(tmp_path, {"remote": remote, "allow_insecure": True}).remote == remote
