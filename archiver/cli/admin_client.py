@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archiver.cli.output import progress
-from archiver.daemon.admin_token import token_path
 from archiver.runtime import errors
 from archiver.runtime.admin_proof import CHALLENGE_BYTES, PROOF_HEADER, is_proven
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, LeaseHeld, OutcomeUnknown, RetryLater
 from archiver.runtime.exit_codes import USAGE, WRONG
 from archiver.runtime.ids import IdSource, SystemIds
 from archiver.runtime.redaction import excerpt
-from archiver.web.tls import client_context
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
@@ -201,6 +199,8 @@ def _connection(settings: HttpSettings, place: tuple[str, int]) -> http.client.H
     """
     if settings.tls is None:
         return http.client.HTTPConnection(*place, timeout=LOOK_S)
+    from archiver.web.tls import client_context
+
     return http.client.HTTPSConnection(*place, timeout=LOOK_S, context=client_context(settings.tls))
 
 
@@ -230,6 +230,8 @@ def _token(settings: Settings) -> str | None:
     """The configured one, else the one that the daemon made."""
     if settings.http.admin_token is not None:
         return settings.http.admin_token.get_secret_value()
+    from archiver.daemon.admin_token import token_path
+
     return _private_text(token_path(settings.metadata.local_path))
 
 

@@ -7,42 +7,80 @@ Spark nor a catalog.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_group
 
 from archiver import __version__
-from archiver.cli import (
-    archive,
-    audit,
-    clean,
-    completion,
-    config,
-    consume,
-    demo,
-    dlq,
-    explain,
-    ledger,
-    produce,
-    query,
-    reconcile,
-    schema,
-    serve,
-    status,
-    tables,
-    topics,
-)
+from archiver.cli import completion
 from archiver.cli.exit_codes import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.runtime import package_check
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import excerpt, guard_tracebacks
 from archiver.runtime.text import printable_text
 
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context
+
+COMMANDS = {
+    "serve": "Take in records, archive, clean and audit, until SIGTERM or Ctrl-C; SIGHUP reads the "
+    "configuration again.",
+    "demo": "Take a year of flights from New York all the way into tables, query them, and audit them.",
+    "produce": "Send records and wait until each is acknowledged: stored, and in the intake log at its "
+    "offset.",
+    "consume": "Print committed records in offset order, seamlessly from archives and intake.",
+    "archive": "Archive what is due: intake files become Parquet archives and table rows.",
+    "reconcile": "Compare object listing, ledger and tables.",
+    "clean": "Condemn what nobody needs any more, and delete what was condemned longer ago than "
+    "cleanup.grace: what one run condemns, a run another grace later deletes.",
+    "audit": "Compare log, ledger and tables.",
+    "status": "Where the logs, the leadership and every topic stand.",
+    "explain": "Where a record is now, and why it is not further: log, intake file, archive, table.",
+    "tables": "Every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
+    "query": "Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
+    "topics": "Look at topics, create those of the configuration, and delete what is not wanted any more.",
+    "ledger": "Look at the control log, and at control events.",
+    "config": "Check, show and describe the configuration.",
+    "dlq": "Records that could not be decoded: which, and decode them again once their schema is mended.",
+    "schema": "Show which Protobuf field stands in which column, and what a newer schema would do to the "
+    "table.",
+}
+"""The subcommands in the order of the help, each with the first sentence of its own help.
+
+The sentence is repeated here so that `archiver --help` and completion import no subcommand.
+"""
+
+
+class _LazyGroup(TyperGroup):
+    """Lists the subcommands of `COMMANDS`, and imports the module of one when the command line names it."""
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        """The command to run, in place of the entry that only has its name and help."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else load_command(name), rest
+
+
+def load_command(name: str) -> Command:
+    """Import the module of a subcommand. Its `app` is a group; else its function of that name is it."""
+    module = importlib.import_module(f"archiver.cli.{name}")
+    parent = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    parent.callback()(lambda: None)  # Typer makes a group only of an application with a callback.
+    if hasattr(module, "app"):
+        parent.add_typer(module.app, name=name)
+    else:
+        parent.command(name)(getattr(module, name))
+    return get_group(parent).commands[name]
+
+
 app = typer.Typer(
     name="archiver",
+    cls=_LazyGroup,
     help="Turns message streams into Iceberg tables: every offset exactly once, every message bit for bit.",
     no_args_is_help=True,
     add_completion=True,
@@ -67,23 +105,12 @@ def _begin(
     pass
 
 
-app.command("serve")(serve.serve)
-app.command("demo")(demo.demo)
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.command("archive")(archive.archive)
-app.command("reconcile")(reconcile.reconcile)
-app.command("clean")(clean.clean)
-app.command("audit")(audit.audit)
-app.command("status")(status.status)
-app.command("explain")(explain.explain)
-app.command("tables")(tables.tables)
-app.command("query")(query.query)
-app.add_typer(topics.app, name="topics")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(config.app, name="config")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(schema.app, name="schema")
+def _register(name: str, text: str) -> None:
+    app.command(name, help=text)(lambda: None)
+
+
+for _name, _help in COMMANDS.items():
+    _register(_name, _help)
 
 
 _ERROR_MAX = 64 * 1024

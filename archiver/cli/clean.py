@@ -9,9 +9,7 @@ import typer
 from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, progress
-from archiver.config.types import format_duration
 from archiver.runtime.text import counted
-from reconcile.snapshot.oldest_required import oldest_required_text
 
 KEYS_SHOWN_MAX = 20
 """As text, so many keys are shown; the JSON output has every one."""
@@ -52,6 +50,8 @@ def clean(
 
 
 def _print(document: dict[str, Any], grace_s: float) -> None:
+    from archiver.config.types import format_duration
+    from reconcile.snapshot.oldest_required import oldest_required_text
 
     would = "would be " if document["dry_run"] else ""
     for what in ("deleted", "condemned"):

@@ -17,7 +17,6 @@ from typing import Any
 
 import typer
 
-from archiver.config.yaml_loader import read_document
 from archiver.runtime.errors import ArchiverError
 
 VARIABLE = "_ARCHIVER_COMPLETE"
@@ -78,6 +77,8 @@ def _of(context: typer.Context, group: str) -> list[dict[str, Any]]:
         found = path.stat()  # Of a pipe nothing is read: it could be somebody's only copy, or never end.
         if not stat.S_ISREG(found.st_mode) or found.st_size > CONFIG_BYTES_MAX:
             return []
+        from archiver.config.yaml_loader import read_document
+
         document, _ = read_document(path)
     except (ArchiverError, OSError, ValueError):
         return []

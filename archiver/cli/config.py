@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, config_path, settings_of
 from archiver.cli.output import print_json
-from archiver.config.settings import (
-    CompileSettings,
-    Problems,
-    SchemaRegistrySettings,
-    SchemaSettings,
-    Settings,
-    load_settings,
-)
 from archiver.runtime.check_result import Checked, CheckStatus, worst
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, InvalidInput
 from archiver.runtime.ids import SystemIds
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
+
+if TYPE_CHECKING:
+    from archiver.config.settings import CompileSettings, Problems, SchemaSettings, Settings
 
 app = typer.Typer(help="Check, show and describe the configuration.", no_args_is_help=True)
 
@@ -52,6 +47,8 @@ def check(
     ] = False,
 ) -> int:
     """Validate the file and everything it names, without connecting anywhere unless asked to."""
+    from archiver.config.settings import load_settings
+
     if probe and not connect:
         raise InvalidInput("--probe belongs to --connect: write both")
     settings = load_settings(config_path(config), os.environ, _schema_problems)
@@ -179,6 +176,8 @@ def show(config: ConfigOption = None) -> int:
 @app.command("schema")
 def schema() -> int:
     """Print the JSON Schema of the configuration file, for editors."""
+    from archiver.config.settings import Settings
+
     print_json(Settings.json_schema())
     return FINE
 
@@ -187,6 +186,7 @@ def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -
     """What is wrong with a schema that is in files: the descriptor set or the .proto files, and the message
     in them.
     """
+    from archiver.config.settings import SchemaRegistrySettings
     from archiver.registry.fetch import SchemaFetcher
 
     if group.subject is not None:

@@ -15,17 +15,15 @@ from archiver.cli.long_output import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
 from archiver.cli.output import progress
 from archiver.publish.scope import parse_scope
-from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import Corrupted, InvalidInput, RetryLater, no_partition
-from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
-from archiver.stream.decode import Decoder
-from archiver.stream.records import StreamRecord
-from intake.record_json import record_json
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
+    from archiver.runtime.ids import TopicId
+    from archiver.stream.decode import Decoder
+    from archiver.stream.records import StreamRecord
     from intake.log.fold_state import TopicState
 
 POLL_S = 0.3
@@ -200,6 +198,9 @@ def _records(
 
 def _decoder(app: Application, topic: str) -> Decoder:
     """By the newest schemas; with a registry that is down by those of the ledger, if the settings say so."""
+    from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
+    from archiver.stream.decode import Decoder
+
     settings = app.settings.topic(topic)
     if settings is None:
         return Decoder(None, None)
@@ -210,6 +211,8 @@ def _decoder(app: Application, topic: str) -> Decoder:
 
 
 def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable[[StreamRecord], str]:
+    from intake.record_json import record_json
+
     decoder = _decoder(app, topic) if decode else None
 
     def line(record: StreamRecord) -> str:

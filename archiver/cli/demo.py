@@ -12,7 +12,6 @@ from archiver.cli import command_path
 from archiver.cli.audit import CODES
 from archiver.cli.options import Output, OutputOption
 from archiver.cli.output import print_json, progress
-from archiver.config.settings import load_settings
 from archiver.runtime.clock import SystemClock
 
 
@@ -24,6 +23,7 @@ def demo(
 ) -> int:
     """Take a year of flights from New York all the way into tables, query them, and audit them."""
     from archiver.app.application import open_application
+    from archiver.config.settings import load_settings
     from archiver.demo.run import run_demo
     from archiver.spark.java import require_java
 

@@ -13,10 +13,6 @@ import typer
 from archiver.cli.exit_codes import FINE, USAGE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_line, print_table, progress
-from archiver.events import codec, json_form
-from archiver.ledger.checkpoint import LedgerCheckpoints
-from archiver.ledger.event_reader import EventReader
-from archiver.log.store import entries_from
 from archiver.runtime.errors import Corrupted, InvalidInput
 from archiver.runtime.text import counted
 
@@ -82,6 +78,8 @@ def events(
     ] = None,
 ) -> int:
     """Every control event of the ledger in order: one JSON document per line, or its bytes."""
+    from archiver.events import codec, json_form
+
     with application(config) as app_:
         if raw is not None:
             return _write_raw(app_, raw)
@@ -126,6 +124,8 @@ def decode(
     """Print control events, the archiver's or another program's, as JSON: one document per line. Needs no
     configuration.
     """
+    from archiver.events import codec, json_form
+
     code = FINE
     for path in files:
         try:
@@ -155,6 +155,8 @@ def encode(
     FILE.json may also be an object that has the event under `event` (and, for events without a partition
     type, `partition_spec` and `table_schema` beside it).
     """
+    from archiver.events import codec, json_form
+
     try:
         data = codec.write(json_form.from_document(json.loads(_content(file))))
     except (ValueError, RecursionError) as error:
@@ -195,6 +197,10 @@ def _divided(path: Path) -> Iterator[bytes]:
 
 def _events(app_: Application) -> list[tuple[int, bytes]]:
     """Index and bytes of every event that the log still has and whose entry is valid."""
+    from archiver.ledger.checkpoint import LedgerCheckpoints
+    from archiver.ledger.event_reader import EventReader
+    from archiver.log.store import entries_from
+
     reader = EventReader.first(app_.control_log, LedgerCheckpoints(app_.objects))
     if reader.mark.next_index:
         progress(

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli.arrow import put_off_pandas
-from archiver.config.settings import Settings, load_settings
 from archiver.runtime.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
+    from archiver.config.settings import Settings
 
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
@@ -54,6 +53,8 @@ def config_path(given: Path | None) -> Path:
 
 def settings_of(given: Path | None) -> Settings:
     """Loaded and validated settings."""
+    from archiver.config.settings import load_settings
+
     return load_settings(config_path(given), os.environ)
 
 
@@ -64,6 +65,8 @@ def application(given: Path | None) -> Application:
 
 def application_of(settings: Settings) -> Application:
     """As `application`, with settings that were loaded before."""
+    from archiver.cli.arrow import put_off_pandas
+
     put_off_pandas()
     from archiver.app.application import open_application
 

@@ -10,10 +10,6 @@ import json
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from archiver.runtime.redaction import redacted, redacted_document
 from archiver.runtime.text import printable_text
 
@@ -32,6 +28,10 @@ def print_line(document: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A listing for people; numbers to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=Text(printable_text(redacted(title))), title_justify="left", title_style="bold")
     for position, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[position], int | float) for row in rows)

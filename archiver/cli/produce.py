@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -20,9 +20,11 @@ from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
-from intake.inputs import InputPosition, read_inputs
-from intake.produce_stream import EndedTransaction, Sending, Sent, WholeInput
-from intake.record_json import Input
+
+if TYPE_CHECKING:
+    from intake.inputs import InputPosition
+    from intake.produce_stream import EndedTransaction, Sent
+    from intake.record_json import Input
 
 ERRORS_SHOWN_MAX = 20
 """As text, so many errors are shown; the JSON output has every one."""
@@ -86,6 +88,9 @@ def produce(
     Ctrl-C and SIGTERM end the input early: what was read is sent and acknowledged, a transaction is aborted,
     and the exit code is 130.
     """
+    from intake.inputs import InputPosition, read_inputs
+    from intake.produce_stream import Sending, WholeInput
+
     counts: Counter[str] = Counter()
 
     def tell(sent: Sent) -> None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Collection, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +14,12 @@ from archiver.cli.completion import complete_sql
 from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_table, progress
-from archiver.config.settings import TopicSettings
-from archiver.config.types import parse_size
-from archiver.query.duck import Limits, Result, asked, default_threads, table_names
-from archiver.query.faithful import faithful
 from archiver.runtime.errors import Halt, InvalidInput
 from archiver.runtime.text import counted
+
+if TYPE_CHECKING:
+    from archiver.config.settings import TopicSettings
+    from archiver.query.duck import Result
 
 ROWS_MAX = 1000
 TABLES_SHOWN = 10
@@ -49,6 +49,9 @@ def query(
     """Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). Nothing is written, and
     nothing but their files is read.
     """
+    from archiver.config.types import parse_size
+    from archiver.query.duck import Limits, asked, default_threads, table_names
+
     try:
         limits = Limits(parse_size(memory), threads or default_threads())
     except ValueError as error:
@@ -99,6 +102,8 @@ def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSe
 
 def _print_json(result: Result, rows_max: int) -> bool:
     """The document, row by row, so that no more than one is held; whether rows were left out."""
+    from archiver.query.faithful import faithful
+
     names = [name for name, _ in result.columns]
     columns = [{"name": name, "type": duck_type} for name, duck_type in result.columns]
     sys.stdout.write(f'{{"columns": {json.dumps(columns, ensure_ascii=False)}, "rows": [')
@@ -124,5 +129,7 @@ def _print_text(result: Result, rows_max: int) -> bool:
 
 
 def _cell(value: object) -> object:
+    from archiver.query.faithful import faithful
+
     told = faithful(value)
     return json.dumps(told, ensure_ascii=False) if isinstance(told, dict | list) else told

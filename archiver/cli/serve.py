@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from archiver.cli.options import ConfigOption, config_path
-from archiver.config.settings import load_settings
-from archiver.daemon.signals import Signals
 from archiver.runtime.errors import InvalidInput
 
 ROLES = ("intake", "archive", "reconcile")
@@ -33,6 +31,9 @@ def serve(
     Whatever it depends on may be absent for a time: it waits, says so at /readyz and in the log, and goes on
     by itself.
     """
+    from archiver.config.settings import load_settings
+    from archiver.daemon.signals import Signals
+
     path = config_path(config)
     settings = load_settings(path, os.environ)
     chosen = frozenset(settings.roles) if roles is None else parse_roles(roles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,15 +11,15 @@ from archiver.cli.admin_client import last_rounds, readiness
 from archiver.cli.exit_codes import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application_of, config_path, settings_of
 from archiver.cli.output import human_bytes, print_json, print_table
-from archiver.config.settings import Settings
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import redacted_document
 from archiver.runtime.rfc3339 import parse_time
 from archiver.runtime.text import counted, moment
 from archiver.status.ages import age, count
-from archiver.status.document import ENDS, status_document
-from archiver.status.lag import STAGES
+
+if TYPE_CHECKING:
+    from archiver.config.settings import Settings
 
 PARTITIONS_SHOWN = 50
 """Partitions that the text shows, those that are behind; the JSON document has all of them."""
@@ -40,6 +40,8 @@ def status(
     ] = False,
 ) -> int:
     """Where the logs, the leadership and every topic stand."""
+    from archiver.status.document import status_document
+
     with application_of(_settings(config)) as app:
         daemon = readiness(app)
         told = None if daemon is None else last_rounds(app)
@@ -72,6 +74,8 @@ def _settings(config: Path | None) -> Settings:
 
 
 def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
+    from archiver.status.document import ENDS
+
     print(f"cluster {document['cluster']} ({document['cluster_id']}) in {document['data']}")
     print(f"leader: {document['leader'] or 'nobody at the moment'}, epoch {document['epoch']}")
     daemon = document["daemon"]
@@ -158,6 +162,8 @@ def _topic(item: dict[str, Any]) -> tuple[object, ...]:
 
 def _print_partitions(topics: list[dict[str, Any]]) -> None:
     """Those that are behind in any stage or held back, the greatest lag first."""
+    from archiver.status.lag import STAGES
+
     behind = [
         (topic["topic"], one)
         for topic in topics

@@ -15,10 +15,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from archiver.runtime.errors import InvalidInput
-from intake.record_json import Input
+
+if TYPE_CHECKING:
+    from intake.record_json import Input
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 BUFFER_BYTES = 64 * 1024

@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.catalog import engines
 from archiver.cli import command_path
 from archiver.cli.completion import complete_topic
 from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.config.settings import Settings, TopicSettings
-from archiver.objects.location import StorePlace
-from archiver.query.columns import columns_by_id
-from archiver.query.views import gone_text, is_gone
 from archiver.runtime.errors import Halt, InvalidInput, no_topic
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
     from archiver.catalog.tables import TableView
+    from archiver.config.settings import Settings, TopicSettings
 
 
 def tables(
@@ -81,6 +77,10 @@ def _chosen(settings: Settings, topic: str | None) -> list[TopicSettings]:
 
 
 def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
+    from archiver.catalog import engines
+    from archiver.objects.location import StorePlace
+    from archiver.query.views import gone_text, is_gone
+
     topic = settings.name
     view = app.table(topic)
     catalog, table = settings.archive.catalog or "", settings.archive.table or ""
@@ -137,6 +137,9 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
 
 def _duckdb(view: TableView, uris: Sequence[str]) -> str:
     """DuckDB reads by name where that is right; else by field id, if it can."""
+    from archiver.catalog import engines
+    from archiver.query.columns import columns_by_id
+
     if view.schemas == 1 and view.schema_id == 0:
         return engines.duckdb(uris)
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +14,12 @@ from archiver.cli.completion import complete_topic
 from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.objects.paths import table_prefix
-from archiver.publish.progress import PartitionPosition, positions, troubles
 from archiver.runtime.errors import ConfigInvalid, InvalidInput
 from archiver.runtime.text import counted
-from intake.log.fold import TopicState
+
+if TYPE_CHECKING:
+    from archiver.publish.progress import PartitionPosition
+    from intake.log.fold_state import TopicState
 
 app = typer.Typer(
     help="Look at topics, create those of the configuration, and delete what is not wanted any more.",
@@ -31,6 +32,8 @@ KnownTopic = Annotated[str, typer.Argument(help="The topic's name.", autocomplet
 @app.command("list")
 def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
     """Every topic of the intake log."""
+    from archiver.publish.progress import positions, troubles
+
     with application(config) as app_:
         intake, ledger = app_.backlog(), app_.ledger()
         found = {
@@ -54,6 +57,8 @@ def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT)
 @app.command("describe")
 def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
     """One topic: offsets of every partition, and its settings."""
+    from archiver.publish.progress import positions, troubles
+
     with application(config) as app_:
         state = app_.topic(topic)
         found = positions(app_.backlog(), app_.ledger(), state.topic_id)
@@ -136,6 +141,9 @@ def delete(
 
     The topic must not be in the configuration any more. Records that no archive holds yet are lost.
     """
+    from archiver.objects.paths import table_prefix
+    from archiver.publish.progress import positions
+
     with application(config) as app_:
         state = app_.topic(topic)
         app_.intake.check_deletable(state)

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from archiver.config.settings import TopicSettings
 from archiver.runtime.errors import InvalidInput, no_partition, no_topic
+
+if TYPE_CHECKING:
+    from archiver.config.settings import TopicSettings
 
 Scope = tuple[str, frozenset[int] | None]
 """A topic's name and some of its partitions (None: all)."""

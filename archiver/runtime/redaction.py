@@ -24,10 +24,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, quote_plus, unquote
 
-from pydantic import BaseModel, SecretStr
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MASK: Final = "***"
 SHORT: Final = 4
@@ -169,6 +170,9 @@ def secrets_of(settings: BaseModel) -> frozenset[str]:
 
 
 def _secrets_in(value: object) -> Iterable[str]:
+    # Not at the top of the module: `archiver --help` needs this module and no settings.
+    from pydantic import BaseModel, SecretStr
+
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
     elif isinstance(value, str):
