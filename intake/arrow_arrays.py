@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 ArrowArray: TypeAlias = Any
@@ -66,6 +65,8 @@ def binary_lengths(array: ArrowArray) -> Int64Array:
 
 def list_lengths(array: ArrowArray) -> Int64Array:
     """Elements of each row of a list array without nulls."""
+    import pyarrow.compute as pc  # loads slowly, and `status` reads no records
+
     lengths: Int64Array = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths
 

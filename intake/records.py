@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from archiver.runtime.errors import RecordRefused
 from archiver.runtime.redaction import excerpt
@@ -223,6 +222,8 @@ def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
         if column.type != HEADERS:
             column = column.cast(_nullable_headers(column.type))
         if column.null_count:
+            import pyarrow.compute as pc  # loads slowly, and `status` reads no records
+
             column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
         pairs = column.flatten()
         if pairs.null_count:

@@ -7,34 +7,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
-from archiver.app.archiving import Archiving
 from archiver.app.deployment import Deployment
-from archiver.app.intake import Intake
-from archiver.app.maintenance import Maintenance
 from archiver.config.settings import Settings
-from archiver.ledger.archive_visibility import ArchiveVisibility
-from archiver.ledger.views import TopicLedger
 from archiver.objects.location import StorePlace
-from archiver.query.duck import QueryTable
-from archiver.query.fetched import FetchedFiles
-from archiver.query.views import Trouble, query_tables
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.ids import IdSource
 from archiver.runtime.logging import setup_logging
-from archiver.status.explain import Explanation, explain
-from archiver.status.tracing import Tracer
-from archiver.stream.stream import RecordStream
+
+if TYPE_CHECKING:
+    from archiver.app.archiving import Archiving
+    from archiver.app.intake import Intake
+    from archiver.app.maintenance import Maintenance
+    from archiver.ledger.views import TopicLedger
+    from archiver.query.duck import QueryTable
+    from archiver.query.views import Trouble
+    from archiver.status.explain import Explanation
+    from archiver.stream.stream import RecordStream
 
 
 class Application(Deployment):
     """An opened deployment with what commands do on it. Close it.
 
     `intake` writes records, `archiving` refines and commits them, `maintenance` checks, repairs and cleans.
-    The methods of this class only read.
+    The methods of this class only read. A component and its modules are imported at its first use, so that
+    `status` and `topics list` import neither the writer nor the vacuum.
     """
 
     def __init__(
@@ -49,9 +50,27 @@ class Application(Deployment):
     ) -> None:
         """Parameters are those of `Deployment`. `apply_settings` replaces `settings`."""
         super().__init__(settings, environ, clock, ids, lasting=lasting, holding=holding)
-        self.intake = Intake(self)
-        self.archiving = Archiving(self, self.intake)
-        self.maintenance = Maintenance(self, self.intake, self.archiving)
+
+    @cached_property
+    def intake(self) -> Intake:
+        """Topics, writers and record validation."""
+        from archiver.app.intake import Intake
+
+        return Intake(self)
+
+    @cached_property
+    def archiving(self) -> Archiving:
+        """Rounds, replays and the Spark session."""
+        from archiver.app.archiving import Archiving
+
+        return Archiving(self, self.intake)
+
+    @cached_property
+    def maintenance(self) -> Maintenance:
+        """Audit, reconciliation and cleaning."""
+        from archiver.app.maintenance import Maintenance
+
+        return Maintenance(self, self.intake, self.archiving)
 
     def __enter__(self) -> Self:
         return self
@@ -61,8 +80,11 @@ class Application(Deployment):
 
     def close(self) -> None:
         """Close what was opened. Writers are closed by their callers."""
-        self.intake.close()
-        self.archiving.close()
+        # A component that was never used has nothing to close, and reading it here would import it.
+        if "intake" in self.__dict__:
+            self.intake.close()
+        if "archiving" in self.__dict__:
+            self.archiving.close()
         super().close()
 
     def warm(self) -> None:
@@ -70,6 +92,7 @@ class Application(Deployment):
         super().warm()
         self.intake.warm()
         self.archiving.warm()
+        _ = self.maintenance
 
     def apply_settings(self, settings: Settings) -> None:
         """Use new settings for archiving, topics and cleaning; `archiver.daemon.reload` checks that no others
@@ -84,6 +107,9 @@ class Application(Deployment):
 
     def stream(self) -> RecordStream:
         """Reads records of topics, as of now."""
+        from archiver.ledger.archive_visibility import ArchiveVisibility
+        from archiver.stream.stream import RecordStream
+
         ledger = self.ledger()
         return RecordStream(
             self.objects,
@@ -102,6 +128,9 @@ class Application(Deployment):
 
         Raises `NotFound` for an unknown topic or partition.
         """
+        from archiver.status.explain import explain
+        from archiver.status.tracing import Tracer
+
         ledger, state = self.ledger(), self.topic(topic)
         tracer = Tracer(
             self.settings,
@@ -117,6 +146,9 @@ class Application(Deployment):
 
     def query_tables(self, names: Collection[str]) -> tuple[list[QueryTable], dict[str, Trouble]]:
         """Tables for `archiver query`, and by name why some cannot be queried."""
+        from archiver.query.fetched import FetchedFiles
+        from archiver.query.views import query_tables
+
         ledger, topics = self.ledger(), self.backlog().topics_by_name
 
         def of_topic(name: str) -> TopicLedger | None:

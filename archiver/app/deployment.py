@@ -10,8 +10,8 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.configured import ConfiguredCatalogs
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.config.settings import Settings
@@ -27,21 +27,23 @@ from archiver.objects.conditional_put_check import check_guarantees
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
-from archiver.publish.log_rollback_check import check_log_is_newest
-from archiver.refine.task import RefineOptions
-from archiver.registry.fetch import SchemaFetcher
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.errors import ConfigInvalid, NotFound, no_topic
 from archiver.runtime.ids import IdSource, SystemIds, TopicId
-from archiver.schema.evolution.state import TopicSchema
 from intake.log.backlog import Backlog
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer, check_cluster
-from reconcile.snapshot.oldest_required import OldestRequired, oldest_required
-from reconcile.snapshot.retention_floor import RetentionFloorReader
+
+if TYPE_CHECKING:
+    from archiver.catalog.commit import CommitLimits, Committer
+    from archiver.refine.task import RefineOptions
+    from archiver.registry.fetch import SchemaFetcher
+    from archiver.schema.evolution.state import TopicSchema
+    from reconcile.snapshot.oldest_required import OldestRequired
+    from reconcile.snapshot.retention_floor import RetentionFloorReader
 
 
 class Deployment:
@@ -163,6 +165,8 @@ class Deployment:
 
     def check_log_is_newest(self) -> None:
         """Check that no log lost entries, without a write; raises `Halt`."""
+        from archiver.publish.log_rollback_check import check_log_is_newest
+
         check_log_is_newest(
             self.objects, self.intake_log, self.control_log, self.sequencer.refresh, self.clock.now_us()
         )
@@ -219,6 +223,8 @@ class Deployment:
 
     def schema(self, topic_id: TopicId, version: int) -> TopicSchema:
         """Column layout that the ledger records; raises `NotFound`."""
+        from archiver.schema.evolution.state import TopicSchema
+
         entry = self.ledger().topic(topic_id).schemas.get(version)
         if entry is None:
             raise NotFound(
@@ -230,6 +236,8 @@ class Deployment:
     @cached_property
     def fetch_schema(self) -> SchemaFetcher:
         """Fetches the newest schema of a topic's keys or values from the source that its settings name."""
+        from archiver.registry.fetch import SchemaFetcher
+
         return SchemaFetcher(self.settings.schema_registry, self.clock)
 
     # tables
@@ -261,10 +269,14 @@ class Deployment:
 
     def committer(self, tables: Tables) -> Committer:
         """Commits archives to tables of one catalog."""
+        from archiver.catalog.commit import Committer
+
         return Committer(tables, self.leader, self.commit_limits(), self.clock)
 
     def commit_limits(self) -> CommitLimits:
         """Limits of one commit, from the settings."""
+        from archiver.catalog.commit import CommitLimits
+
         archive = self.settings.archive
         return CommitLimits(
             attempts_max=archive.commit_attempts_max,
@@ -276,6 +288,8 @@ class Deployment:
 
     def refine_options(self) -> RefineOptions:
         """Options for writing archives, from the settings."""
+        from archiver.refine.task import RefineOptions
+
         armed = self.environ.get(failpoints.VARIABLE, "") if self.settings.testing.failpoints else ""
         archive = self.settings.archive
         return RefineOptions(
@@ -291,9 +305,13 @@ class Deployment:
     @cached_property
     def retention_floors(self) -> RetentionFloorReader:
         """Reads how far retained snapshots contain the intake of each topic."""
+        from reconcile.snapshot.retention_floor import RetentionFloorReader
+
         return RetentionFloorReader(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
 
     def oldest_required(self) -> OldestRequired | None:
         """Oldest intake file that is still required, and why; None if no file is required."""
+        from reconcile.snapshot.oldest_required import oldest_required
+
         backlog = self.backlog()
         return oldest_required(backlog, self.retention_floors.read(backlog, self.ledger()))
