@@ -34,8 +34,8 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(made[2])
         return made
 
-    for module in ("pieces", "plan_writer"):
-        monkeypatch.setattr(f"archiver.jobs.{module}.copied", counted)
+    for module in ("row_buffers", "plan_writer"):
+        monkeypatch.setattr(f"archiver.refine.{module}.copied", counted)
     return found
 
 

@@ -25,7 +25,7 @@ ARCHIVES = [
 ]
 PATHS = """
 import json, sys, zipimport
-from archiver import spark_daemon
+from archiver.spark import pyspark_daemon as spark_daemon
 before = list(sys.path)
 spark_daemon._prefer_unpacked()
 import pyspark

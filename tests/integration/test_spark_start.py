@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_no_scratch_folder(tmp_path: Path) -> None:
 MET = """
 import os, psutil, signal, threading, time
 from pyspark import SparkContext, java_gateway
-from archiver import spark_session
+from archiver.spark import session as spark_session
 from archiver.config.settings import SparkSettings
 from archiver.spark.session import SparkSessions
 
