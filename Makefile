@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,8 +43,13 @@ demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
 parts: java $(INSTALLED)  ## Fetch the real servers and packages that tests run into .cache (needs Java)
 	@$(BIN)/python -m tests.support.servers.fetch_packages
 
-test: java $(INSTALLED) parts  ## Run every test (needs Java)
+test: java $(INSTALLED) parts  ## Run every test, of long sweeps a share (needs Java)
 	@$(BIN)/python -m pytest --durations=15 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-all: java $(INSTALLED) parts  ## Run every test, with every sweep, simulation share and bench whole, then the mutants (hours)
+	@ARCHIVER_TESTS=whole ARCHIVER_FAULT_SHARE=whole ARCHIVER_HISTORY_SEEDS=150 ARCHIVER_FLIP_SHARE=1 ARCHIVER_SCHEMA_SEEDS=50 TABLE_HISTORIES=60 \
+		$(BIN)/python -m pytest --timeout=3600 --durations=15 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 test-fast: $(INSTALLED)  ## Run the tests that need neither Java nor much time
 	@$(BIN)/python -m pytest -m "not spark and not slow"

@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
+from tests.support.amount import WHOLE
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's matter
 settings.load_profile("here")
@@ -37,10 +38,7 @@ LONGEST = (
     ),
     *("tests/integration/test_spark_connect.py", "tests/integration/test_spark_cluster.py"),
     *("tests/system/test_bucket_two_daemons.py", "tests/system/test_mirror_two_daemons.py"),
-    *(
-        f"tests/simulation/publish/test_publish_{number}_quarter.py"
-        for number in ("first", "second", "third", "fourth")
-    ),
+    *("tests/simulation/publish/test_publish_shares.py", "tests/simulation/test_simulation.py"),
 )
 """Minutes each: begun last, one of them would run alone at the end."""
 
@@ -65,6 +63,12 @@ def pytest_runtest_protocol() -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the order is random otherwise."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` plays, and put the longest files first; the order is random
+    otherwise.
+    """
+    if not WHOLE:
+        left_out = [item for item in items if item.get_closest_marker("whole")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))

@@ -16,9 +16,10 @@ import pytest
 
 from tests.simulation.faults import PROFILES
 from tests.simulation.run import run
+from tests.support.amount import WHOLE
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARE = 40
+SHARE = 40 if WHOLE else 20
 """Schedules per profile."""
 ONCE_FAILED = (10, 192)
 """10: a shelf with a wrong bit in its footer was an error that nobody expected; 192: a cleaner named the kind

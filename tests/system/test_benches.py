@@ -1,4 +1,7 @@
-"""Do the measurements still run, and do they count what they say? Never how long anything takes."""
+"""Do the measurements still run, and do they count what they say? Never how long anything takes.
+
+`make test` plays those whose counts stand on a page that users plan by; `make test-all` plays all.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +71,7 @@ def test_log(tmp_path: Path) -> None:
     assert cases[2]["appends"] <= 3 * (cases[2]["seconds"] / 0.1 + 1)
 
 
+@pytest.mark.whole
 def test_schema(tmp_path: Path) -> None:
     document = measured("schema", tmp_path)
     cases = document["cases"]
@@ -83,6 +87,7 @@ def test_schema(tmp_path: Path) -> None:
     assert kept == {**dict.fromkeys(cases, 0), "one_bad": 1, "unknown_between": 2000, "nanoseconds": 2000}
 
 
+@pytest.mark.whole
 def test_backlog(tmp_path: Path) -> None:
     few, many = measured("backlog", tmp_path)["cases"]
     assert (few["files"], many["files"]) == (3, 12)
@@ -101,6 +106,7 @@ def test_backlog(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.whole
 def test_late_store(tmp_path: Path) -> None:
     document = measured("late_store", tmp_path)
     (topic,) = document["topics"]
@@ -114,6 +120,7 @@ def test_late_store(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.whole
 def test_edge(tmp_path: Path) -> None:
     document = measured("edge", tmp_path)
     assert list(document["messages"]) == ["small", "flat", "nested"]
@@ -226,6 +233,7 @@ def test_capacity(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.whole
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_deep_audit(tmp_path: Path) -> None:
@@ -253,6 +261,7 @@ def test_deep_audit(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 def test_mirror(tmp_path: Path) -> None:
@@ -264,6 +273,7 @@ def test_mirror(tmp_path: Path) -> None:
         check_spread(document[f"ratio_of_{what}_seconds"])
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 def test_control_topic(tmp_path: Path) -> None:
@@ -318,6 +328,7 @@ def test_requests(tmp_path: Path) -> None:
     assert 1 < document["bulk"]["bulk_archived"]["in_by_raw"] < 1.2
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
@@ -337,6 +348,7 @@ def test_limit(tmp_path: Path) -> None:
     assert {"read", "decode", "encode", "write", "digest", "everything else"} <= set(steps["task"])
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
@@ -365,6 +377,7 @@ def test_etcd_log(tmp_path: Path) -> None:
     assert entries["control_entries_per_round"]["count"] == LEDGER_ENTRIES_OF_A_ROUND
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
@@ -389,6 +402,7 @@ def test_freshness(tmp_path: Path) -> None:
     assert document["idle"]["many"]["cores"]["jvm"] == 0, "nothing was refined"
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
@@ -427,6 +441,7 @@ def test_partitions(tmp_path: Path) -> None:
     check_spread(one_topic["libraries_slower_by_cpu"])
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
@@ -445,6 +460,7 @@ def test_memory(tmp_path: Path) -> None:
         assert backlog["archives"] == 1
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.fault.sweep.scenes import SCENES, SPARK_SCENES, Scene
+from tests.support.amount import WHOLE
 
 VARIABLE = "ARCHIVER_FAULT_SHARE"
 """`whole` plays every case; a number is the seed of a third of them."""
@@ -60,7 +61,7 @@ def spark_cases() -> list[Case]:
 
 def share(cases: list[Case], asked: str | None = None) -> list[Case]:
     """The cases to be played, in their order."""
-    asked = os.environ.get(VARIABLE, SEED) if asked is None else asked
+    asked = os.environ.get(VARIABLE, "whole" if WHOLE else SEED) if asked is None else asked
     if asked == "whole":
         return cases
     if not asked.isdigit():

@@ -1,31 +1,30 @@
-"""The seeds of the publishing rig that `make test` plays: of 20,000, in four files for as many workers, a
-fifth, each day another.
+"""The seeds of the publishing rig: 20,000 in 40 shares, of which `make test` plays two, each day other ones.
 
-`ARCHIVER_RIG_SHARE=whole` plays them all, `make simulate RIG=publish` as many others as you like.
+`ARCHIVER_TESTS=whole` plays them all, `make simulate RIG=publish` as many others as requested.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 
 from tests.simulation.publish.publish_run import run
+from tests.support.amount import WHOLE
 
 SHARE = 500
 """Schedules per test."""
-FIFTHS = 5
+SHARES = 40
+DAYS = 20
+"""Until every share was played."""
 DAY_S = 86_400
 
 
-def _of_today(numbers: range) -> list[int]:
+def shares_of_today() -> list[int]:
+    """The numbers of the shares that this run plays."""
     day = int(time.time()) // DAY_S
-    today = range(FIFTHS) if os.environ.get("ARCHIVER_RIG_SHARE") == "whole" else (day % FIFTHS,)
-    return [number for number in numbers if number % FIFTHS in today]
+    return [number for number in range(SHARES) if WHOLE or number % DAYS == day % DAYS]
 
 
-FIRST, SECOND, THIRD, FOURTH = (_of_today(range(start, start + 10)) for start in (0, 10, 20, 30))
-"""40 shares make the 20,000."""
 OFTEN = (
     "takeovers",
     "commits",

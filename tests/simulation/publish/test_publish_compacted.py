@@ -1,10 +1,9 @@
 """The publishing rig with compaction in every cleaning, also in days that go on: each day another share of
-5,000 seeds; `ARCHIVER_RIG_SHARE=whole` plays them all.
+5,000 seeds; `ARCHIVER_TESTS=whole` plays them all.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.simulation.publish.publish_run import run
 from tests.simulation.publish.shares import DAY_S
+from tests.support.amount import WHOLE
 
 SEEDS = range(40_000, 45_000)
 SHARE = 250
@@ -28,7 +28,7 @@ OFTEN = (
 
 
 def of_today() -> range:
-    if os.environ.get("ARCHIVER_RIG_SHARE") == "whole":
+    if WHOLE:
         return SEEDS
     first = SEEDS[0] + int(time.time()) // DAY_S % (len(SEEDS) // SHARE) * SHARE
     return range(first, first + SHARE)

@@ -1,8 +1,7 @@
 """Refinement, commit, reconciling, cleaning and takeover under faults and foreign hands: what comes up at
 all, and seeds that failed once.
 
-The shares that are played in `make test` are in `shares.py`, and run from `test_publish_first_quarter.py` and
-the three beside it. A seed that failed once stays here for good.
+The shares that `make test` plays are in `shares.py`; `test_publish_shares.py` runs them. A seed that failed once stays here for good.
 """
 
 from __future__ import annotations
