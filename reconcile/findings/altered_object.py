@@ -1,4 +1,6 @@
-"""altered-object: an object of ours has other bytes than the table, the ledger or its own seal says."""
+"""altered-object: an object of the archiver has other bytes than the table, the ledger or its own digest
+says.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +14,40 @@ from reconcile.snapshot.topic_views import FileView
 ID = "altered-object"
 
 _REPAIR = (
-    "bring the object back from a copy of the data folder; keep the altered one elsewhere and find out "
-    "who wrote it. Objects are never "
-    "changed by the archiver"
+    "restore the object from a copy of the data folder; keep the altered one elsewhere and find out who "
+    "wrote it. The archiver never changes an object"
 )
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per object: by its size, and by its digest where it was read."""
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per object, by its size, and by its digest if it was read."""
     del judged
-    for file in () if sight.view.table is None else sight.view.table.files:
+    for file in () if snapshot.view.table is None else snapshot.view.table.files:
         why = _fault(file)
         if why is not None:
             yield Finding(
                 ID,
                 "error",
-                sight.topic,
+                snapshot.topic,
                 None if file.key is None else file.key.partition,
                 f"{file.path} {why}",
                 _REPAIR,
             )
-    for item in sight.pending:
+    for item in snapshot.pending:
         if item.object_size is None:
             continue
         if item.object_size != item.size:
-            what = f"{item.key} has {item.object_size} bytes, the ledger says {item.size}"
-            yield Finding(ID, "error", sight.topic, item.partition, what, _REPAIR)
+            what = f"{item.key} has {item.object_size} bytes, but {item.size} in the ledger"
+            yield Finding(ID, "error", snapshot.topic, item.partition, what, _REPAIR)
         elif item.altered is not None:
-            yield Finding(ID, "error", sight.topic, item.partition, f"{item.key} {item.altered}", _REPAIR)
+            yield Finding(ID, "error", snapshot.topic, item.partition, f"{item.key} {item.altered}", _REPAIR)
 
 
 def _fault(file: FileView) -> str | None:
     if file.object_size is None:
         return None  # a dangling reference
     if file.file_size is not None and file.object_size != file.file_size:
-        return f"has {file.object_size} bytes, the table says {file.file_size}"
+        return f"has {file.object_size} bytes, but {file.file_size} in the table"
     if file.key is not None and file.unread is not None:
-        return f"is an archive of ours that does not read as one: {file.unread}"
+        return f"has the name of an archive but cannot be read as one: {file.unread}"
     return None

@@ -1,4 +1,4 @@
-"""dangling-reference: the table, or the ledger, names an object that is not there."""
+"""dangling-reference: the table or the ledger references an object that does not exist."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "dangling-reference"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per object."""
     del judged
-    for file in () if sight.view.table is None else sight.view.table.files:
+    for file in () if snapshot.view.table is None else snapshot.view.table.files:
         if file.object_size is None:
             yield Finding(
                 ID,
                 "error",
-                sight.topic,
+                snapshot.topic,
                 None if file.key is None else file.key.partition,
-                f"table {sight.table_name} names {file.path}, which is not in the object store",
-                "bring the object back from a copy of the data folder (its name and size have to be "
-                "the same); until then queries that "
-                "touch it fail. Find out who deleted it: the archiver never deletes what a retained "
-                "snapshot names",
+                f"table {snapshot.table_name} references {file.path}, which is not in the object store",
+                "restore the object from a copy of the data folder, with the same name and size; until "
+                "then queries that read it fail. Find out who deleted it: the archiver never deletes an "
+                "object that a retained snapshot references",
             )
-    for item in sight.pending:
+    for item in snapshot.pending:
         if item.object_size is None:
             yield Finding(
                 ID,
                 "error",
-                sight.topic,
+                snapshot.topic,
                 item.partition,
-                f"the ledger names {item.key} (offsets {item.base} to {item.end - 1}, not yet in the "
-                "table), which is not in the object "
-                "store",
-                "bring the object back from a copy of the data folder before the next commit; its "
-                "records are still in intake",
+                f"the ledger references {item.key} (offsets {item.base} to {item.end - 1}, not yet in the "
+                "table), which is not in the object store",
+                "restore the object from a copy of the data folder before the next commit; its records "
+                "are still in intake",
             )

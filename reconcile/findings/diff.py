@@ -1,11 +1,10 @@
-"""From what was seen to findings: pure.
+"""Compares the views of all topics and returns the findings: pure.
 
-Owns which kinds there are: each is a file of this folder that says one thing and looks at nothing else.
-Promises that a state in which log, ledger, objects and table agree gives no finding, that the same state
-gives the same findings in the same order, and that what merely follows from a finding (the rows that a rolled
-back table lacks) is not told a second time. Must never guess: what could not be looked at gives no finding,
-the report says so. Nor do views of different moments (`TopicSnapshot.moving`): then a finding needs one view
-alone.
+Each kind of finding is one module of this folder. Consistent views of log, ledger, objects and table give no
+finding, and equal views give equal findings in the same order. A consequence of a finding, such as the
+missing rows of a rolled back table, is not reported again. What could not be read gives no finding; the
+report lists it. If the views are of different moments (`TopicSnapshot.moving`), only findings that need one
+view are reported.
 """
 
 from __future__ import annotations
@@ -76,8 +75,8 @@ _OF_ONE_VIEW = frozenset(
         rows_removed,
     }
 )
-"""Kinds that the table's metadata, or an object that it names, shows without the ledger. All others compare
-the ledger with something."""
+"""Kinds that one view shows without the ledger: the table's metadata, or an object that it references. All
+others compare the ledger with another view."""
 
 
 def differences(topics: Sequence[TopicSnapshot], folder: FolderSnapshot) -> list[Finding]:
@@ -86,11 +85,11 @@ def differences(topics: Sequence[TopicSnapshot], folder: FolderSnapshot) -> list
 
 
 def _of_topics(topics: Sequence[TopicSnapshot]) -> Iterator[Finding]:
-    for sight in topics:
-        judged = judge_topic(sight.view)
+    for snapshot in topics:
+        judged = judge_topic(snapshot.view)
         for issue in _OF_TOPIC:
-            if issue in _OF_ONE_VIEW or not sight.moving:
-                yield from issue.find(sight, judged)
+            if issue in _OF_ONE_VIEW or not snapshot.moving:
+                yield from issue.find(snapshot, judged)
 
 
 def _of_folder(folder: FolderSnapshot) -> Iterator[Finding]:

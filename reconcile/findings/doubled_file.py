@@ -1,4 +1,4 @@
-"""doubled-file: two files of the table hold the very same offsets."""
+"""doubled-file: two files of the table hold exactly the same offsets."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from reconcile.snapshot.topic_views import FileView
 ID = "doubled-file"
 
 
-def same_range(sight: TopicSnapshot) -> dict[tuple[int, Range], list[FileView]]:
-    """Files of ours by partition and range, those that are not alone."""
+def same_range(snapshot: TopicSnapshot) -> dict[tuple[int, Range], list[FileView]]:
+    """The archiver's files by partition and range, if several have the same range."""
     found: defaultdict[tuple[int, Range], list[FileView]] = defaultdict(list)
-    for file in () if sight.view.table is None else sight.view.table.files:
+    for file in () if snapshot.view.table is None else snapshot.view.table.files:
         if file.key is not None:
             found[file.key.partition, (file.key.base, file.key.end)].append(file)
     return {place: files for place, files in found.items() if len(files) > 1}
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per range. Reported only: taking a file out of somebody's table is for its owner to decide."""
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per range. Reported only: removing a file from a table is the owner's decision."""
     del judged
-    for (partition, held), files in sorted(same_range(sight).items(), key=lambda item: item[0]):
+    for (partition, held), files in sorted(same_range(snapshot).items(), key=lambda item: item[0]):
         names = " and ".join(sorted(file.path.rpartition("/")[2] for file in files))
         yield Finding(
             ID,
             "error",
-            sight.topic,
+            snapshot.topic,
             partition,
             f"offsets {shown([held])} are in the table {len(files)} times: {names}",
-            "take one of the two out with the engine that added it (it was not the archiver: each path "
-            "is offered once), for example by "
-            "rolling back its snapshot; then run `archiver audit`. Nothing is removed by itself",
+            "remove one of the two with the engine that added it, for example by rolling back its snapshot "
+            "(the archiver adds each path only once); then run `archiver audit`. The archiver removes "
+            "nothing here",
         )

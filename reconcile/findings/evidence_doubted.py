@@ -1,4 +1,4 @@
-"""evidence-doubted: how far the table is complete cannot be told from it, and it was not simply rolled
+"""evidence-doubted: the table does not show up to which offset it is complete, and it was not simply rolled
 back.
 """
 
@@ -12,32 +12,30 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "evidence-doubted"
 _COPIES = (
-    "put the newest metadata store, or the table's property archiver.watermarks, back from a copy; "
-    "`archiver audit` says which offsets the "
-    "table holds. Nothing is written to the table until then"
+    "restore the newest metadata store, or the table's property archiver.watermarks, from a copy; "
+    "`archiver audit` lists the offsets in the table. Nothing is written to the table until then"
 )
 _TAKE_OVER = (
-    "it was rolled back before, or its newest rows were removed, and nothing tells which. `archiver "
-    "reconcile --fix --topic {topic}` takes "
-    "over what its files hold, and the next round archives what is missing at the end again, from "
-    "intake: rows that were removed there on "
-    "purpose have to be removed once more then"
+    "it was rolled back, or its newest rows were removed; the snapshots that could show which are gone. "
+    "`archiver reconcile --fix --topic {topic}` accepts the offsets in its files, and the next round "
+    "archives the missing ones at the end again, from intake. Rows that were removed there on purpose "
+    "must then be removed again"
 )
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one: the property is damaged, live files do not confirm it, or the ledger is an older copy than
-    the table.
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one: the property is damaged, live files contradict it, or the ledger is an older copy than the
+    table.
 
-    A topic with doubted evidence stands still. Where the ledger was written a moment ago the table may merely
-    be ahead of it, so the comparison waits for a later run: the remedy (put a store back from a copy) would
+    A topic with doubtful evidence is halted. If the ledger was written a moment ago, the table may merely be
+    newer. The comparison then waits for a later run, because its remedy (restoring a store from a copy) would
     do harm.
     """
     del judged
-    table = sight.table
-    if table is None or table.mismatch is not None or table.rolled_back or sight.busy:
+    table = snapshot.table
+    if table is None or table.mismatch is not None or table.rolled_back or snapshot.busy:
         return
     why = table.doubt or table.contradiction
     if why is not None:
-        repair = _TAKE_OVER.format(topic=sight.topic) if table.unconfirmed else _COPIES
-        yield Finding(ID, "error", sight.topic, None, f"table {table.name}: {why}", repair)
+        repair = _TAKE_OVER.format(topic=snapshot.topic) if table.unconfirmed else _COPIES
+        yield Finding(ID, "error", snapshot.topic, None, f"table {table.name}: {why}", repair)

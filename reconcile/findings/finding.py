@@ -1,8 +1,7 @@
-"""What a finding is: one difference between log, ledger, object store and table, with what is to be done
-about it.
+"""A finding: one difference between log, ledger, object store and table, with a proposed repair.
 
-Owns the list of all ids: metrics, the status page and the runbook know no others. Pure values. An id names a
-kind, and once given is never used for another one: alerts and runbooks go by it.
+This module lists all ids; metrics, the status page and the runbook use no others. An id names one kind and is
+never reused: alerts and runbooks depend on it.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Severity = Literal["error", "warning", "info"]
-"""error: rows are missing, doubled or in danger, or a topic stands still · warning: it goes on, and somebody
-should know · info: noted."""
+"""error: rows are missing, duplicated or in danger, or a topic is halted · warning: archiving continues, but
+an operator should know · info: for the record."""
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
-"""The worst first."""
+"""From worst to mildest."""
 
 IDS: Final[Mapping[str, Severity]] = {
     "table-missing": "error",
@@ -41,36 +40,35 @@ IDS: Final[Mapping[str, Severity]] = {
     "stray-upload": "info",
     "rows-removed": "info",
 }
-"""Every id with the severity it has as a rule, in the order in which findings of one topic are told."""
+"""Every id with its usual severity, in the order of a topic's findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference."""
+    """One difference between the views."""
 
     id: str
     """The kind: a key of `IDS`."""
     severity: Severity
     topic: str | None
-    """None: of no topic that the intake log knows."""
+    """None: no topic that the intake log knows."""
     partition: int | None
-    """None: of the whole topic."""
+    """None: the whole topic."""
     what: str
-    """What differs, for people, on one line."""
+    """The difference as one line of text."""
     repair: str
-    """What is proposed, and who does it."""
+    """The proposed repair, and who does it."""
     safe: bool = False
-    """The daemon carries the repair out unasked: it is what the next round would do anyway (decision
-    0028)."""
+    """Whether the daemon repairs it on its own: the next round would do the same (decision 0028)."""
 
 
 def anchor(finding_id: str) -> str:
-    """The heading of an id in the runbook, as an anchor."""
+    """The anchor of an id's heading in the runbook."""
     return f"finding-{finding_id}"
 
 
 def order(finding: Finding) -> tuple[str, int, int, str]:
-    """For sorting: by topic, kind, partition."""
+    """The sort key: topic, kind, partition."""
     return (
         finding.topic or "",
         list(IDS).index(finding.id),

@@ -1,4 +1,4 @@
-"""foreign-rows: another writer added rows to the table, or wrote rows of the table again."""
+"""foreign-rows: another writer added rows to the table, or rewrote rows of the table."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "foreign-rows"
 
 _ADDED = (
-    "nothing, if this is intended: archiving goes on. Rows with kafka.partition and kafka.offset of "
-    "the topic's own make the audit "
-    "invalid; then take them out with the engine that added them, or keep them in a table of their own"
+    "nothing, if this is intended: archiving continues. Rows with the topic's own kafka.partition and "
+    "kafka.offset make the audit invalid; remove them with the engine that added them, or keep them in a "
+    "separate table"
 )
 _REWRITTEN = (
-    "run `archiver audit --deep`: it compares the rows with the archives and names those that were "
-    "altered. If some were altered without "
-    "permission, roll the table back to the snapshot before with the engine that wrote it, or restore it"
+    "run `archiver audit --deep`: it compares the rows with the archives and lists the altered ones. If "
+    "rows were altered without permission, roll the table back to the previous snapshot with the engine "
+    "that wrote it, or restore it"
 )
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per snapshot of the table's history that brought rows or wrote rows again; none for a table that is
-    not the topic's.
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per snapshot that added or rewrote rows; none for a table that is not the topic's.
 
-    Rows that a snapshot wrote again while it removed others are left to `rows-removed`. Rows that expired
-    snapshots brought are reported as long as rows stand where none should: they may have been removed since.
+    `rows-removed` reports rows that a snapshot rewrote while it removed others. Rows added by expired
+    snapshots are reported while the table has unexpected rows: they may have been removed since.
     """
-    state = sight.view.table
-    if sight.table is None or state is None:
+    state = snapshot.view.table
+    if snapshot.table is None or state is None:
         return
-    strange = any(found.outside or found.doubled for found in judged)
+    has_unexpected_rows = any(found.outside or found.doubled for found in judged)
     expired = [
         (f"snapshot {number}, which has expired,", "no longer known", added)
         for number, added in state.added_by
-        if strange
+        if has_unexpected_rows
     ]
     retained = [
-        (f"snapshot {one.snapshot_id}", one.operation, one.added) for one in sight.table.foreign if one.added
+        (f"snapshot {one.snapshot_id}", one.operation, one.added)
+        for one in snapshot.table.foreign
+        if one.added
     ]
-    for snapshot, operation, added in (*retained, *expired):
+    for origin, operation, added in (*retained, *expired):
         what = (
-            f"{snapshot} of table {sight.table_name} ({operation}) added {counted(added, 'row')} and is "
+            f"{origin} of table {snapshot.table_name} ({operation}) added {counted(added, 'row')} and is "
             "not the archiver's"
         )
-        yield Finding(ID, "warning", sight.topic, None, what, _ADDED)
-    for one in sight.table.foreign:
+        yield Finding(ID, "warning", snapshot.topic, None, what, _ADDED)
+    for one in snapshot.table.foreign:
         if one.rewritten and not one.added and not one.removes:
             what = (
-                f"snapshot {one.snapshot_id} of table {sight.table_name} ({one.operation}) wrote "
-                f"{counted(one.rewritten, 'row')} again, "
-                "perhaps with other content, and is not the archiver's"
+                f"snapshot {one.snapshot_id} of table {snapshot.table_name} ({one.operation}) rewrote "
+                f"{counted(one.rewritten, 'row')}, perhaps with other content, and is not the archiver's"
             )
-            yield Finding(ID, "warning", sight.topic, None, what, _REWRITTEN)
+            yield Finding(ID, "warning", snapshot.topic, None, what, _REWRITTEN)

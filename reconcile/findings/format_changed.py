@@ -1,6 +1,4 @@
-"""format-changed: the table was brought to an Iceberg format, or to a layout, that this version does not
-write.
-"""
+"""format-changed: the table has an Iceberg format or a layout that this version does not write."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "format-changed"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. An upgrade cannot be taken back, so the topic waits for a version that writes the new
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. A format upgrade is permanent, so the topic waits for a version that writes the new
     format.
     """
     del judged
-    table = sight.table
-    if table is not None and table.format_version != FORMAT_VERSION and not is_another(sight, table):
+    table = snapshot.table
+    if table is not None and table.format_version != FORMAT_VERSION and not is_another(snapshot, table):
         yield Finding(
             ID,
             "error",
-            sight.topic,
+            snapshot.topic,
             None,
             f"table {table.name} has Iceberg format version {table.format_version}; this version "
             f"writes {FORMAT_VERSION}",
             "use a version of the archiver that writes it, or archive a new topic to a new table of "
-            f"version {FORMAT_VERSION}; "
-            "the rows in the table stay readable and the topic's records wait in intake",
+            f"version {FORMAT_VERSION}; the rows in the table stay readable and the topic's records wait "
+            "in intake",
         )

@@ -1,6 +1,4 @@
-"""gap: offsets below the watermark that are in no file of the table, and that no archive in the object store
-holds either.
-"""
+"""gap: offsets below the watermark are in no file of the table and in no archive of the object store."""
 
 from __future__ import annotations
 
@@ -15,25 +13,25 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "gap"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per partition. What was removed by a snapshot that says so is none, and what is still pending is
-    none.
-    """
-    if not sight.comparable:
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per partition, without offsets that a snapshot removed explicitly and without pending ones."""
+    if not snapshot.comparable:
         return
     for found in judged:
-        told = merge([*sight.archives.get(found.view.partition, ()), *sight.faulty(found.view.partition)])
-        left = subtract(found.missing, told)
+        # Other findings report these offsets: missing-in-catalog, or altered-object.
+        reported = merge(
+            [*snapshot.archives.get(found.view.partition, ()), *snapshot.faulty(found.view.partition)]
+        )
+        left = subtract(found.missing, reported)
         if left:
             yield Finding(
                 ID,
                 "error",
-                sight.topic,
+                snapshot.topic,
                 found.view.partition,
                 f"offsets {shown(left)} are neither in the table nor in any archive, though they count "
                 "as archived",
-                "look for them with `archiver explain`, which names file and snapshot; if the intake "
-                "file is still there, keep it (stop "
-                "cleaning) and report this: the archiver does not lose offsets by itself. Nothing is "
-                "dropped or renumbered",
+                "find them with `archiver explain`, which names file and snapshot; if the intake file "
+                "still exists, keep it (stop cleaning) and report this: the archiver itself does not lose "
+                "offsets. Nothing is dropped or renumbered",
             )

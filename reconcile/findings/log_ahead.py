@@ -1,4 +1,4 @@
-"""log-ahead: the intake log has times that this machine's clock has not reached."""
+"""log-ahead: the intake log has times that are ahead of this machine's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ID = "log-ahead"
 
 
 def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
-    """At most one. It ends by itself when the clock has reached that time."""
+    """At most one. It ends when the clock reaches that time."""
     if folder.log_ahead is None:
         return
     yield Finding(
@@ -21,7 +21,6 @@ def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
         None,
         None,
         log_ahead_text(*folder.log_ahead),
-        "nothing is repaired, because ingest times never go back: check the clock of every machine "
-        "that writes, and read the runbook for "
-        "what to expect until then",
+        "nothing is repaired, because ingest times never decrease: check the clock of every machine that "
+        "writes, and see the runbook for what to expect until then",
     )

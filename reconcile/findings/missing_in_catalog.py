@@ -1,5 +1,5 @@
-"""missing-in-catalog: the ledger says written or committed, the archive stands in the object store, and the
-table lacks it.
+"""missing-in-catalog: an archive is written or committed according to the ledger and exists, but the table
+lacks it.
 """
 
 from __future__ import annotations
@@ -16,43 +16,41 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "missing-in-catalog"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per partition with archives that wait for their commit (safe), and one per partition with rows that
-    are gone (never safe).
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per partition with archives that wait for their commit (safe), and one per partition with missing
+    rows (never safe).
     """
-    if sight.table_name is None or not sight.comparable:
+    if snapshot.table_name is None or not snapshot.comparable:
         return
-    landed = set(() if sight.table is None else sight.table.landed)
+    landed = set(() if snapshot.table is None else snapshot.table.landed)
     waiting: dict[int, list[tuple[int, int]]] = {}
-    for item in sight.pending:
+    for item in snapshot.pending:
         if item.key not in landed and item.object_size == item.size and item.altered is None:
             waiting.setdefault(item.partition, []).append((item.base, item.end))
-    for partition, ranges in sorted(waiting.items()) if not sight.busy else ():
+    for partition, ranges in sorted(waiting.items()) if not snapshot.busy else ():
         yield Finding(
             ID,
             "warning",
-            sight.topic,
+            snapshot.topic,
             partition,
             f"{counted(len(ranges), 'archive')} with offsets {shown(merge(ranges))} wait in the ledger "
             "and are in no table yet",
-            "nothing: the table is looked at and the archives are committed, by the next round or by "
-            "this repair, exactly once",
+            "nothing: the next round or this repair checks the table and commits the archives, exactly once",
             safe=True,
         )
     for found in judged:
         partition = found.view.partition
         held = subtract(
-            intersect(found.missing, merge(sight.archives.get(partition, ()))), sight.faulty(partition)
+            intersect(found.missing, merge(snapshot.archives.get(partition, ()))), snapshot.faulty(partition)
         )
         if held:
             yield Finding(
                 ID,
                 "error",
-                sight.topic,
+                snapshot.topic,
                 found.view.partition,
-                f"offsets {shown(held)} count as committed and are not in the table; archives of ours "
-                "hold them",
-                "find out who took them away (`archiver explain` names the snapshot) and undo that "
-                "with the engine that did it; the "
-                "archives that hold them are kept, and `archiver consume` still reads them",
+                f"offsets {shown(held)} count as committed but are not in the table; archives in the "
+                "object store hold them",
+                "find out who removed them (`archiver explain` names the snapshot) and undo that with "
+                "the engine that did it; their archives are kept, and `archiver consume` still reads them",
             )

@@ -1,4 +1,4 @@
-"""orphan: an archive that neither the ledger nor any retained snapshot of the table names."""
+"""orphan: neither the ledger nor any retained snapshot of the table references an archive."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from reconcile.snapshot.topic_snapshot import FolderSnapshot, TopicSnapshot
 
 ID = "orphan"
 SHOWN_MAX = 20
-"""So many objects of a topic have a finding of their own; one more sums up the rest."""
+"""Objects of a topic with their own finding; one more finding sums up the rest."""
 
 _REPAIR = (
-    "nothing: `archiver clean` takes it when it is old enough and certainly nobody's. It is no row of any "
-    "table"
+    "nothing: `archiver clean` deletes it when it is old enough and certainly unreferenced. No table "
+    "contains its rows"
 )
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per object, up to `SHOWN_MAX`."""
     del judged
-    for item in sight.strays[:SHOWN_MAX]:
-        yield Finding(ID, "info", sight.topic, None, f"{item.key} ({item.size:,} bytes): {item.why}", _REPAIR)
-    rest = sight.strays[SHOWN_MAX:]
+    for item in snapshot.strays[:SHOWN_MAX]:
+        yield Finding(
+            ID, "info", snapshot.topic, None, f"{item.key} ({item.size:,} bytes): {item.why}", _REPAIR
+        )
+    rest = snapshot.strays[SHOWN_MAX:]
     if rest:
         size = sum(item.size for item in rest)
         yield Finding(
-            ID, "info", sight.topic, None, f"and {len(rest):,} more such objects ({size:,} bytes)", _REPAIR
+            ID, "info", snapshot.topic, None, f"and {len(rest):,} more such objects ({size:,} bytes)", _REPAIR
         )
 
 
 def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
-    """One per topic id that stands below `archive/` and that the intake log does not know."""
+    """One per topic id below `archive/` that the intake log does not know."""
     for item in folder.unknown:
         yield Finding(
             ID,
@@ -40,7 +42,6 @@ def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
             None,
             None,
             f"{item.key}: {item.why}",
-            "if a metadata store was put back from an older copy, put the newest one in place; else "
-            "the folder is another deployment's: "
-            "leave it until you know whose it is",
+            "if the metadata store was restored from an older copy, put the newest one in place; otherwise "
+            "the folder belongs to another deployment: keep it until its owner is known",
         )

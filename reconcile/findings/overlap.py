@@ -1,4 +1,4 @@
-"""overlap: offsets are in several files of the table that are not copies of each other."""
+"""overlap: offsets are in several files of the table with different ranges."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "overlap"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per partition, without what `doubled-file` tells."""
-    told = same_range(sight)
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per partition, without the ranges that `doubled-file` reports."""
+    reported = same_range(snapshot)
     for found in judged:
-        copies = merge(held for (partition, held) in told if partition == found.view.partition)
+        copies = merge(held for (partition, held) in reported if partition == found.view.partition)
         left = subtract(found.doubled, copies)
         if left:
             yield Finding(
                 ID,
                 "error",
-                sight.topic,
+                snapshot.topic,
                 found.view.partition,
                 f"offsets {shown(left)} are in the table more than once, in files with different ranges",
-                "somebody added rows that were there already: `archiver explain` names the files and "
-                "the snapshots; take them out with the "
-                "engine that added them. Nothing is removed by itself",
+                "another writer added rows that the table already had: `archiver explain` names the files "
+                "and the snapshots; remove them with the engine that added them. The archiver removes "
+                "nothing here",
             )

@@ -1,5 +1,5 @@
-"""rolled-back: the table was set back behind our newest commit, or its catalog is an older copy than the
-ledger.
+"""rolled-back: the table was rolled back behind the archiver's newest commit, or its catalog is an older copy
+than the ledger.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "rolled-back"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. Never repaired unasked: somebody did it, perhaps on purpose (rule T4)."""
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. Repaired only on request: the rollback may be intentional (rule T4)."""
     del judged
-    table = sight.table
+    table = snapshot.table
     if table is None or table.mismatch is not None or not table.rolled_back:
         return
     yield Finding(
         ID,
         "error",
-        sight.topic,
+        snapshot.topic,
         None,
         f"table {table.name}: {table.doubt}"
         if table.doubt is not None
         else f"table {table.name} {table.contradiction}",
-        "if it was a mistake, roll the table forward again with the engine that rolled it back. If it "
-        "is to stay so: "
-        f"`archiver reconcile --fix --topic {sight.topic}` puts the lower watermark into ledger and "
-        "table, and the next round archives "
-        "what is missing again, from intake",
+        "if it was a mistake, roll the table forward again with the engine that rolled it back. To keep "
+        f"the rollback, run `archiver reconcile --fix --topic {snapshot.topic}`: it sets the lower watermark "
+        "in ledger and table, and the next round archives the missing offsets again, from intake",
     )

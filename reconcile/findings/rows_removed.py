@@ -1,4 +1,4 @@
-"""rows-removed: another writer deleted rows, by a snapshot that says so."""
+"""rows-removed: another writer deleted rows with an explicit delete snapshot."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "rows-removed"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per snapshot, or for several that are expired. It is how erasure on request works, so nothing is
-    wrong.
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """One per snapshot, or one for several expired snapshots. Erasure on request works this way, so it is not
+    an error.
     """
     del judged
     rewritten = {
-        one.snapshot_id: one.rewritten for one in (() if sight.table is None else sight.table.foreign)
+        one.snapshot_id: one.rewritten for one in (() if snapshot.table is None else snapshot.table.foreign)
     }
-    for removal in () if sight.view.table is None else sight.view.table.removals:
+    for removal in () if snapshot.view.table is None else snapshot.view.table.removals:
         expired = ", which has expired," if removal.expired else ""
         others = (
             f" (and before it {', '.join(map(str, removal.expired[:-1]))})" if removal.expired[:-1] else ""
@@ -28,16 +28,15 @@ def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[F
         rows = counted(removal.rows + removal.hidden, "row")
         if again := rewritten.get(removal.snapshot_id):
             rows += (
-                f" and wrote {counted(again, 'row')} again, whose content `archiver audit --deep` compares "
+                f" and rewrote {counted(again, 'row')}, whose content `archiver audit --deep` compares "
                 "with the archives"
             )
         yield Finding(
             ID,
             "info",
-            sight.topic,
+            snapshot.topic,
             None,
-            f"snapshot {removal.snapshot_id}{expired} of table {sight.table_name}{others} removed {rows}",
-            "nothing: the rows are not archived again, and the audit calls them removed. Archives and "
-            "intake may still hold them: see "
-            "'erasure on request' in the runbook",
+            f"snapshot {removal.snapshot_id}{expired} of table {snapshot.table_name}{others} removed {rows}",
+            "nothing: the rows are not archived again, and the audit counts them as removed. Archives and "
+            "intake may still hold them: see 'erasure on request' in the runbook",
         )

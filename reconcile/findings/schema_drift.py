@@ -1,4 +1,4 @@
-"""schema-drift: the table's columns are not those of the recorded schema."""
+"""schema-drift: the table's columns differ from the recorded schema."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "schema-drift"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. Columns that somebody added for himself are left alone, and are none."""
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. Additional columns of other writers are allowed and not reported."""
     del judged
-    table = sight.table
+    table = snapshot.table
     if table is None or table.mismatch is not None:
         return
     if table.schema_fault is not None:
         yield Finding(
             ID,
             "error",
-            sight.topic,
+            snapshot.topic,
             None,
             f"table {table.name}: {table.schema_fault}",
-            "undo that in the table, or rename one of the two columns "
+            "undo the change in the table, or rename one of the two columns "
             "(docs/protocols/schema-evolution.md); the topic waits until then",
         )
-    elif table.schema_lacking and not sight.busy:
+    elif table.schema_lacking and not snapshot.busy:
         yield Finding(
             ID,
             "warning",
-            sight.topic,
+            snapshot.topic,
             None,
             f"table {table.name} lacks columns of the newest recorded schema",
             "nothing: the next archiving round adds them before it writes the first row with them",

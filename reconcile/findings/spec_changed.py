@@ -1,5 +1,5 @@
-"""spec-changed: the table is partitioned otherwise than the configuration says, or is not where or as this
-version made it.
+"""spec-changed: the table's partition spec differs from the configuration, or its location or properties
+differ from what this version creates.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "spec-changed"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one: whatever keeps the topic's own table of the right format from being written to."""
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one: any other reason why the topic's own table of the right format cannot be written."""
     del judged
-    table = sight.table
+    table = snapshot.table
     if (
         table is None
         or table.mismatch is None
-        or table.topic_id not in (None, sight.topic_id)
-        or is_another(sight, table)
+        or table.topic_id not in (None, snapshot.topic_id)
+        or is_another(snapshot, table)
     ):
         return
     if table.format_version == FORMAT_VERSION:
         yield Finding(
             ID,
             "error",
-            sight.topic,
+            snapshot.topic,
             None,
             f"table {table.name} {table.mismatch}",
             "undo the change with the engine that made it (for example ALTER TABLE … REPLACE PARTITION "
-            "FIELD), or bring "
-            "topics[].archive.partition_by into line and reload",
+            "FIELD), or change topics[].archive.partition_by to match and reload",
         )

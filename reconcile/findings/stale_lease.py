@@ -1,4 +1,4 @@
-"""stale-lease: somebody holds the lease, archives wait, and nothing happens."""
+"""stale-lease: a process holds the lease and archives wait, but the ledger makes no progress."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "stale-lease"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. The kernel frees the lease of a process that died, so this is one that hangs."""
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. The kernel frees the lease of a dead process, so this process hangs."""
     del judged
-    if sight.idle_s is None:
+    if snapshot.idle_s is None:
         return
     yield Finding(
         ID,
         "warning",
-        sight.topic,
+        snapshot.topic,
         None,
-        f"{sight.holder} holds the lease, archives wait, and the ledger heard nothing of the topic for "
-        f"{sight.idle_s:,.0f} s",
-        "look at that process and at the catalog it waits for; if it hangs, stop it: another one goes "
-        "on within a tick, and what the old "
-        "one still sends is void",
+        f"{snapshot.holder} holds the lease and archives wait, but the ledger has no entry of the topic for "
+        f"{snapshot.idle_s:,.0f} s",
+        "check that process and the catalog it waits for; if it hangs, stop it: another process continues "
+        "within a tick, and later writes of the old one are void",
     )

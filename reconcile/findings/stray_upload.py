@@ -1,4 +1,4 @@
-"""stray-upload: what an upload left behind that never came to its end."""
+"""stray-upload: remains of an upload that never completed."""
 
 from __future__ import annotations
 

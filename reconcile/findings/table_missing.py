@@ -1,4 +1,4 @@
-"""table-missing: the ledger knows the topic's table, and the catalog has none of that name."""
+"""table-missing: the ledger knows the topic's table, but the catalog has no table of that name."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "table-missing"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one. A topic that was never archived has no table yet."""
     del judged
-    if sight.table_name is None or sight.table is not None or sight.view.unreadable is not None:
+    if snapshot.table_name is None or snapshot.table is not None or snapshot.view.unreadable is not None:
         return
-    if sight.known_uuid is None and not sight.archived:
+    if snapshot.known_uuid is None and not snapshot.archived:
         return
     yield Finding(
         ID,
         "error",
-        sight.topic,
+        snapshot.topic,
         None,
-        f"table {sight.table_name} (uuid {sight.known_uuid}) is gone from its catalog: it was dropped "
+        f"table {snapshot.table_name} (uuid {snapshot.known_uuid}) is gone from its catalog: it was dropped "
         "or renamed",
-        "rename it back, or restore it from a copy of the catalog; its archives and the intake that it "
-        "needs are kept. To make the table "
-        "anew from the bucket: `archiver reconcile --rebuild`. It is never made again unasked",
+        "rename it back, or restore it from a copy of the catalog; its archives and required intake are "
+        "kept. To rebuild the table from the bucket, run `archiver reconcile --rebuild`; the archiver "
+        "never rebuilds it on its own",
     )

@@ -1,5 +1,5 @@
-"""topic-recreated-on-old-table: the topic was deleted and made again, and its table is still that of the old
-one.
+"""topic-recreated-on-old-table: the topic was deleted and created again, and its table still belongs to the
+old topic.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "topic-recreated-on-old-table"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. The old rows have the same offsets as the new ones: in one table nobody could tell them
-    apart.
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. Old and new rows have the same offsets, so in one table they would be
+    indistinguishable.
     """
     del judged
-    table = sight.table
-    if table is not None and table.mismatch is not None and table.topic_id not in (None, sight.topic_id):
+    table = snapshot.table
+    if table is not None and table.mismatch is not None and table.topic_id not in (None, snapshot.topic_id):
         yield Finding(
             ID,
             "error",
-            sight.topic,
+            snapshot.topic,
             None,
             f"table {table.name} {table.mismatch}",
-            "name another table under topics[].archive.table and reload; the topic's records wait in "
-            "intake until then",
+            "name another table in topics[].archive.table and reload; the topic's records wait in intake "
+            "until then",
         )

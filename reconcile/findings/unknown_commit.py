@@ -1,4 +1,4 @@
-"""unknown-commit: the table holds a commit of ours that the ledger has not heard of."""
+"""unknown-commit: the table holds a commit of the archiver that is not in the ledger."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from reconcile.snapshot.topic_snapshot import TopicSnapshot
 ID = "unknown-commit"
 
 
-def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. The reply was lost, or the process died between the swap and the ledger's entry (rule
+def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. The reply was lost, or the process died between the swap and the ledger entry (rule
     C6).
     """
     del judged
-    table = sight.table
+    table = snapshot.table
     if (
         table is None
         or table.mismatch is not None
         or table.doubt is not None
         or table.contradiction is not None
-        or sight.busy
+        or snapshot.busy
     ):
         return
     if not table.ahead and not table.landed:
@@ -32,12 +32,12 @@ def find(sight: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[F
         f"partition {partition} up to {there} (ledger: {here})"
         for partition, (here, there) in sorted(table.ahead.items())
     ][:5]
-    what = f"table {table.name} holds commits of ours that the ledger does not know"
+    what = f"table {table.name} holds commits of the archiver that are not in the ledger"
     if moved:
         what += f": {', '.join(moved)}" + (
             f" and {len(table.ahead) - len(moved)} more" if len(table.ahead) > len(moved) else ""
         )
     if table.landed:
-        what += f"; {counted(len(table.landed), 'archive')} of them named in the ledger"
-    repair = "nothing: the ledger is told what is in the table, by the next round or by this repair"
-    yield Finding(ID, "warning", sight.topic, None, what, repair, safe=True)
+        what += f"; {counted(len(table.landed), 'archive')} of them waiting in the ledger"
+    repair = "nothing: the next round or this repair records the table's state in the ledger"
+    yield Finding(ID, "warning", snapshot.topic, None, what, repair, safe=True)

@@ -1,9 +1,9 @@
-"""Makes tables anew that the catalog has lost, from the archives: what both ways have in common.
+"""Rebuilds tables that the catalog has lost from their archives: the common parts of both ways.
 
-With the ledger (`rebuild_ledger.py`), where only the catalog is gone; from the bucket alone
-(`rebuild_bucket.py`), where the metadata store is gone as well. Promises that a table is made of archives
-that follow each other exactly, each whole and what its key says, and that nothing is deleted. Only for an
-operator: what others did to the lost table (rows they deleted, files they compacted) is not done again.
+`rebuild_ledger.py` uses the ledger, if only the catalog is lost. `rebuild_bucket.py` uses the bucket alone,
+if the metadata store is lost too. A rebuilt table consists of archives without overlap, each complete and
+consistent with its key; nothing is deleted. It needs an operator: external changes of the lost table (deleted
+rows, compacted files) are not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ State = Literal["rebuilt", "unchanged", "halted", "unfinished"]
 
 @dataclass(frozen=True)
 class RebuildParts:
-    """What a rebuild needs; put together by the composition root."""
+    """The dependencies of a rebuild; the composition root builds it."""
 
     objects: ObjectStore
     cluster_id: str
@@ -50,27 +50,26 @@ class RebuildParts:
     ids: IdSource
     clock: Clock
     progress: Callable[[str], None]
-    """Takes a line at a time."""
+    """Receives one line at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What became of one topic's table."""
+    """The outcome for one topic's table."""
 
     topic: str
     topic_id: str
     table: str
     state: State
     why: str = ""
-    """Of every state but `rebuilt`, where it says what is not known of the table."""
+    """The reason for every state except `rebuilt`, where it says what is unknown about the table."""
     files: int = 0
     rows: int = 0
     holes: tuple[tuple[int, int, int], ...] = ()
-    """(partition, from, to): ranges that stand in no archive, where nobody can tell whether they held
-    records."""
+    """(partition, from, to): ranges without an archive, which may or may not have held records."""
 
     def to_json(self) -> Mapping[str, object]:
-        """For the command line."""
+        """The JSON document for the command line."""
         return {
             "topic": self.topic,
             "topic_id": self.topic_id,
@@ -85,25 +84,25 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """All that was looked at."""
+    """The outcomes of all tables."""
 
     mode: Literal["ledger", "bucket"]
     tables: tuple[Rebuilt, ...]
 
     @property
     def exit_code(self) -> int:
-        """0: every table is there; 1: some need somebody; 2: some are not finished, call again."""
+        """0: every table is there; 1: some need an operator; 2: some are not finished, run again."""
         states = {item.state for item in self.tables}
         return UNTOLD if "unfinished" in states else WRONG if "halted" in states else FINE
 
     def to_json(self) -> dict[str, object]:
-        """For the command line."""
+        """The JSON document for the command line."""
         return {"mode": self.mode, "tables": [item.to_json() for item in self.tables]}
 
 
-def settled(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) -> Rebuilt:
-    """The outcome of one topic's `work`, whatever it raises but `Deposed`: its trouble must not stop the
-    others.
+def isolated(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) -> Rebuilt:
+    """The outcome of one topic's `work`. Every error except `Deposed` becomes an outcome, so that one topic
+    does not stop the others.
     """
     try:
         return work()
@@ -118,9 +117,9 @@ def settled(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) 
 
 
 def described(parts: RebuildParts, chains: Mapping[int, Chain]) -> list[DescribedArchive]:
-    """The archives of all partitions, in order, read from their footers.
+    """The archives of all partitions in order, with their footers.
 
-    Raises `Corrupted` if one is not what its key says, or if archives of the same range hold different
+    Raises `Corrupted` if an archive does not match its key, or if archives of one range hold different
     records.
     """
     found: list[DescribedArchive] = []
@@ -131,20 +130,19 @@ def described(parts: RebuildParts, chains: Mapping[int, Chain]) -> list[Describe
                 if parts.describe(other).footer.records_digest != one.footer.records_digest:
                     raise Corrupted(
                         f"{archive.key} and {other.key} hold different records of the same range; find "
-                        "out which is right and move the "
-                        "other away"
+                        "out which is right and move the other away"
                     )
             found.append(one)
     return found
 
 
 def restored_files(archives: Sequence[DescribedArchive]) -> list[RestoredFile]:
-    """As the table is told of them."""
+    """The files for the table's restore plan."""
     return [RestoredFile(item.data_file, item.found.partition, item.found.end) for item in archives]
 
 
-def wanted(parts: RebuildParts, topic: str | None) -> list[TopicSettings]:
-    """The configured topics with a table; raises `ConfigInvalid` if the one that is asked for has none."""
+def topics_with_table(parts: RebuildParts, topic: str | None) -> list[TopicSettings]:
+    """The configured topics with a table; raises `ConfigInvalid` if the given topic has none."""
     found = [item for item in parts.topics if topic in (None, item.name)]
     if topic is not None and (not found or found[0].archive.kind != "iceberg"):
         raise ConfigInvalid(f"topic {topic} has no table in the configuration, so there is none to rebuild")

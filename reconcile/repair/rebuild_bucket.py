@@ -1,11 +1,10 @@
-"""Catalog and metadata store are both gone; the bucket is there.
+"""Rebuilds tables from the bucket alone, after the loss of both catalog and metadata store.
 
-Each topic's `topic.json` says its name, the configuration its table. The table is made of every archive,
-chosen so that none overlap; its columns are those of the files, with their own field ids. What no archive
-tells: whether a range that stands in none held records, and whether records came after the last one. So the
-tables can be read, and that is all: nothing is written to a log, which stays empty, and with an empty log
-nothing is sequenced or archived (`archiver/publish/log_rollback_check.py`), and no audit says more than
-*unknown*.
+Each topic's `topic.json` has its name, and the configuration its table. The table gets every archive, chosen
+without overlap; its columns are those of the files, with their own field ids. Archives do not show whether a
+range without an archive held records, or whether records came after the last one. So the tables are readable,
+but nothing more. The logs stay empty, and with an empty log nothing is sequenced or archived
+(`archiver/publish/log_rollback_check.py`). Every audit then says *unknown*.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from reconcile.repair.rebuild import (
     RebuildReport,
     Rebuilt,
     described,
+    isolated,
     restored_files,
-    settled,
-    wanted,
+    topics_with_table,
 )
 from reconcile.repair.rebuild_chain import Chain, chain_of_all
 
 IN_PLACE_OF = "bucket"
-"""The uuid of the lost table is known to nobody."""
+"""The uuid of the lost table is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """One topic as the bucket shows it."""
+    """One topic in the bucket."""
 
     topic_id: TopicId
     name: str
@@ -54,14 +53,14 @@ class _Folder:
 
 
 class BucketRebuild:
-    """One run. Nothing but objects and catalogs is looked at, and only tables are written."""
+    """One run. It reads only objects and catalogs, and writes only tables."""
 
     def __init__(self, parts: RebuildParts) -> None:
         self._parts = parts
 
     def run(self, topic: str | None = None) -> RebuildReport:
-        """Every configured table, or that of one topic. Raises `ConfigInvalid`, and what a lease raises."""
-        topics = wanted(self._parts, topic)
+        """Every configured table, or that of one topic. Raises `ConfigInvalid`, and the errors of a lease."""
+        topics = topics_with_table(self._parts, topic)
         with self._parts.leadership.turn("rebuilding"):
             folders = self._folders()
             found = [
@@ -82,10 +81,10 @@ class BucketRebuild:
         if not folders:
             return Rebuilt(settings.name, "", table, "unchanged", "the data folder has no archives of it")
         newest = max(folders, key=lambda one: one.created_us)
-        return settled(settings.name, newest.topic_id, table, lambda: self._topic(settings, newest))
+        return isolated(settings.name, newest.topic_id, table, lambda: self._topic(settings, newest))
 
     def _folders(self) -> list[_Folder]:
-        """Every topic below `archive/` that has archives."""
+        """Every topic with archives below `archive/`."""
         archives: dict[str, list[FoundArchive]] = {}
         named: list[str] = []
         for info in self._parts.objects.list(ARCHIVE_PREFIX):
@@ -98,8 +97,8 @@ class BucketRebuild:
                 archives.setdefault(parsed.topic_id, []).append(found)
         for topic_id in sorted(set(archives) - set(named)):
             self._parts.progress(
-                f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives and does not "
-                "say of which topic"
+                f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives but no name of "
+                "their topic"
             )
         return [self._folder(topic_id, archives.get(topic_id, [])) for topic_id in sorted(named)]
 
@@ -114,11 +113,11 @@ class BucketRebuild:
                 or type(partitions) is not int
                 or type(created_us) is not int
             ):
-                raise ValueError("it is another topic's, or lacks a name")
+                raise ValueError("it belongs to another topic, or lacks a name")
         except (NotFound, ValueError, KeyError, TypeError) as error:
             raise Corrupted(
-                f"{self._parts.objects.uri(key)} does not say of which topic the archives are "
-                f"({error}); restore it"
+                f"{self._parts.objects.uri(key)} does not name the topic of the archives ({error}); "
+                "restore it"
             ) from error
         return _Folder(TopicId(topic_id), name, partitions, created_us, tuple(archives))
 
@@ -160,9 +159,9 @@ class BucketRebuild:
         )
         restore.run(target, plan)
         why = (
-            f"{_NOT_TOLD}; offsets in no archive are gaps, were retired, or are lost"
+            f"{_INCOMPLETE}; offsets in no archive are gaps, were retired, or are lost"
             if missing
-            else _NOT_TOLD
+            else _INCOMPLETE
         )
         rows = sum(item.data_file.record_count for item in archives)
         return Rebuilt(folder.name, folder.topic_id, name, "rebuilt", why, len(archives), rows, missing)
@@ -173,23 +172,23 @@ class BucketRebuild:
 
 
 def _chains(folder: _Folder, partitions: int) -> dict[int, Chain]:
-    """By partition; raises `TopicHalted` where archives overlap."""
+    """The chain of each partition; raises `TopicHalted` if archives overlap."""
     chains: dict[int, Chain] = {}
     for partition in range(partitions):
         chain = chain_of_all(one for one in folder.archives if one.partition == partition)
         if chain.why is not None:
             raise TopicHalted(
                 folder.name,
-                f"partition {partition}: {chain.why}; move away what does not belong, then rebuild again",
+                f"partition {partition}: {chain.why}; move away the wrong archives, then rebuild again",
             )
         chains[partition] = chain
     return chains
 
 
 def _newest_of_each_version(archives: Sequence[DescribedArchive]) -> list[pa.Schema]:
-    """The columns of one file of each schema version, the newest version first."""
+    """The columns of one file per schema version, newest version first."""
     versions = {item.footer.schema_version: item.columns for item in archives}
     return [versions[version] for version in sorted(versions, reverse=True)]
 
 
-_NOT_TOLD = "made from the archives alone: without its log nobody can tell what else there was"
+_INCOMPLETE = "rebuilt from the archives alone: without the log, other records are unknown"

@@ -1,9 +1,9 @@
-"""Which archives of a partition a table is made of anew. Pure.
+"""Selects the archives of a partition from which a table is rebuilt. Pure.
 
-A key is used once, but a range may stand in several archives: attempts of several epochs, and archives that
-were made anew. Records are a function of the log, so each of them is right; taken is a chain of which each
-goes on exactly where the one before it ends, and of the same range that of the newest epoch. Must never
-choose archives that overlap, and never pass over an offset in silence.
+A key is used once, but a range may be in several archives: attempts of several epochs, and rewritten
+archives. Records are a function of the log, so each of them is correct. The result is a chain in which each
+archive starts exactly where the previous one ends; for equal ranges it uses the newest epoch. A chain never
+overlaps and never skips an offset silently.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from archiver.stream.archives import FoundArchive
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The archives of one partition that follow each other."""
+    """Consecutive archives of one partition."""
 
     archives: tuple[FoundArchive, ...]
     twins: Mapping[str, tuple[FoundArchive, ...]]
-    """By key: other archives of the very range, whose records must be the same."""
+    """By key: other archives of exactly the same range, whose records must be equal."""
     holes: tuple[tuple[int, int], ...] = ()
-    """Ranges between archives that stand in none."""
+    """Ranges between archives that no archive holds."""
     why: str | None = None
-    """Why there is no chain; the archives are then none."""
+    """Why there is no chain; `archives` is then empty."""
 
     @property
     def start(self) -> int:
@@ -33,17 +33,17 @@ class Chain:
 
     @property
     def end(self) -> int:
-        """Behind the last offset; 0 without archives."""
+        """The offset after the last one; 0 without archives."""
         return self.archives[-1].end if self.archives else 0
 
 
 def chain_to(
     archives: Iterable[FoundArchive], start: int, end: int, without: Sequence[tuple[int, int]] = ()
 ) -> Chain:
-    """A chain from an offset not above `start` to exactly `end`; `without`: ranges that have no archive,
+    """A chain from an offset not above `start` to exactly `end`. `without`: ranges without an archive,
     because they hold no record.
 
-    The first archive may begin below the start, which is where retention has come to.
+    The first archive may begin below `start`, the current end of retention.
     """
     choices, twins = _by_range(archives)
     came: dict[int, tuple[int, FoundArchive | None]] = {start: (start, None)}
@@ -55,13 +55,13 @@ def chain_to(
         return Chain(
             (),
             {},
-            why=f"offsets from {farthest} on, up to {end}, stand in no archive that goes on from there",
+            why=f"no archive that continues there holds the offsets from {farthest} on, up to {end}",
         )
     return _chain(came, start, end, twins)
 
 
 def chain_of_all(archives: Iterable[FoundArchive]) -> Chain:
-    """A chain through everything there is, with holes only where no archive is at all."""
+    """A chain of all archives, with holes only where no archive exists."""
     choices, twins = _by_range(archives)
     taken: list[FoundArchive] = []
     holes: list[tuple[int, int]] = []
@@ -79,7 +79,7 @@ def chain_of_all(archives: Iterable[FoundArchive]) -> Chain:
             return Chain(
                 (),
                 {},
-                why=f"archives overlap and do not follow each other: a chain ends at {farthest}, but "
+                why=f"archives overlap and are not consecutive: a chain ends at {farthest}, but "
                 f"{beyond.key} reaches {high}",
             )
         if taken:
@@ -111,8 +111,8 @@ def _walk(
     without: Sequence[tuple[int, int]],
     end: int,
 ) -> int:
-    """Note for every offset that a chain can come to where it came from; returns `end`, or the farthest
-    offset before it.
+    """Record the predecessor of every offset that a chain can reach. Returns `end`, or the farthest offset
+    before it.
     """
     by_base: dict[int, list[FoundArchive]] = {}
     for found in choices:

@@ -1,14 +1,12 @@
-"""The catalog is gone, or has lost a table; the ledger is there.
+"""Rebuilds tables with the ledger, after the catalog is lost or has lost a table.
 
-The table is made anew, with a uuid of its own, of the archives that the ledger counts: a chain from
-retention's start to the end of what is written, without a key that the ledger has given up, but for a killed
-one whose offsets nobody else holds. Then COMMIT_TO_TABLE names the new uuid, and archiving goes on. Until
-that entry is in the log the topic stays halted as before; whoever is killed in between calls again, and it
-goes on where it was.
+The table is created with its own uuid from the archives that the ledger counts: a chain from retention's
+start to the end of what is written. Killed keys are excluded, unless no other archive has their offsets. Then
+COMMIT_TO_TABLE names the new uuid, and archiving continues. Until that entry is in the log the topic stays
+halted; a killed run is repeated and continues where it stopped.
 
-What waits for a commit goes in with the rest. What does not go on from there is killed, in the open. A
-rewrite that was under way is abandoned first: its old archive goes in, and `archiver dlq replay` makes it
-anew again.
+Archives that wait for a commit go in too. Those that do not continue the chain are killed explicitly. A
+rewrite under way is abandoned first: its old archive goes in, and `archiver dlq replay` rewrites it again.
 """
 
 from __future__ import annotations
@@ -39,14 +37,14 @@ from reconcile.repair.rebuild import (
     RebuildReport,
     Rebuilt,
     described,
+    isolated,
     restored_files,
-    settled,
-    wanted,
+    topics_with_table,
 )
 from reconcile.repair.rebuild_chain import Chain, chain_to
 
-_ABANDONED = "the table was made anew from the archives, with the old one"
-_KILLED = "the table was made anew from the archives, and it does not go on from what they hold"
+_ABANDONED = "the table was rebuilt from the archives, with the old one"
+_KILLED = "the table was rebuilt from the archives, and it does not continue their offsets"
 
 
 class LedgerRebuild:
@@ -59,10 +57,10 @@ class LedgerRebuild:
 
     def run(self, topic: str | None = None) -> RebuildReport:
         """Every configured table that is lost, or that of one topic. Raises `ConfigInvalid`, `Deposed`, and
-        what a lease raises.
+        the errors of a lease.
         """
         found: list[Rebuilt] = []
-        topics = wanted(self._parts, topic)
+        topics = topics_with_table(self._parts, topic)
         with self._parts.leadership.turn("rebuilding"):
             self._parts.leadership.lead()
             for settings in topics:
@@ -74,7 +72,7 @@ class LedgerRebuild:
                     )
                     continue
                 found.append(
-                    settled(
+                    isolated(
                         settings.name,
                         state.topic_id,
                         table,
@@ -98,14 +96,13 @@ class LedgerRebuild:
                 state.topic_id,
                 name,
                 "unchanged",
-                "the table is there, with the uuid that the ledger knows",
+                "the table exists, with the uuid in the ledger",
             )
         if view is not None and view.properties.get(REBUILT) != str(ledger.table_uuid):
             raise TopicHalted(
                 state.name,
-                f"there is a table {name} (uuid {view.uuid}) in the catalog, and it was not made by a "
-                f"rebuild; {way_out(view, target)}, or "
-                "name another table in the configuration, then rebuild again",
+                f"the catalog has a table {name} (uuid {view.uuid}) that no rebuild made; "
+                f"{way_out(view, target)}, or name another table in the configuration, then rebuild again",
             )
         self._abandon_rewrites(ledger)
         chains = self._chains(state, ledger)
@@ -123,7 +120,7 @@ class LedgerRebuild:
         restore = TableRestore(
             tables, self._leader.check, self._leader.epoch, parts.limits, parts.ids, parts.clock
         )
-        self._tell(target, ledger, restore.run(target, plan), [item.found for item in archives])
+        self._append_committed(target, ledger, restore.run(target, plan), [item.found for item in archives])
         rows = sum(item.data_file.record_count for item in archives)
         return Rebuilt(state.name, state.topic_id, name, "rebuilt", files=len(archives), rows=rows)
 
@@ -141,10 +138,10 @@ class LedgerRebuild:
                 abandoned=[pb.RewriteSettled.Abandoned(key=key, why=_ABANDONED) for key in part],
             )
 
-        append_in_parts(self._leader, keys, message, lambda key: f"what became of {key}")
+        append_in_parts(self._leader, keys, message, lambda key: f"the outcome of {key}")
 
     def _chains(self, state: TopicState, ledger: TopicLedger) -> dict[int, Chain]:
-        """By partition; raises `TopicHalted` where archives are missing."""
+        """The chain of each partition; raises `TopicHalted` if archives are missing."""
         waiting = {
             (item.archive.partition, item.archive.base, item.archive.end): item.archive.key
             for item in ledger.pending
@@ -169,15 +166,15 @@ class LedgerRebuild:
             if chain.why is not None:
                 raise TopicHalted(
                     state.name,
-                    f"partition {partition}: {chain.why}; bring the archives back, or see the runbook",
+                    f"partition {partition}: {chain.why}; restore the archives, or see the runbook",
                 )
             chains[partition] = chain
         return chains
 
-    def _tell(
+    def _append_committed(
         self, target: TableTarget, ledger: TopicLedger, view: TableView, archives: Sequence[FoundArchive]
     ) -> None:
-        """COMMIT_TO_TABLE without an event: the ledger's table is the new one from here on (rule T4)."""
+        """COMMIT_TO_TABLE without an event: from here on the ledger's table is the new one (rule T4)."""
         inside = {item.key for item in archives}
         keys = [item.archive.key for item in ledger.pending if item.archive.key]
         revived = [key for key in ledger.killed if key in inside]

@@ -1,21 +1,25 @@
-"""Carries out what findings propose, through the writers that there are: a round of archiving that plans
-nothing, and evidence put anew.
+"""Carries out the repairs of findings: an archiving round without a plan, or a reset of the table's
+watermarks.
 
-Every repair is idempotent: it looks first, so one that was carried out already, or that somebody else was
-quicker with, does nothing. Each can be killed at any step; the next one goes on. Must never drop data to make
-views agree: nothing here removes a row or an object.
+Every repair is idempotent: it first checks whether it is still needed. It may be killed at any step; the next
+run continues. A repair never drops data to make views agree: it removes no row and no object.
 
-*Settling* (unknown-commit, missing-in-catalog) is what the next round of archiving does anyway: look at the
-table, tell the ledger, commit what waits. So it is done by that very code, without a plan.
+*Resolving* (unknown-commit, missing-in-catalog) is what the next archiving round does anyway: inspect the
+table, update the ledger, commit what waits. So the same code does it, without a plan.
 
-*Taking over a rollback* (rolled-back, and evidence-doubted where expiry has hidden it; rule T4) is only done
-for an operator. In this order: a new epoch, so that no path can be used twice (P2); the table's evidence,
-with an empty snapshot that is a fence as well (D2, `archiver.catalog.reset_watermark`); COMMIT_TO_TABLE
-without an event, which assigns the lower watermark and kills what waited, in the open (T4); settling. A crash
-between table and ledger leaves the topic halted as before, and the finding stands, so the next run goes on.
-Before anything is written, it must be sure that the records come back: every one that the ledger counted as
-archived and the table lacks must still stand in intake (P1; rule D3 keeps it as long as a retained snapshot
-is older). Then the next round archives them again, in order, and each is in the table once.
+*Accepting a rollback* (rolled-back, and evidence-doubted if expiry has hidden it; rule T4) needs an operator.
+It runs in this order:
+1. A new epoch, so that no path can be used twice (P2).
+2. The table's watermarks, with an empty snapshot that is also a fence (D2,
+   `archiver.catalog.reset_watermark`).
+3. COMMIT_TO_TABLE without an event. It sets the lower watermark and kills the waiting archives explicitly
+   (T4).
+4. Resolving, as above.
+
+After a crash between table and ledger the topic stays halted and the finding remains, so the next run
+continues. Before the first write it checks that no record is lost: intake must still hold every record that
+the ledger counts as archived and the table lacks (P1; rule D3 keeps it while a retained snapshot is older).
+The next round then archives them again, in order, and each record is in the table once.
 """
 
 from __future__ import annotations
@@ -49,12 +53,12 @@ from reconcile.snapshot.offset_coverage import Range, merge, subtract
 from reconcile.snapshot.offset_ranges import shown as shown_ranges
 from reconcile.snapshot.retention_floor import gaps_of
 
-KILLED = "the table was set back, and an operator had that taken over: its range is planned again"
+KILLED = "an operator accepted the rollback of the table: its range is planned again"
 
 
 @dataclass(frozen=True)
 class RepairParts:
-    """What repairs need; put together by the composition root."""
+    """The dependencies of repairs; the composition root builds it."""
 
     objects: ObjectStore
     cluster_id: str
@@ -64,15 +68,14 @@ class RepairParts:
     intake: Callable[[], Backlog]
     """Reads the intake log to its tail."""
     settle: Callable[[str], str | None]
-    """Carries out a round of archiving for one topic that plans nothing; why it could not be ended, None if
-    it was."""
+    """Runs an archiving round without a plan for one topic. Returns why it could not finish, or None."""
     ids: IdSource
     progress: Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A topic with what stands for it."""
+class _TopicState:
+    """A topic with its ledger, table and gaps."""
 
     state: TopicState
     ledger: TopicLedger
@@ -90,32 +93,32 @@ class Repairer:
         self._settings = {topic.name: topic for topic in parts.topics}
 
     def settle(self, topic: str) -> None:
-        """What is in the table goes into the ledger, and what waits into the table. Raises `TopicHalted` if
-        it could not be ended.
+        """Record the table's state in the ledger, and commit what waits. Raises `TopicHalted` if that could
+        not finish.
         """
         why = self._parts.settle(topic)
         if why is not None:
             raise TopicHalted(topic, why)
 
-    def take_over_rollback(self, topic: str) -> None:
-        """Ledger and table get the lower watermarks, if the table was set back; else nothing is done.
+    def accept_rollback(self, topic: str) -> None:
+        """Set the lower watermarks in ledger and table if the table was rolled back; otherwise do nothing.
 
-        Raises `TopicHalted` if that would lose records, or cannot be told; `LeaseHeld`, `Deposed`, and what
-        log and catalog raise.
+        Raises `TopicHalted` if that would lose records or the watermarks are unknown; `LeaseHeld`, `Deposed`,
+        and the errors of log and catalog.
         """
         parts = self._parts
         with parts.leadership.turn("reconciling"):
             parts.leadership.leader.take_over()
             intake = parts.intake()
-            place = self._place(topic, intake)
-            if not _is_behind(place):
+            at = self._topic(topic, intake)
+            if not _is_behind(at):
                 return
-            offsets, told = self._lowered(place)
-            self._must_come_back(place, intake, offsets)
-            self._write(place, offsets, told)
+            offsets, properties = self._lowered(at)
+            self._check_intake(at, intake, offsets)
+            self._write(at, offsets, properties)
         self.settle(topic)
 
-    def _place(self, topic: str, intake: Backlog) -> _Place:
+    def _topic(self, topic: str, intake: Backlog) -> _TopicState:
         parts = self._parts
         settings, state = self._settings.get(topic), intake.topics_by_name.get(topic)
         if settings is None or state is None or settings.archive.kind != "iceberg":
@@ -125,48 +128,50 @@ class Repairer:
         target = target_of(settings, state.topic_id, state.partitions, parts.cluster_id, parts.objects)
         view = load_table(tables, target, ledger.table_uuid)
         if view is None:
-            raise TopicHalted(topic, f"table {shown(target.identifier)} is not there")
-        return _Place(state, ledger, tables, target, view, gaps_of(intake, state.topic_id))
+            raise TopicHalted(topic, f"table {shown(target.identifier)} does not exist")
+        return _TopicState(state, ledger, tables, target, view, gaps_of(intake, state.topic_id))
 
-    def _lowered(self, place: _Place) -> tuple[tuple[int, ...], Mapping[str, str]]:
-        """How far the table is complete: by its own evidence if that counts, else by its rows and the
-        ledger's memory; and what it is to tell of rows that others removed, where that changes.
+    def _lowered(self, at: _TopicState) -> tuple[tuple[int, ...], Mapping[str, str]]:
+        """The offsets up to which the table is complete, and the changed property of external row changes.
+
+        The offsets come from the table's own evidence if it is valid, otherwise from its rows and the
+        ledger's history.
         """
-        parts, state = self._parts, place.state
-        found = _judged(place)
+        parts, state = self._parts, at.state
+        found = _judged(at)
         if isinstance(found, Known) and found.evidence is not None:
             return found.watermarks, {}
         observer = Observer(parts.objects, parts.cluster_id, parts.tables)
-        seen = observer.table(state, self._settings[state.name], place.ledger, place.gaps)
+        seen = observer.table(state, self._settings[state.name], at.ledger, at.gaps)
         if seen.table is None:
-            raise TopicHalted(state.name, seen.unreadable or seen.absent or "its table cannot be looked at")
-        if seen.table.snapshot_id != place.view.snapshot_id:
-            raise RetryLater(f"table {seen.table.name} was changed while it was looked at; look again")
+            raise TopicHalted(state.name, seen.unreadable or seen.absent or "its table cannot be read")
+        if seen.table.snapshot_id != at.view.snapshot_id:
+            raise RetryLater(f"table {seen.table.name} changed while it was read; run again")
         rows = held(seen.table, state.partitions)
         if rows is None:
             raise TopicHalted(
                 state.name,
-                "not every file of its table can be told (`archiver audit` names them): mend that first",
+                "some files of its table cannot be read (`archiver audit` lists them): repair them first",
             )
-        # Behind a cut nobody remembers which rows were there: what others removed is what may be missing
-        # between those that are.
-        removed = rows_removed(place.view) if isinstance(found, Doubted) and found.unconfirmed else 0
-        offsets = lowered(place.view, place.ledger, rows, state.partitions, place.gaps, removed)
+        # No history is left before a cut of the lineage. Rows that others removed may be the missing ones
+        # between the rows that are there.
+        removed = rows_removed(at.view) if isinstance(found, Doubted) and found.unconfirmed else 0
+        offsets = lowered(at.view, at.ledger, rows, state.partitions, at.gaps, removed)
         if isinstance(offsets, str):
-            raise TopicHalted(state.name, f"how far its table is complete cannot be told: {offsets}")
-        return offsets, told_after_repair(
-            place.view, missing_below(place.ledger, rows, offsets, place.gaps), offsets
-        )
+            raise TopicHalted(
+                state.name, f"the offset up to which its table is complete is unknown: {offsets}"
+            )
+        return offsets, told_after_repair(at.view, missing_below(at.ledger, rows, offsets, at.gaps), offsets)
 
-    def _must_come_back(self, place: _Place, intake: Backlog, offsets: Sequence[int]) -> None:
+    def _check_intake(self, at: _TopicState, intake: Backlog, offsets: Sequence[int]) -> None:
         """Refuse unless intake still holds every record between the lower watermarks and those of the ledger
         (P1).
         """
         for partition, offset in enumerate(offsets):
-            recorded = place.ledger.watermark(partition)
+            recorded = at.ledger.watermark(partition)
             if offset >= recorded:
                 continue
-            tp = (place.state.topic_id, partition)
+            tp = (at.state.topic_id, partition)
             spans: list[Range] = []
             for window in windows(intake, tp, offset, recorded):
                 harmed = harmed_intake(self._parts.objects, (segment.file for segment in window.segments))
@@ -176,29 +181,28 @@ class Repairer:
                     if segment.file.key not in harmed
                 ]
             lost = subtract(
-                subtract(((offset, recorded),), merge(place.gaps(partition, offset, recorded))), merge(spans)
+                subtract(((offset, recorded),), merge(at.gaps(partition, offset, recorded))), merge(spans)
             )
             if lost:
                 raise TopicHalted(
-                    place.state.name,
-                    f"intake does not hold offsets {shown_ranges(lost)} of partition {partition} any "
-                    "more, so they could not be archived "
-                    "again: roll the table forward again, or drop it and make it anew from the "
-                    "archives (`archiver reconcile --rebuild`)",
+                    at.state.name,
+                    f"intake no longer holds offsets {shown_ranges(lost)} of partition {partition}, so they "
+                    "could not be archived again: roll the table forward again, or drop it and rebuild it "
+                    "from the archives (`archiver reconcile --rebuild`)",
                 )
 
-    def _write(self, place: _Place, offsets: tuple[int, ...], told: Mapping[str, str]) -> None:
-        """First the table, then the ledger, as a commit does."""
+    def _write(self, at: _TopicState, offsets: tuple[int, ...], properties: Mapping[str, str]) -> None:
+        """Write the table first and then the ledger, as a commit does."""
         leader = self._parts.leadership.leader
-        outcome = outcome_of(place.view, place.view.snapshot_id, offsets)
-        if _needs_evidence(place, offsets):
-            outcome = WatermarkReset(place.tables, leader).restate(
-                place.target, place.view, offsets, new_uuid(self._parts.ids), told
+        outcome = outcome_of(at.view, at.view.snapshot_id, offsets)
+        if _needs_evidence(at, offsets):
+            outcome = WatermarkReset(at.tables, leader).restate(
+                at.target, at.view, offsets, new_uuid(self._parts.ids), properties
             )
-        inside = _inside(place)
-        waiting = [item.archive.key for item in place.ledger.pending if item.archive.key]
+        inside = _inside(at)
+        waiting = [item.archive.key for item in at.ledger.pending if item.archive.key]
         killed = tuple((key, KILLED) for key in waiting if key not in inside)
-        body = outcome.to_proto(uuid.UUID(int=0), place.state.topic_id)
+        body = outcome.to_proto(uuid.UUID(int=0), at.state.topic_id)
         body.committed.extend(inside)
         for key, why in killed:
             body.killed.add(key=key, why=why)
@@ -208,50 +212,53 @@ class Repairer:
             f"partition {partition} to {offset}" for partition, offset in list(enumerate(offsets))[:5]
         )
         self._parts.progress(
-            f"{place.state.name}: ledger and table are set back ({where}); what is missing is archived again"
+            f"{at.state.name}: ledger and table have lower watermarks ({where}); the missing records are "
+            "archived again"
         )
 
 
-def _is_behind(place: _Place) -> bool:
-    """Was the table set back, is it behind the ledger, or has somebody hidden by expiry which of both?"""
-    if is_set_back(place.view):
+def _is_behind(at: _TopicState) -> bool:
+    """Whether the table was rolled back, is behind the ledger, or has lost the snapshots that would show
+    which.
+    """
+    if is_set_back(at.view):
         return True
-    found = _judged(place)
+    found = _judged(at)
     if isinstance(found, Doubted):
         return found.unconfirmed
-    return is_older_copy(place.view, found.watermarks, place.ledger, place.gaps)
+    return is_older_copy(at.view, found.watermarks, at.ledger, at.gaps)
 
 
-def _judged(place: _Place) -> Known | Doubted:
+def _judged(at: _TopicState) -> Known | Doubted:
     return judge(
-        place.view,
-        place.state.partitions,
-        lambda: place.tables.live_files(place.view),
-        place.ledger.starts,
-        place.gaps,
+        at.view,
+        at.state.partitions,
+        lambda: at.tables.live_files(at.view),
+        at.ledger.starts,
+        at.gaps,
     )
 
 
-def _needs_evidence(place: _Place, offsets: Sequence[int]) -> bool:
-    """Not if an earlier run got so far: the table says these offsets already, and only the ledger was not
-    told.
+def _needs_evidence(at: _TopicState, offsets: Sequence[int]) -> bool:
+    """Whether the table's watermarks must be written. Not if an earlier run wrote them and only the ledger
+    entry is missing.
     """
-    if is_set_back(place.view):
+    if is_set_back(at.view):
         return True
-    found = _judged(place)
+    found = _judged(at)
     return isinstance(found, Doubted) or tuple(found.watermarks) != tuple(offsets)
 
 
-def _inside(place: _Place) -> tuple[str, ...]:
-    """Keys that the ledger takes for waiting or refused and that are in the table all the same, below the
-    rollback: they stay there.
+def _inside(at: _TopicState) -> tuple[str, ...]:
+    """Keys that the ledger counts as waiting or refused, although the table has them below the rollback. They
+    stay there.
 
-    Refused, they would be in the table and yet not be read by any stream. The whole lineage is looked at:
-    after a second turn of the table, a refused archive may have come with a snapshot that is older than the
-    ledger's last look.
+    If they stayed refused, the table would contain them but no stream would read them. The whole lineage is
+    checked: after a second rollback, a refused archive may belong to a snapshot older than the ledger's last
+    check.
     """
-    ledger = place.ledger
-    paths = place.tables.data_paths(place.view, 0) if ledger.pending or ledger.killed else frozenset()
+    ledger = at.ledger
+    paths = at.tables.data_paths(at.view, 0) if ledger.pending or ledger.killed else frozenset()
     return (
         *(item.archive.key for item in ledger.pending if item.path in paths),
         *revived_keys(ledger, paths),

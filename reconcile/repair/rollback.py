@@ -1,16 +1,16 @@
-"""How far a table that was set back is complete, so that the ledger can take that over: pure (protocol rule
+"""Up to which offset a rolled back table is complete, so that the ledger can accept it: pure (protocol rule
 T4).
 
-Two lower bounds of the truth are known. The rows that are in the table: none of its partitions ends below the
-last of them. And what the ledger remembers of the watermark (`archiver.ledger.watermark_history`): at the
-sequence number of our newest commit that is left, or at that of the current snapshot if a commit of ours went
-on from there. It is never above what that snapshot holds. The greater of the two is taken. It is never too
-low in a way that matters, because no row stands at or beyond it, so nothing is archived twice; and never too
-high, because neither bound is, so nothing is left out. Rows that were deleted on purpose before are not
-brought back, as far as the ledger remembers.
+There are two lower bounds. The first is the last row: no partition ends below it. The second is the ledger's
+watermark history (`archiver.ledger.watermark_history`) at the sequence number of the archiver's newest
+remaining commit. If an archiver commit continued from the current snapshot, that snapshot's sequence number
+counts. The history is never above what the snapshot holds. The result is the greater bound. It is not too
+low, because no row is at or above it, so nothing is archived twice. It is not too high, because neither bound
+is, so nothing is omitted. Rows that were deleted on purpose before stay deleted, as far as the ledger's
+history reaches.
 
-Must never guess: where rows beyond the remembered watermark have holes between them, or a file cannot be
-told, it says no.
+The result is an error text, never a guess, if rows above the history have holes between them or a file is
+unreadable.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def lowered(
     gaps: Gaps,
     removed: int = 0,
 ) -> tuple[int, ...] | str:
-    """Per partition the offset that the table is complete up to; a text that says why it cannot be told.
+    """Per partition the offset up to which the table is complete, or a text that says why it is unknown.
 
-    `held` are the offsets of the rows in the table's files, per partition; an offset that is there twice is
-    in two ranges. `removed` is how many rows others took out on purpose, as far as the table tells: so many
-    may be missing between those that are there.
+    `held`: the offsets of the rows in the table's files, per partition; a duplicate offset is in two ranges.
+    `removed`: rows that others removed on purpose, as far as the table shows. As many may be missing between
+    existing rows.
     """
     since = _remembered_since(view)
     found: list[int] = []
@@ -48,14 +48,11 @@ def lowered(
         remembered = start if since is None else max(start, ledger.past.lowest(partition, recorded, since))
         spans = held.get(partition, ())
         last = max((high for _, high in spans), default=start)
-        # Rows beyond what the ledger has seen committed may be of an archive that it has seen written: a
-        # commit of ours is below the rollback, and whoever made it died before the ledger was told.
+        # Rows above the ledger's committed watermark may be of an archive that the ledger has as written. Its
+        # commit is below the rollback, and the committing process died before it updated the ledger.
         known = max(recorded, ledger.planned_to(partition))
         if last > known and not same_place(gaps, partition, known, last):
-            return (
-                f"partition {partition} holds offsets up to {last - 1}, and the ledger knows of none from "
-                f"{known} on"
-            )
+            return f"partition {partition} holds offsets up to {last - 1}, but the ledger ends at {known}"
         at = max(remembered, last)
         coverage = cover(start, at, gaps(partition, start, at), spans)
         if coverage.doubled:
@@ -63,11 +60,10 @@ def lowered(
         holes = [item for item in coverage.missing if item[1] > remembered]
         missing += total(holes)
         if missing > removed:
-            told = f", and others removed {removed} rows" if removed else ""
+            external = f", and others removed {removed} rows" if removed else ""
             return (
                 f"partition {partition} was complete up to offset {remembered}; it holds rows beyond, "
-                f"and offsets {shown(holes)} between "
-                f"them are missing{told}"
+                f"and offsets {shown(holes)} between them are missing{external}"
             )
         found.append(recorded if same_place(gaps, partition, at, recorded) else at)
     unknown = sorted(partition for partition in held if not 0 <= partition < partitions)
@@ -79,7 +75,7 @@ def lowered(
 def missing_below(
     ledger: TopicLedger, held: Mapping[int, Sequence[Range]], offsets: Sequence[int], gaps: Gaps
 ) -> int:
-    """How many records the table lacks below the offsets that it is said to be complete up to."""
+    """Records that the table lacks below the offsets up to which it counts as complete."""
     found = 0
     for partition, offset in enumerate(offsets):
         start = ledger.starts.get(partition, 0)
@@ -88,8 +84,8 @@ def missing_below(
 
 
 def _remembered_since(view: TableView) -> int | None:
-    """The sequence number at which the ledger's memory says no more than the current snapshot holds; None if
-    there is none.
+    """The sequence number at which the ledger's history is not above the current snapshot; None if there is
+    none.
     """
     current, own = next(iter(view.lineage()), None), newest_own(view)
     if current is not None and is_below_own(view):

@@ -1,15 +1,14 @@
-"""One run of the reconciler: look, compare, repair what may be repaired, look again.
+"""One run of the reconciler: collect the views, compare them, repair what may be repaired, compare again.
 
-Owns the document of `archiver reconcile --output json`, frozen by this version::
+The document of `archiver reconcile --output json`, frozen by this version::
 
     {"findings": [{"id", "severity", "topic", "partition", "what", "repair", "safe", "fixed"}, …],
      "looked": {"topics", "tables", "objects", "unread": {topic: why}},
      "fix": bool, "error": null | text, "checked_at": "2026-01-02T03:04:05.678901Z"}
 
-`fixed` is true for a finding that was there and is not there any more after the repairs. Where a repair could
-not be carried out, `repair` says why. Nothing is written without `fix`, and with `fix="safe"` (the daemon)
-nothing but what the next round would do anyway (decision 0028). A repair that fails concerns its topic; the
-others go on.
+`fixed` is true if the finding no longer exists after the repairs. If a repair failed, `repair` says why.
+Nothing is written without `fix`. With `fix="safe"` (the daemon) only repairs run that the next round would do
+anyway (decision 0028). A failed repair concerns its topic only; the others continue.
 """
 
 from __future__ import annotations
@@ -31,19 +30,18 @@ from reconcile.snapshot.collector import CollectedViews, SnapshotCollector, ledg
 
 Fix = Literal["nothing", "safe", "everything"]
 
-LOOKS_MAX = 5
-LOOK_PAUSE_S = 1.0
-"""While the ledger moves on between the beginning of a look and its end, the views are taken again. A topic
-that moved on in every one of them is compared by the next run; nothing is concluded from views of different
-moments."""
+ATTEMPTS_MAX = 5
+ATTEMPT_PAUSE_S = 1.0
+"""Attempts, and the pause between them, to collect views during which the ledger does not change. The next
+run compares a topic whose ledger changed during every attempt; views of different moments prove nothing."""
 
-_SETTLED = frozenset({"unknown-commit", "missing-in-catalog"})
-_TAKEN_OVER = frozenset({"rolled-back", "evidence-doubted"})
+_RESOLVED_BY_A_ROUND = frozenset({"unknown-commit", "missing-in-catalog"})
+_ACCEPTED_BY_AN_OPERATOR = frozenset({"rolled-back", "evidence-doubted"})
 
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run needs; put together by the composition root."""
+    """The dependencies of a run; the composition root builds it."""
 
     looker: SnapshotCollector
     repairer: Repairer
@@ -54,27 +52,29 @@ class RunParts:
 
 @dataclass
 class ReconcileReport:
-    """What a run found and did."""
+    """The findings and repairs of a run."""
 
     fix: Fix
     checked_us: int
     findings: list[tuple[Finding, bool]] = field(default_factory=list)
-    """Each with whether it is fixed."""
+    """Each finding, and whether it is fixed."""
     topics: int = 0
     tables: int = 0
     objects: int = 0
     unread: dict[str, str] = field(default_factory=dict)
     error: ArchiverError | None = None
-    """Why nothing could be looked at, or what ended the run early."""
+    """Why nothing could be compared, or what ended the run early."""
 
     @property
     def left(self) -> list[Finding]:
-        """Findings that somebody should know of."""
+        """Findings that need attention."""
         return [finding for finding, fixed in self.findings if not fixed and finding.severity != "info"]
 
     @property
     def exit_code(self) -> int:
-        """0: nothing, or all fixed; 1: findings of warning or error are left; 2: it could not be looked."""
+        """0: no finding, or all fixed; 1: findings of warning or error remain; 2: the views could not be
+        read.
+        """
         if self.error is not None:
             return UNTOLD
         if self.left:
@@ -82,7 +82,7 @@ class ReconcileReport:
         return UNTOLD if self.unread else FINE
 
     def to_json(self) -> dict[str, object]:
-        """The document."""
+        """The JSON document."""
         return {
             "findings": [
                 {
@@ -110,61 +110,60 @@ class ReconcileReport:
 
 
 class ReconcileRun:
-    """Reconciling, on request."""
+    """Reconciles on request."""
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
 
     def run(self, fix: Fix = "nothing", topic: str | None = None) -> ReconcileReport:
-        """Compare everything, or one topic, and repair as far as `fix` says.
+        """Compare everything, or one topic, and repair as far as `fix` allows.
 
-        Raises `NotFound` for a topic that the intake log does not have, `LeaseHeld` if repairs need the lease
-        and another process has it, `Deposed` if a newer leader appears. What else goes wrong is in the
-        report.
+        Raises `NotFound` for a topic that is not in the intake log, `LeaseHeld` if repairs need the lease and
+        another process has it, `Deposed` if a newer leader appears. The report contains all other errors.
         """
         report = ReconcileReport(fix, self._parts.clock.now_us())
         try:
-            before = self._look(report, topic)
+            before = self._compare(report, topic)
             report.findings = [
                 (item, False) for item in before
-            ]  # so that they are told, whatever the repairs meet
-            failed = self._repair([item for item in before if _is_wanted(item, fix)])
-            if any(_is_wanted(item, fix) for item in before):
-                after = self._look(report, topic)
-                report.findings = _told(before, after, failed, report.unread)
+            ]  # so that the report has them even if a repair raises
+            failed = self._repair([item for item in before if _may_repair(item, fix)])
+            if any(_may_repair(item, fix) for item in before):
+                after = self._compare(report, topic)
+                report.findings = _with_outcomes(before, after, failed, report.unread)
         except (LeaseHeld, Deposed, InvalidInput):
             raise
         except ArchiverError as error:
             report.error = error
         return report
 
-    def _look(self, report: ReconcileReport, topic: str | None) -> list[Finding]:
+    def _compare(self, report: ReconcileReport, topic: str | None) -> list[Finding]:
         parts = self._parts
         steady: frozenset[Finding] | None = None
-        for look in range(LOOKS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             seen = parts.looker.look(parts.ledger, parts.intake, topic)
             found = differences(seen.topics, seen.folder)
             if not found or (after := parts.ledger()).next_index == seen.control_index:
                 break
             steady = frozenset(found) if steady is None else steady & frozenset(found)
-            if look == LOOKS_MAX - 1:
-                found = _of_the_still(seen, after, found, steady)
+            if attempt == ATTEMPTS_MAX - 1:
+                found = _reportable(seen, after, found, steady)
                 break
-            parts.clock.sleep(LOOK_PAUSE_S)
+            parts.clock.sleep(ATTEMPT_PAUSE_S)
         _count(report, seen)
         return found
 
-    def _repair(self, wanted: Sequence[Finding]) -> dict[tuple[str, str | None], str]:
-        """Carry out the repairs; why some could not be, by id and topic."""
+    def _repair(self, findings: Sequence[Finding]) -> dict[tuple[str, str | None], str]:
+        """Carry out the repairs. Returns the reasons of failed ones, by id and topic."""
         repairer, failed = self._parts.repairer, dict[tuple[str, str | None], str]()
         done: set[tuple[str, str]] = set()
-        for finding in wanted:
+        for finding in findings:
             if finding.topic is None:
                 continue
             kind, repair = (
-                ("settle", repairer.settle)
-                if finding.id in _SETTLED
-                else ("take over", repairer.take_over_rollback)
+                ("resolve", repairer.settle)
+                if finding.id in _RESOLVED_BY_A_ROUND
+                else ("accept", repairer.accept_rollback)
             )
             if (kind, finding.topic) in done:
                 continue
@@ -178,53 +177,52 @@ class ReconcileRun:
         return failed
 
 
-def _of_the_still(
+def _reportable(
     seen: CollectedViews, after: LedgerFold, found: Sequence[Finding], steady: Container[Finding]
 ) -> list[Finding]:
-    """What may be reported of views during which the ledger moved on every time.
+    """The findings that may be reported although the ledger changed during every attempt.
 
-    Of a topic whose own ledger held still in the last of them: everything. Of one that moved on: what one
-    view alone shows, and showed each time. The others are compared by the next run; the report says which.
+    All findings of a topic whose own ledger did not change in the last attempt. Of other topics only findings
+    that one view shows, and that every attempt showed. The next run compares the rest; the report lists it.
     """
     topics = [
-        replace(sight, moving=ledger_mark(after.topic(sight.topic_id)) != sight.ledger_mark)
-        for sight in seen.topics
+        replace(snapshot, moving=ledger_mark(after.topic(snapshot.topic_id)) != snapshot.ledger_mark)
+        for snapshot in seen.topics
     ]
-    moving = {sight.topic for sight in topics if sight.moving}
+    moving = {snapshot.topic for snapshot in topics if snapshot.moving}
     kept = [one for one in differences(topics, seen.folder) if one.topic not in moving or one in steady]
     for name in sorted({one.topic for one in found if one.topic is not None} & moving):
         if any(one.topic == name and one not in kept for one in found):
             seen.unread[name] = (
-                f"the ledger moved on during each of {LOOKS_MAX} attempts, so differences may be work "
-                "under way; the next run "
-                "compares again"
+                f"the ledger changed during each of {ATTEMPTS_MAX} attempts, so differences may be work in "
+                "progress; the next run compares again"
             )
     return kept
 
 
-def _is_wanted(finding: Finding, fix: Fix) -> bool:
-    """Whether there is a repair that this run may carry out."""
+def _may_repair(finding: Finding, fix: Fix) -> bool:
+    """Whether this run may carry out the finding's repair."""
     if fix == "nothing":
         return False
-    return finding.safe or (fix == "everything" and finding.id in _TAKEN_OVER)
+    return finding.safe or (fix == "everything" and finding.id in _ACCEPTED_BY_AN_OPERATOR)
 
 
-def _told(
+def _with_outcomes(
     before: Sequence[Finding],
     after: Sequence[Finding],
     failed: Mapping[tuple[str, str | None], str],
     unread: Container[str | None],
 ) -> list[tuple[Finding, bool]]:
-    """What was found first, with what became of it; then what only the second look found. Of a topic that
-    could not be looked at again nothing is known to be fixed.
+    """The first findings with their outcome, then those of the second comparison only. A finding of a topic
+    that could not be compared again does not count as fixed.
     """
     left = {(item.id, item.topic, item.partition) for item in after}
     known = {(item.id, item.topic, item.partition) for item in before}
-    told = [
+    found = [
         (item, (item.id, item.topic, item.partition) not in left and item.topic not in unread)
         for item in before
     ]
-    told += [(item, False) for item in after if (item.id, item.topic, item.partition) not in known]
+    found += [(item, False) for item in after if (item.id, item.topic, item.partition) not in known]
     return [
         (
             replace(item, repair=f"not repaired: {why}")
@@ -232,7 +230,7 @@ def _told(
             else item,
             fixed,
         )
-        for item, fixed in told
+        for item, fixed in found
     ]
 
 

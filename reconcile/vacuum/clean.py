@@ -1,12 +1,13 @@
-"""The vacuum: retention, barrier, tail, mark for deletion; then, after `cleanup.grace`, delete and record it.
+"""The vacuum: retention, barrier, tail, mark for deletion; after `cleanup.grace`, deletion and its ledger
+entry.
 
-Owns the order of effects (`docs/protocols/vacuum.md`); what of intake may go is decided in `vacuum.py`, how
-far in `lines.py`, what below a table's folder in `clean_orphans.py`. Can be killed at any step: the next run
-finds the marks in the ledger and goes on. Between two steps (a topic, an object) waiting rounds of archiving
-go first; what was read before and does not hold for ever is read again after that (`_give_way`). An object
-whose deletion has no known outcome stays marked and is deleted again; a missing object is no error. Must
-never delete what is not marked, what was marked less than the grace ago, or what is needed again: that last
-cannot happen, so it stops the run with a finding.
+This module has the order of effects (`docs/protocols/vacuum.md`). `intake_files.py` selects intake files,
+`retention_floor.py` says how far intake is needed, and `unreferenced_objects.py` selects objects of a table's
+folder. A run may be killed at any step: the next one finds the marks in the ledger and continues. Between two
+steps (a topic, an object) waiting archiving rounds go first. Views that may have changed since are read again
+(`_give_way`). An object whose deletion has an unknown outcome stays marked and is deleted again; a missing
+object is no error. Only objects that were marked at least one deletion delay ago are deleted. If one of them
+is needed again, which should be impossible, the run stops with a finding.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
+from archiver.config.settings import CleanupSettings
 from archiver.config.types import format_duration
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.fold import LedgerFold
@@ -44,12 +45,12 @@ from reconcile.vacuum.unfinished_uploads import stale_uploads
 
 Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
 Compact = Callable[[bool], Sequence[Compacted]]
-"""Merges small archives, or with the flag only says which it would; what there is to tell, by topic."""
-"""Keys of archives that were made anew and that nobody can need."""
+"""Merges small archives, or with the flag only lists them; returns the outcome by topic."""
+"""Keys of rewritten archives that are no longer needed."""
 
 
 def nothing_compacted(_dry_run: bool) -> Sequence[Compacted]:
-    """Where archives stay as they are."""
+    """The `Compact` of a deployment without compaction."""
     return ()
 
 
@@ -57,25 +58,9 @@ def _none_replaced(_intake: Backlog, _ledger: LedgerFold, _lines: Lines) -> Sequ
     return ()
 
 
-class CleanSettings(Protocol):
-    """What cleaning needs of the `cleanup` settings."""
-
-    @property
-    def grace(self) -> float:
-        """Seconds."""
-
-    @property
-    def deletes_max(self) -> int:
-        """Objects condemned, and objects deleted, in one run."""
-
-    @property
-    def orphan_age(self) -> float:
-        """Seconds that an object below a table's folder which nothing names must be old."""
-
-
 @dataclass(frozen=True)
 class CleanParts:
-    """What a run needs; put together by the composition root."""
+    """The dependencies of a run; the composition root builds it."""
 
     objects: ObjectStore
     sequencer: Sequencer
@@ -84,46 +69,46 @@ class CleanParts:
     leadership: Leadership
     lines: Callable[[Backlog, LedgerFold], Lines]
     superseded: Callable[[], Sequence[str]]
-    """Keys of checkpoints and shelves that no log and no reader needs."""
-    settings: CleanSettings
+    """Keys of checkpoints and history files that no log and no reader needs."""
+    settings: CleanupSettings
     clock: Clock
     progress: Callable[[str], None]
     ledger: Callable[[], LedgerFold] | None = None
-    """Reads the control log into a fold that rounds of archiving do not move on; None: the leader's."""
+    """Reads the control log into a fold that archiving rounds do not advance; None: the leader's fold."""
     replaced: Replaced = _none_replaced
     compact: Compact = nothing_compacted
     folders: TableFolders | None = None
-    """Of the tables; None: only intake is cleaned."""
+    """The folders of the tables; None: only intake is cleaned."""
 
     @property
     def leader(self) -> Leader:
-        """The way into the control log."""
+        """The leader, which appends to the control log."""
         return self.leadership.leader
 
 
 @dataclass
-class _Seen:
-    """What a run goes by."""
+class _Views:
+    """The views on which a run is based."""
 
     intake: Backlog
     lines: Lines
-    """Old ones keep more than needed and never less: a line never has to be taken back."""
+    """Old floors may keep more than necessary, but never less: a floor never decreases."""
     swept: list[Swept] = field(default_factory=list)
 
 
 class CleanRun:
-    """Cleaning, on request."""
+    """Cleans on request."""
 
     def __init__(self, parts: CleanParts) -> None:
         self._parts = parts
 
     def run(self, *, dry_run: bool = False) -> CleanReport:
-        """Delete what was condemned before the grace, condemn what nobody needs, then merge small archives.
-        With `dry_run` nothing is written anywhere.
+        """Delete objects whose deletion delay is over, mark unneeded ones for deletion, then merge small
+        archives. With `dry_run` nothing is written.
 
         Raises `LeaseHeld` if another process leads (a dry run needs no lease), `Deposed` if a newer leader
         appears, `Halt` if the intake log is an older copy than the files, `RetryLater` or `OutcomeUnknown` if
-        a log or the object store cannot be reached.
+        a log or the object store is unreachable.
         """
         parts = self._parts
         if dry_run:
@@ -136,7 +121,7 @@ class CleanRun:
         return report
 
     def _compact(self, report: CleanReport) -> None:
-        """Merge small archives. What was cleaned is told all the same if that ends early."""
+        """Merge small archives. If that fails, the report still contains the cleaning."""
         try:
             report.compacted = self._parts.compact(report.dry_run)
         except Deposed:
@@ -147,9 +132,9 @@ class CleanRun:
     def _run(self, report: CleanReport) -> CleanReport:
         parts = self._parts
         parts.leader.refresh()
-        seen = self._look(report)
+        seen = self._read_views(report)
         if parts.folders is not None and self._retire(report, parts.folders, seen):
-            seen = self._look(report)
+            seen = self._read_views(report)
         report.pin = oldest_required(seen.intake, seen.lines)
         known = {topic["topic"] for topic in report.topics}
         kept = [line for line in seen.lines.values() if line.why is not None and line.topic not in known]
@@ -160,24 +145,23 @@ class CleanRun:
         if not report.findings:
             self._sweep(report, seen)
             self._delete(report, seen, needed)
-            self._condemn(report, seen, needed)
+            self._mark(report, seen, needed)
             self._end_uploads(report)
         report.waiting = len(parts.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
         return report
 
-    def _look(self, report: CleanReport) -> _Seen:
-        """How far intake is needed. Every table is read, so rounds of archiving go on in the meantime."""
+    def _read_views(self, report: CleanReport) -> _Views:
+        """Compute the retention floors. Every table is read, so archiving rounds may run in between."""
         parts = self._parts
         with nullcontext() if report.dry_run else parts.leadership.aside():
             ledger = parts.leader.fold if parts.ledger is None else parts.ledger()
             intake = parts.intake()
             lines = parts.lines(intake, ledger)
-        # Tables are written with the gaps that the log knows now: rounds may have committed beyond those that
-        # it knew then.
-        return _Seen(intake if report.dry_run or not parts.leadership.holding else parts.intake(), lines)
+        # Commits need the gaps that the log has now: rounds may have committed beyond the earlier ones.
+        return _Views(intake if report.dry_run or not parts.leadership.holding else parts.intake(), lines)
 
-    def _give_way(self, report: CleanReport, seen: _Seen) -> None:
-        """Between two steps: rounds of archiving that wait go first. They may have moved logs and tables."""
+    def _give_way(self, report: CleanReport, seen: _Views) -> None:
+        """Between two steps, let waiting archiving rounds go first. They may have changed logs and tables."""
         parts = self._parts
         if report.dry_run or not parts.leadership.give_way():
             return
@@ -188,8 +172,8 @@ class CleanRun:
 
     # retention
 
-    def _retire(self, report: CleanReport, folders: TableFolders, seen: _Seen) -> bool:
-        """Ledger, then table; whether anything of it may have changed what the lines follow from."""
+    def _retire(self, report: CleanReport, folders: TableFolders, seen: _Views) -> bool:
+        """Apply retention to ledger and then table. Returns whether the retention floors may have changed."""
         parts, lines = self._parts, seen.lines
         report.starts = all_due(folders.settings, seen.intake, parts.leader.fold, lines, report.checked_us)
         if report.dry_run:
@@ -208,8 +192,8 @@ class CleanRun:
         return bool(report.starts or retiring)
 
     def _attempt(self, report: CleanReport, topic: TopicState, work: Callable[[], object]) -> bool:
-        """Do something to one topic's table; whether it was done. An error leaves that topic's folder alone
-        in this run, and the others go on.
+        """Run `work` on one topic's table; returns whether it succeeded. After an error this run skips that
+        topic's folder, and the others continue.
         """
         try:
             work()
@@ -217,13 +201,13 @@ class CleanRun:
             raise
         except ArchiverError as error:
             why = error.why if isinstance(error, TopicHalted) else str(error)
-            if all(told["topic"] != topic.name for told in report.topics):
+            if all(entry["topic"] != topic.name for entry in report.topics):
                 report.topics.append({"topic": topic.name, "why": why, "doubted": True})
             return False
         return True
 
-    def _sweep(self, report: CleanReport, seen: _Seen) -> None:
-        """Look at the folders of the tables that can be read, and of which nothing went wrong in this run."""
+    def _sweep(self, report: CleanReport, seen: _Views) -> None:
+        """Inspect the folders of the readable tables of topics without an error in this run."""
         parts = self._parts
         if parts.folders is None or report.unread:
             return
@@ -240,27 +224,27 @@ class CleanRun:
             seen.swept += [] if one is None else [one]
 
     def _swept(
-        self, report: CleanReport, topic: TopicState, folders: TableFolders, seen: _Seen
+        self, report: CleanReport, topic: TopicState, folders: TableFolders, seen: _Views
     ) -> Swept | None:
-        """One topic's folder as it is now; None if nothing can be concluded from it."""
+        """One topic's folder now; None if it allows no conclusion."""
         parts = self._parts
         old_us = report.checked_us - round(parts.settings.orphan_age * 1e6)
         found: list[Swept | None] = []
-        look = partial(
+        inspect = partial(
             folders.sweep, topic, parts.leader.fold, seen.lines, old_us, parts.settings.deletes_max
         )
-        self._attempt(report, topic, lambda: found.append(look()))
+        self._attempt(report, topic, lambda: found.append(inspect()))
         return found[0] if found else None
 
     # deleting
 
-    def _delete(self, report: CleanReport, seen: _Seen, needed: Needed) -> None:
+    def _delete(self, report: CleanReport, seen: _Views, needed: Needed) -> None:
         parts = self._parts
         ledger, limit_us = parts.leader.fold, report.checked_us - round(parts.settings.grace * 1e6)
         condemned = ledger.condemned
         due = [
             key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed
-        ]  # nothing, if a shelf is unread
+        ]  # nothing, if a history file is unreadable
         due = [key for key in due if not swept_key(ledger, key)]
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
             superseded = {*parts.superseded(), *self._replaced(seen.lines)}
@@ -282,7 +266,7 @@ class CleanRun:
             self._lead()
         self._delete_all(report, seen, due, sizes)
         if report.deleted and not report.dry_run:
-            parts.progress(f"{len(report.deleted)} condemned objects deleted")
+            parts.progress(f"{counted(len(report.deleted), 'marked object')} deleted")
             self._lead()
             gone = [key for key in report.deleted if key in condemned]
             failpoints.reach("deleted.append.before")
@@ -295,10 +279,10 @@ class CleanRun:
             failpoints.reach("deleted.append.after")
 
     def _delete_all(
-        self, report: CleanReport, seen: _Seen, due: Sequence[str], sizes: Mapping[str, int]
+        self, report: CleanReport, seen: _Views, due: Sequence[str], sizes: Mapping[str, int]
     ) -> None:
-        """What may be deleted once may be deleted for ever (D1 to D3), so rounds of archiving go on between
-        two objects.
+        """Delete the objects. Once an object may be deleted, it may be deleted at any later time (D1 to D3).
+        So archiving rounds may run between two objects.
         """
         parts = self._parts
         for key in due:
@@ -321,8 +305,9 @@ class CleanRun:
     def _fenced(
         self, report: CleanReport, swept: Swept, intake: Backlog, due: Sequence[str]
     ) -> Sequence[str]:
-        """Rule D2: what of `due` no request under way can bring into the table; sees to it, if need be. A
-        request may have landed between the look and the fence, so what is named by now stays (D1).
+        """Those of `due` that no pending request can add to the table (rule D2); commits a fence if needed.
+
+        A request may have landed between the inspection and the fence, so files referenced by now stay (D1).
         """
         parts = self._parts
         if report.dry_run or not due or parts.folders is None or not swept.has_table:
@@ -332,9 +317,9 @@ class CleanRun:
             return due
         unnamed: list[str] = []
         fence = partial(parts.folders.fence, swept.topic, intake)
-        look = partial(parts.folders.unnamed, swept.topic, parts.leader.fold, due)
+        inspect = partial(parts.folders.unnamed, swept.topic, parts.leader.fold, due)
         done = self._attempt(report, swept.topic, fence) and self._attempt(
-            report, swept.topic, lambda: unnamed.extend(look())
+            report, swept.topic, lambda: unnamed.extend(inspect())
         )
         return unnamed if done else ()
 
@@ -343,7 +328,7 @@ class CleanRun:
         return 0 if info is None else info.size
 
     def _end_uploads(self, report: CleanReport) -> None:
-        """They are no objects: nothing is condemned first."""
+        """Abort stale multipart uploads. They are no objects, so nothing is marked first."""
         parts = self._parts
         age_s, count_max = parts.settings.orphan_age, parts.settings.deletes_max
         report.uploads = stale_uploads(
@@ -351,12 +336,12 @@ class CleanRun:
         )
         if report.uploads:
             done = "would be aborted" if report.dry_run else "aborted"
-            parts.progress(f"{counted(len(report.uploads), 'upload')} in parts that never ended: {done}")
+            parts.progress(f"{counted(len(report.uploads), 'stale multipart upload')}: {done}")
 
-    # condemning
+    # marking for deletion
 
-    def _condemn(self, report: CleanReport, seen: _Seen, needed: Needed) -> None:
-        """Barrier, tail, condemn: see `vacuum.py` for why in this order."""
+    def _mark(self, report: CleanReport, seen: _Views, needed: Needed) -> None:
+        """Barrier, tail, mark for deletion: `intake_files.py` explains the order."""
         parts = self._parts
         self._give_way(report, seen)
         sizes: dict[str, int] = {}
@@ -381,8 +366,8 @@ class CleanRun:
             parts.leader.fold.condemned,
             0 if report.unread else parts.settings.deletes_max,
         )
-        # Below the barrier, superseded and replaced: all of it holds for ever, so rounds of archiving may go
-        # on before it is condemned.
+        # Objects below the barrier, superseded and replaced ones never become needed again. So archiving
+        # rounds may run before they are marked.
         self._give_way(report, seen)
         others: list[tuple[Kind, Sequence[str]]] = [
             ("superseded", parts.superseded()),
@@ -393,24 +378,26 @@ class CleanRun:
             for key in new:
                 self._give_way(report, seen)
                 going.append(Unneeded(key, self._size_of(key), kind))
-        self._condemn_all(report, [item for item in going if item.key not in condemned])
+        self._mark_all(report, [item for item in going if item.key not in condemned])
         for one in seen.swept:
             self._give_way(report, seen)
-            settled = self._settled(report, one, seen)
-            fresh = settled[: max(0, deletes_max - len(report.condemned))]
-            report.over += len(settled) - len(fresh) + one.over
-            if self._is_known(report, one, fresh):
-                self._condemn_all(report, fresh)
+            markable = self._markable(report, one, seen)
+            fresh = markable[: max(0, deletes_max - len(report.condemned))]
+            report.over += len(markable) - len(fresh) + one.over
+            if self._records_table(report, one, fresh):
+                self._mark_all(report, fresh)
         if report.condemned and not report.dry_run:
             grace = format_duration(parts.settings.grace)
             objects, them = (
                 counted(len(report.condemned), "object"),
                 "it" if len(report.condemned) == 1 else "them",
             )
-            parts.progress(f"{objects} condemned; the first run after cleanup.grace = {grace} deletes {them}")
+            parts.progress(
+                f"{objects} marked for deletion; the first run after cleanup.grace = {grace} deletes {them}"
+            )
 
-    def _settled(self, report: CleanReport, one: Swept, seen: _Seen) -> list[Unneeded]:
-        """What may be condemned of a topic's folder, as of now."""
+    def _markable(self, report: CleanReport, one: Swept, seen: _Views) -> list[Unneeded]:
+        """The objects of a topic's folder that may be marked for deletion now."""
         parts = self._parts
         fresh = one.fresh
         if (
@@ -418,17 +405,19 @@ class CleanRun:
             and parts.folders is not None
             and any(item.kind in ("stray", "killed") for item in fresh)
         ):
-            # A round may have reused such an archive, or changed what stands for it. The rest stays unneeded
-            # for ever.
+            # A round may have reused such an archive, or replaced its substitute. The other kinds stay
+            # unneeded.
             again = self._swept(report, one.topic, parts.folders, seen)
             one, fresh = (one, []) if again is None else (again, again.fresh)
         condemned = parts.leader.fold.condemned
         fresh = [item for item in fresh if item.key not in condemned]
         return [
-            item for item in fresh if parts.leader.epoch == one.epoch or not _is_in_work(item.key, one.epoch)
+            item
+            for item in fresh
+            if parts.leader.epoch == one.epoch or not _may_be_in_progress(item.key, one.epoch)
         ]
 
-    def _condemn_all(self, report: CleanReport, going: Sequence[Unneeded]) -> None:
+    def _mark_all(self, report: CleanReport, going: Sequence[Unneeded]) -> None:
         report.condemned += [item.key for item in going]
         for item in going:
             report.count("condemned", item.kind, item.size)
@@ -437,12 +426,12 @@ class CleanRun:
         self._lead()
         failpoints.reach("condemn.append.before")
         for kind, why in WHY.items():
-            self._append_condemned([item.key for item in going if item.kind == kind], why)
+            self._append_marks([item.key for item in going if item.kind == kind], why)
         failpoints.reach("condemn.append.after")
 
-    def _is_known(self, report: CleanReport, swept: Swept, fresh: Sequence[Unneeded]) -> bool:
-        """The ledger must know how far the table has come when files of its folder are condemned: they go
-        once it has come further.
+    def _records_table(self, report: CleanReport, swept: Swept, fresh: Sequence[Unneeded]) -> bool:
+        """Update the ledger's view of the table before files of its folder are marked: they are deleted once
+        the table has advanced beyond it.
         """
         parts = self._parts
         if report.dry_run or not fresh or not swept.has_table or parts.folders is None:
@@ -454,7 +443,7 @@ class CleanRun:
         return self._parts.replaced(self._parts.intake(), self._parts.leader.fold, lines)
 
     def _choose(self, report: CleanReport, needed: Needed, sizes: dict[str, int]) -> Choice:
-        """Fills `sizes` with the bytes of what is not needed."""
+        """Select the intake files to mark. Fills `sizes` with the bytes of those not needed."""
         parts = self._parts
         before_ms = report.checked_us // 1000 - round(parts.settings.grace * 1000)
 
@@ -466,33 +455,33 @@ class CleanRun:
 
         return choose(stored(), needed, parts.leader.fold.condemned, before_ms, parts.settings.deletes_max)
 
-    def _append_condemned(self, keys: Sequence[str], why: str) -> None:
+    def _append_marks(self, keys: Sequence[str], why: str) -> None:
         if keys:
             append_in_parts(
                 self._parts.leader,
                 keys,
                 lambda part, _: pb.Condemned(keys=part, why=why),
-                lambda key: f"the end of {key}",
+                lambda key: f"the mark of {key}",
             )
 
     def _lead(self) -> None:
-        """Take over, unless this leader leads already; raises `Deposed` if somebody else was faster."""
+        """Take the lead unless this leader has it; raises `Deposed` if another leader was faster."""
         leader = self._parts.leader
         if leader.epoch == 0 or leader.fold.epoch != leader.epoch:
             self._parts.leadership.lead()
         leader.check()
 
 
-def _is_in_work(key: str, epoch: int) -> bool:
-    """Whether an archive may be named in the ledger yet by the leader of that epoch, who is somebody else
-    (rule D1).
+def _may_be_in_progress(key: str, epoch: int) -> bool:
+    """Whether a leader of that epoch, in another process, may still add the archive to the ledger (rule
+    D1).
     """
     parsed = parse_archive_key(key)
     return parsed is not None and parsed.epoch >= epoch
 
 
 def _kind_of(key: str, ledger: LedgerFold) -> Kind:
-    """What a condemned object is, by what the ledger was told when it was condemned."""
+    """The kind of a marked object, from the reason in its ledger entry."""
     if key.startswith(INTAKE_PREFIX):
         return "intake"
     why = ledger.condemned[key].why
@@ -500,27 +489,24 @@ def _kind_of(key: str, ledger: LedgerFold) -> Kind:
 
 
 def _doubt(report: CleanReport, needed: Needed) -> None:
-    """Tell of topics whose shelves cannot be read; this stands in place of what else there is to say of
-    them.
-    """
+    """Report topics with unreadable history files. This replaces their other entries."""
     for name, why in needed.unread.items():
         report.topics = [topic for topic in report.topics if topic["topic"] != name]
         report.topics.append(
-            {"topic": name, "why": f"{why}. Nothing of any topic is deleted on such a doubt", "doubted": True}
+            {"topic": name, "why": f"{why}. Until then nothing of any topic is deleted", "doubted": True}
         )
     report.unread |= bool(needed.unread)
 
 
 def _revived(intake: Backlog, ledger: LedgerFold, needed: Needed) -> list[str]:
-    """Condemned files that somebody needs all the same."""
+    """Marked files that are needed again."""
     found: list[str] = []
     for key in ledger.condemned:
         tp = needed.sure.get(key)
         if tp is not None:
             name = intake.topics_by_id[tp[0]].name
             found.append(
-                f"{key} is condemned, and {name} partition {tp[1]} needs it: a table or the metadata "
-                "store is older than it was; "
-                "nothing is deleted until the newest state is back"
+                f"{key} is marked for deletion, but {name} partition {tp[1]} needs it: a table or the "
+                "metadata store is an older copy; nothing is deleted until the newest one is restored"
             )
     return found

@@ -1,24 +1,24 @@
-"""Which intake files nobody needs any more: the decision alone.
+"""Selects the intake files that are no longer needed. Pure.
 
-Pure. A file is *needed* if some segment of it ends beyond the line of its partition (`lines.py`). Segments
-are what the intake log holds: archived or not, decided or not; those of aborted transactions and repetitions
-are none. So a file is not needed if all of its records are archived below every line, or aborted, or
-repetitions, and also if no entry names it: the stray of a writer that died between its upload and its append.
+A file is *needed* if one of its segments ends above the retention floor of its partition
+(`retention_floor.py`). Segments are those in the intake log, archived or not, decided or not, but not those
+of aborted transactions and repetitions. So a file is not needed in two cases. All its records are archived
+below every floor, aborted, or repetitions. Or no log entry names it, because its writer died between upload
+and append.
 
-Why the order barrier, tail, condemn is right. Whether a file is needed follows from the log and the lines.
-The lines only rise. The log only grows, and can make a file needed again in one way: an entry that names it
-for the first time. After the barrier no entry counts whose file was written before it, and the log is read to
-its tail *behind* the barrier. So what is not needed then, and was written before the barrier, is never needed
-again, by nobody who reads this log, however late: the condition is stable, and whoever deletes late does no
-harm.
+Why the order barrier, tail, mark is correct: need follows from the log and the floors. Floors only rise. The
+log only grows, and only an entry that names a file for the first time can make it needed again. After the
+barrier, entries for files written before it are void, and the log is read to its tail after the barrier. A
+file that is then not needed, and was written before the barrier, is never needed again by any reader of this
+log. The condition is stable, so a late deletion does no harm.
 
-What a shelf holds that is damaged or gone, nobody knows: which files, and of which other partitions besides.
-So if a single partition needs something of it, every file may be meant, and all are kept; so are older
-checkpoints and shelves, which may hold the same. Once all are archived beyond that shelf, nobody looks into
-it, and files go again.
+The contents of a damaged or missing history file are unknown, including its files and other partitions. If a
+single partition needs such a file, all intake files are kept, and so are older checkpoints and history files,
+which may have the same contents. Once all partitions are archived beyond that file, it is not needed, and
+deletion continues.
 
-The barrier is put no further than behind the newest file that is to go. A clock that runs ahead could
-otherwise put it into the future, and every writer would be refused until then.
+The barrier is directly after the newest file to be deleted. Otherwise a clock that runs ahead could put it
+into the future, and every writer would be refused until then.
 """
 
 from __future__ import annotations
@@ -34,31 +34,30 @@ from intake.segments import FileRef
 from reconcile.snapshot.retention_floor import Lines
 
 WINDOW_BYTES = 256 * 2**20
-"""Raw bytes of the records whose segments are looked at together; a backlog may have millions."""
+"""Raw bytes of the records whose segments are read at a time; a backlog may have millions of segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The keys of intake files that somebody may read again."""
+    """The keys of intake files that may be read again."""
 
     sure: dict[str, TopicPartition]
-    """Some partition, of which it is known how far it is archived, needs them: one such partition for
-    each."""
+    """Files needed by a partition with a known floor: one such partition each."""
     doubted: frozenset[str]
-    """Kept because that is not known, or because all of the topic is kept."""
+    """Files kept because the floor is unknown or the whole topic is kept."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Names of topics of which nobody can tell what they need, because a shelf is damaged or gone, and why.
-    Then all keys are needed."""
+    """Topics whose needs are unknown because a history file is damaged or missing, and why. All keys are then
+    needed."""
 
     def __contains__(self, key: str) -> bool:
         return bool(self.unread) or key in self.sure or key in self.doubted
 
 
 def needed_files(intake: Backlog, lines: Lines) -> Needed:
-    """The files of which some segment ends beyond its line; all of them where a topic has no lines (it is
-    younger than they are).
+    """Files with a segment above its floor; all files of a topic without floors (it is younger than they
+    are).
 
-    A shelf that cannot be read is a doubt about its topic, never an error.
+    An unreadable history file makes its topic doubtful; it is not an error.
     """
     sure: dict[str, TopicPartition] = {}
     doubted: set[str] = set()
@@ -80,7 +79,7 @@ def needed_files(intake: Backlog, lines: Lines) -> Needed:
 
 
 def _files(intake: Backlog, tp: TopicPartition, start: int) -> Iterator[FileRef]:
-    """The files of the segments that reach beyond `start`."""
+    """The files of the segments that end above `start`."""
     while segments := intake.segments(tp, start, WINDOW_BYTES):
         yield from (segment.file for segment in segments)
         start = segments[-1].end
@@ -88,28 +87,28 @@ def _files(intake: Backlog, tp: TopicPartition, start: int) -> Iterator[FileRef]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a run may condemn, and what stays."""
+    """The files that a run may mark for deletion, and the number of others."""
 
     condemn: tuple[str, ...]
     """Oldest first."""
     barrier_ms: int | None
-    """Every file to condemn was written before; None if there is none."""
+    """Every selected file was written before it; None if there is none."""
     needed: int
-    """Files that stay because somebody may read them."""
+    """Files that stay because they may be read again."""
     young: int
-    """Files that stay because they are too young to tell."""
+    """Files that stay because they are too young."""
     over: int
-    """Files that stay because a run condemns no more."""
+    """Files that stay because of the limit of a run."""
     strange: int
-    """Objects below `intake/` that are no intake files; they are never touched."""
+    """Objects below `intake/` that are not intake files; they are never changed."""
 
 
 def choose(
     stored: Iterable[str], needed: Needed, condemned: Collection[str], before_ms: int, limit: int
 ) -> Choice:
-    """Judge the keys below `intake/`, except the `condemned`: those are on their way.
+    """Classify the keys below `intake/`, except those already marked (`condemned`).
 
-    Only files written before `before_ms` may go, the `limit` oldest of them.
+    Only files written before `before_ms` may be deleted, the `limit` oldest of them.
     """
     found: list[tuple[int, str]] = []
     kept = young = strange = 0

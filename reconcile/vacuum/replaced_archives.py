@@ -1,12 +1,12 @@
-"""Old archives that a replay or a compaction has replaced: which of their objects nobody can need any more.
+"""Selects old archives, replaced by a replay or a compaction, whose objects are no longer needed.
 
-Owns rule D1 for them. An old archive may go if the table tells the same story as the ledger, its oldest
-retained snapshot is not older than the exchange, and no retained snapshot names it: all their manifests are
-read, because somebody may have built on a snapshot from before the exchange. That condition stays true once
-it is: a path is never added again (P2), and a rollback leads to a retained snapshot. Records are not lost
-with it: the archive in its place has the same. The age of the snapshots only saves looking: where the ledger
-heard late of an exchange, old archives may be condemned already, as strays, and then the look alone decides.
-Must never name what it could not look at.
+This is rule D1 for them. An old archive may be deleted under three conditions. The table matches the ledger,
+its oldest retained snapshot is not older than the exchange, and no retained snapshot references the archive.
+All manifests are read, because another writer may have built on a snapshot from before the exchange. The
+conditions are stable: a path is never added again (P2), and a rollback leads to a retained snapshot. No
+records are lost, because the new archive has the same ones. The age of the snapshots only saves reads. If the
+ledger learned of an exchange late, old archives may already be marked as unreferenced, and only the manifests
+count. An archive whose table cannot be read is never selected.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from reconcile.snapshot.retention_floor import Lines, oldest_sequence
 
 
 class ReplacedArchives:
-    """Looks at the tables of topics that were replayed; changes nothing."""
+    """Inspects the tables of topics with rewritten archives, without changes."""
 
     def __init__(self, tables: Callable[[str], Tables], topics: Iterable[TopicSettings]) -> None:
         self._tables = tables
         self._settings = {topic.name: topic for topic in topics}
 
     def keys(self, intake: Backlog, ledger: LedgerFold, lines: Lines) -> list[str]:
-        """The old archives that may be deleted, in the order of the ledger; none of a topic that cannot be
-        looked at, or is in doubt.
+        """The old archives that may be deleted, in ledger order; none of a topic that is unreadable or
+        doubtful.
         """
         found: list[str] = []
         for topic in intake.topics_by_id.values():
@@ -48,7 +48,7 @@ class ReplacedArchives:
             try:
                 found += self._of_table(settings, topic.topic_id, known, ledger.condemned)
             except ArchiverError:
-                continue  # the next run looks again
+                continue  # the next run tries again
         return found
 
     def _of_table(
@@ -71,7 +71,7 @@ class ReplacedArchives:
 
 
 def _held(topic_id: TopicId, tables: Tables, view: TableView, keys: list[str]) -> NamedFiles:
-    """What some retained snapshot names, however it spells it."""
+    """The files that some retained snapshot references, with normalized paths."""
     held = NamedFiles(table_prefix(topic_id))
     for path in tables.retained_paths(view, {key.rpartition("/")[2] for key in keys}):
         held.add(path)

@@ -1,4 +1,4 @@
-"""What one run of cleaning did, or would have done, for people and for the daemon."""
+"""The result of one cleaning run, for the command line and the daemon."""
 
 from __future__ import annotations
 
@@ -14,86 +14,86 @@ from reconcile.vacuum.retention import Moved
 
 
 class Compacted(Protocol):
-    """What became of the small archives of one topic."""
+    """The outcome of compaction for one topic."""
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """The topic's name."""
 
     @property
     def merged(self) -> int:
-        """New archives that are in the table …"""
+        """New archives in the table."""
 
     @property
     def archives(self) -> int:
-        """… and in whose place they are."""
+        """Old archives that they replace."""
 
     @property
     def more(self) -> bool:
-        """It ended at its limit."""
+        """Whether the run stopped at its limit."""
 
     @property
     def why(self) -> str | None:
         """What ended it early."""
 
     def to_json(self) -> dict[str, object]:
-        """As `clean` prints it."""
+        """The JSON of `clean`."""
 
 
 @dataclass
 class CleanReport:
-    """What a run did, or with `dry_run` would have done."""
+    """The changes of a run, or with `dry_run` the changes it would make."""
 
     dry_run: bool
     checked_us: int
     barrier_ms: int | None = None
-    """Entries that name a file written before count for nothing from this run on; None if it raised no
-    barrier."""
+    """The barrier that this run raised: later log entries that name a file written before it are void. None
+    if it raised none."""
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     waiting: int = 0
-    """Objects that are condemned and still there."""
+    """Objects that are marked for deletion and still exist."""
     needed: int = 0
     young: int = 0
     over: int = 0
     strange: int = 0
     cut: bool = False
-    """More than one run may delete could go by now."""
+    """Whether more objects are due than one run may delete."""
     pin: OldestRequired | None = None
     topics: list[dict[str, object]] = field(default_factory=list)
-    """Topics of which everything is kept, with the reason."""
+    """Topics that keep everything, with the reason."""
     unread: bool = False
-    """A shelf that some topic needs cannot be read: nobody can tell what else it holds, so nothing is
-    condemned or deleted."""
+    """Whether a required history file is unreadable. Its other contents are then unknown, so nothing is
+    marked or deleted."""
     findings: list[str] = field(default_factory=list)
     starts: list[Moved] = field(default_factory=list)
-    """Where retention has moved the starts of topic partitions."""
+    """Starts of topic partitions that retention moved."""
     kinds: dict[str, dict[str, dict[str, int]]] = field(
         default_factory=lambda: {"condemned": {}, "deleted": {}}
     )
-    """Objects and bytes that were condemned, and deleted, by kind."""
+    """Objects and bytes marked for deletion, and deleted, by kind."""
     uploads: list[str] = field(default_factory=list)
-    """Keys of uploads in parts that never ended, which were aborted."""
+    """Keys of stale multipart uploads that were aborted."""
     compacted: Sequence[Compacted] = ()
-    """Topics of which archives were merged, or stayed as they are for a reason."""
+    """Topics whose archives were merged, or were not merged for a reason."""
     error: ArchiverError | None = None
-    """What ended this run early; the next one goes on."""
+    """The error that ended this run early; the next run continues."""
 
     @property
     def doubted(self) -> bool:
-        """Of some topic it could not be told what is needed."""
+        """Whether the needs of some topic are unknown."""
         return any(topic["doubted"] for topic in self.topics)
 
     @property
     def more(self) -> bool:
-        """It ended at a limit and got somewhere: another run at once goes on."""
+        """Whether it stopped at a limit and made progress, so that another run at once is useful."""
         limited = self.over or self.cut or any(topic.more for topic in self.compacted)
         done = self.deleted or self.condemned or any(topic.merged for topic in self.compacted)
         return bool(limited and done) and self.error is None and not self.findings
 
     @property
     def exit_code(self) -> int:
-        """What `archiver clean` exits with."""
+        """The exit code of `archiver clean`."""
         if self.findings:
             return WRONG
         if self.error is not None:
@@ -125,7 +125,7 @@ class CleanReport:
         }
 
     def count(self, what: str, kind: Kind, size: int) -> None:
-        """One object more was `condemned` or `deleted`."""
+        """Count one object as `condemned` or `deleted`."""
         counted_of = self.kinds[what].setdefault(kind, {"objects": 0, "bytes": 0})
         counted_of["objects"] += 1
         counted_of["bytes"] += size

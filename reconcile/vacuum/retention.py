@@ -1,10 +1,10 @@
-"""Retention: what a topic no longer keeps leaves first the ledger, then the table, and last the object store.
+"""Retention: expired records leave first the ledger, then the table, and last the object store.
 
-Owns the first of these steps; the second is `Committer.retire`, the third the vacuum's (`clean.py`). A start
-is in the ledger before anything of what lies below it is touched (rule C1): whoever comes after us neither
-archives those offsets again nor takes them for lost. Only what is archived is ever retired, by the ingest
-times of its archives: a start is the end of an archive all of whose records, and all before them, are older
-than the retention. Must never move a start of a topic whose table cannot be looked at, or is in doubt.
+This module does the first step; `Committer.retire` does the second, and the vacuum (`clean.py`) the third. A
+start is in the ledger before anything below it is changed (rule C1). So a later leader neither archives those
+offsets again nor reports them as lost. Only archived records are retired, by the ingest times of their
+archives: a start is the end of an archive whose records, and all before them, are older than the retention.
+The start of a topic never moves if its table is unreadable or doubtful.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reconcile.snapshot.retention_floor import Lines
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The start of one topic partition moves."""
+    """A move of the start of one topic partition."""
 
     topic: str
     topic_id: TopicId
@@ -36,12 +36,12 @@ class Moved:
     start: int
 
     def to_json(self) -> dict[str, object]:
-        """As `clean` prints it."""
+        """The JSON of `clean`."""
         return {"topic": self.topic, "partition": self.partition, "before": self.before, "start": self.start}
 
 
 def due_starts(topic: TopicState, ledger: TopicLedger, retention_s: float, now_us: int) -> list[Moved]:
-    """The starts that move because archived records are older than the retention. Pure."""
+    """Starts that move because archived records are older than the retention. Pure."""
     limit_us = now_us - round(retention_s * 1e6)
     found: list[Moved] = []
     for partition in range(topic.partitions):
@@ -55,9 +55,7 @@ def due_starts(topic: TopicState, ledger: TopicLedger, retention_s: float, now_u
 def all_due(
     topics: Iterable[TopicSettings], intake: Backlog, ledger: LedgerFold, lines: Lines, now_us: int
 ) -> list[Moved]:
-    """The starts that move now, of all topics that have a retention and archives, and whose lines are known.
-    Pure.
-    """
+    """The starts that move now, of all topics with a retention, archives and known retention floors. Pure."""
     found: list[Moved] = []
     for settings in topics:
         topic = intake.topics_by_name.get(settings.name)
@@ -70,9 +68,7 @@ def all_due(
 
 
 def move_starts(leader: Leader, moved: list[Moved]) -> None:
-    """Say in the ledger where the starts are from now on; `leader` must lead. Raises what appending
-    raises.
-    """
+    """Append the new starts to the ledger; `leader` must lead. Raises the errors of an append."""
     by_topic: dict[TopicId, list[Moved]] = {}
     for item in moved:
         by_topic.setdefault(item.topic_id, []).append(item)

@@ -1,10 +1,9 @@
-"""Looks at the folders of tables for what nobody needs any more, and does to a table what cleaning needs done
-to it.
+"""Finds unneeded objects in the folders of tables, and makes the commits to tables that cleaning needs.
 
-Owns the order of one look: the table's metadata with everything it names, then the listing of its folder.
-What was stored, or named, after the metadata was read is younger than the age floor, or pending, or of a
-newer epoch. What may go is decided in `clean_orphans.py`. Must never conclude anything from a table that
-cannot be read to its end.
+The order of one inspection: first the table's metadata with all referenced files, then the listing of its
+folder. An object stored or referenced after the metadata was read is younger than the minimum age, or
+pending, or of a newer epoch. `unreferenced_objects.py` decides what may be deleted. A table that cannot be
+read completely allows no conclusion.
 """
 
 from __future__ import annotations
@@ -34,41 +33,41 @@ from reconcile.snapshot.unreferenced_objects import Folder, Unneeded
 
 @dataclass
 class Swept:
-    """One topic's folder, looked at."""
+    """The result of inspecting one topic's folder."""
 
     topic: TopicState
     has_table: bool
     epoch: int
-    """The newest of the control log at the time."""
+    """The newest epoch of the control log at that time."""
     sequence_number: int = 0
-    """The table's last one."""
+    """The table's last sequence number."""
     fenced_at: int = 0
     """The sequence number of the newest snapshot of the current epoch; 0 if the table's evidence is of
-    another one."""
+    another epoch."""
     fresh: list[Unneeded] = field(default_factory=list)
-    """What may be condemned, at most as much as was asked for."""
+    """Objects that may be marked for deletion, up to the limit."""
     held: int = 0
-    """Archives below a start that a retained snapshot still names."""
+    """Archives below a start that a retained snapshot still references."""
     over: int = 0
-    """So much more may be."""
+    """Number of such objects beyond the limit."""
     again: dict[str, int] = field(default_factory=dict)
-    """What is condemned and still not needed, with its size; what is not there any more among it, with 0."""
+    """Marked objects that are still not needed, with their sizes; 0 for one that no longer exists."""
     stale: bool = False
-    """Rounds of archiving went on since."""
+    """Whether archiving rounds ran since."""
 
     def due(self, condemned: Mapping[str, CondemnedObject], limit_us: int) -> list[str]:
-        """What of it was condemned long enough ago, and may be deleted as far as the table is concerned.
+        """Objects whose deletion delay is over and that the table allows to delete.
 
-        A file that ours or somebody else's request may still bring into the table waits until the table has
-        moved: every request asserts its base. For archives a fence sees to that (D2, `needs_fence`);
-        manifests and metadata wait for the next commit, whosever it is, because a fence for them would only
-        make new ones.
+        A request of this or another writer may still add a file, so a file waits until the table has
+        advanced: every request asserts its base snapshot. For archives a fence ensures that (D2,
+        `needs_fence`). Manifests and metadata wait for the next commit of any writer, because a fence for
+        them would only create new ones.
         """
         data = data_prefix(self.topic.topic_id)
         return [
             key
             for key in self.again
-            if key in condemned  # not what another leader deleted since this look
+            if key in condemned  # another leader may have deleted it since the inspection
             and condemned[key].time_us <= limit_us
             and (
                 not self.has_table
@@ -78,18 +77,18 @@ class Swept:
         ]
 
     def needs_fence(self, condemned: Mapping[str, CondemnedObject], due: Iterable[str]) -> bool:
-        """Whether no snapshot of the current epoch came after the condemnation of one of the archives `due`
+        """Whether one of the archives `due` was marked after the newest snapshot of the current epoch
         (D2).
         """
         data = data_prefix(self.topic.topic_id)
         waiting = [
             condemned[key] for key in due if key.startswith(data) and key in condemned
-        ]  # not what another leader deleted meanwhile
+        ]  # another leader may have deleted it since
         return self.has_table and any(item.sequence_number >= self.fenced_at for item in waiting)
 
 
 class TableFolders:
-    """The tables' folders of all configured topics, on behalf of one leader."""
+    """The table folders of all configured topics, for one leader."""
 
     def __init__(
         self,
@@ -111,23 +110,22 @@ class TableFolders:
 
     @property
     def settings(self) -> Iterable[TopicSettings]:
-        """Of the topics."""
+        """The settings of the topics."""
         return self._settings.values()
 
     def archived(self, intake: Backlog) -> list[TopicState]:
-        """Configured topics that are archived, with a table or without one."""
+        """Configured topics with archives, with or without a table."""
         settings = ((topic, self._settings.get(topic.name)) for topic in intake.topics_by_id.values())
         return [topic for topic, known in settings if known is not None and known.archive.kind != "none"]
 
     def sweep(
         self, topic: TopicState, ledger: LedgerFold, lines: Lines, old_us: int, limit: int
     ) -> Swept | None:
-        """Look at one topic's folder; None if there is no table to look at, or it is in doubt. Changes
-        nothing.
+        """Inspect one topic's folder, without changes. None if its table is missing or doubtful.
 
-        Objects stored before `old_us` are old. Memory is bounded by the number of files that the table names
-        (70 bytes each), by `limit`, and by what nothing names of one partition. Raises what the catalog and
-        the object store raise.
+        Objects stored before `old_us` are old. Memory is bounded by the number of files that the table
+        references (70 bytes each), by `limit`, and by the unreferenced objects of one partition. Raises the
+        errors of the catalog and the object store.
         """
         line, known = lines.get(topic.topic_id), ledger.topic(topic.topic_id)
         if line is None or line.why is not None:
@@ -168,48 +166,48 @@ class TableFolders:
         swept.held = folder.held
         swept.again.update((key, 0) for key in sorted(absent) if key not in folder.named)
 
-    # what is done to a table; the leader must lead
+    # Changes to a table; the leader must lead.
 
     def retire(self, topic: TopicState, intake: Backlog) -> None:
-        """Take what lies below the topic's starts out of its table. Raises as `Committer.commit`."""
+        """Remove the files below the topic's starts from its table. Raises like `Committer.commit`."""
         tables, target = self._of_table(topic)
         outcome = self._committer(tables).retire(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id))
-        self._tell(topic, outcome)
+        self._append_committed(topic, outcome)
 
     def settle(self, topic: TopicState, intake: Backlog) -> None:
-        """Make sure that the ledger knows the table as it is now. Raises as `Committer.settle`."""
+        """Record the current state of the table in the ledger. Raises like `Committer.settle`."""
         tables, target = self._of_table(topic)
-        self._tell(topic, self._committer(tables).settle(target, gaps_of(intake, topic.topic_id)))
+        self._append_committed(topic, self._committer(tables).settle(target, gaps_of(intake, topic.topic_id)))
 
     def fence(self, topic: TopicState, intake: Backlog) -> None:
-        """Commit a snapshot of this epoch that changes nothing (rule D2). Raises as `Committer.commit`."""
+        """Commit an empty snapshot of this epoch (rule D2). Raises like `Committer.commit`."""
         tables, target = self._of_table(topic)
-        self._tell(
+        self._append_committed(
             topic, self._committer(tables).fence(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id))
         )
 
     def unnamed(self, topic: TopicState, ledger: LedgerFold, keys: Iterable[str]) -> list[str]:
-        """What of `keys` the table, and every snapshot it retains, still does not name. Raises as `sweep`."""
+        """Those of `keys` that neither the table nor a retained snapshot references. Raises like `sweep`."""
         tables, target = self._of_table(topic)
         view = load_table(tables, target, ledger.topic(topic.topic_id).table_uuid)
         named: Container[str] = () if view is None else _named(tables, view, topic)
         return [key for key in keys if key not in named]
 
     def forget(self, topic: TopicState, intake: Backlog) -> None:
-        """Commit a snapshot that changes nothing but forgets those that retention no longer keeps, if there
-        are any. Raises as `fence`.
+        """Expire snapshots that retention no longer keeps, if there are any, with an empty commit. Raises
+        like `fence`.
         """
         tables, target = self._of_table(topic)
-        self._tell(
+        self._append_committed(
             topic,
             self._committer(tables).forget(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id)),
         )
 
     def has_table(self, topic: TopicState) -> bool:
-        """Whether its archives go to a table."""
+        """Whether the topic's archives go to a table."""
         return self._settings[topic.name].archive.kind == "iceberg"
 
-    def _tell(self, topic: TopicState, outcome: CommitOutcome | None) -> None:
+    def _append_committed(self, topic: TopicState, outcome: CommitOutcome | None) -> None:
         if outcome is None or not outcome.news:
             return
         failpoints.reach("upkeep.append.before")
@@ -224,7 +222,7 @@ class TableFolders:
 
 
 def _named(tables: Tables, view: TableView, topic: TopicState) -> NamedFiles:
-    """Everything below the table's folder that its metadata or a retained snapshot names."""
+    """All files below the table's folder that its metadata or a retained snapshot references."""
     named = NamedFiles(table_prefix(topic.topic_id))
     for path in tables.named_paths(view):
         named.add(path)
@@ -243,8 +241,8 @@ def _fenced_at(view: TableView, epoch: int) -> int:
 
 
 def _condemned_of(ledger: LedgerFold, known: TopicLedger) -> set[str]:
-    """The topic's condemned objects, but for archives that a replay made anew: those are judged by
-    `replaced.py`.
+    """The topic's marked objects except archives replaced by a rewrite, for which `replaced_archives.py`
+    decides.
     """
     return {
         key
@@ -254,6 +252,6 @@ def _condemned_of(ledger: LedgerFold, known: TopicLedger) -> set[str]:
 
 
 def swept_key(ledger: LedgerFold, key: str) -> bool:
-    """Whether a condemned object lies in a table's folder and is not one that a replay made anew."""
+    """Whether a marked object is in a table's folder and is not an archive replaced by a rewrite."""
     topic_id = topic_id_of(key)
     return topic_id is not None and key not in ledger.topic(TopicId(topic_id)).rewrites.replaced

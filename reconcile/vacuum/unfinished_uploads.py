@@ -1,10 +1,9 @@
-"""Uploads in parts that nobody will complete: a process was killed, or its last answer was lost. No listing
-of objects shows them, and what they hold is paid for.
+"""Stale multipart uploads: their process was killed, or its last answer was lost. Object listings do not show
+them, but their storage costs money.
 
-One is stale when it is as old as an orphan must be (`cleanup.orphan_age`, at least a day), by the store's own
-time of its begin; an upload of ours is under way for minutes. Nothing in it is an object, so nobody is asked
-and nothing is condemned: should its owner still be there, it starts over. Stores that know no such uploads
-have none.
+An upload is stale after `cleanup.orphan_age` (at least a day), by the store's own start time; the archiver's
+uploads take minutes. It contains no object, so nothing is marked first: if its owner still exists, it starts
+again. Stores without such uploads have none.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from reconcile.snapshot.topic_snapshot import UnreferencedObject
 
 @runtime_checkable
 class KnowsUploads(Protocol):
-    """A store with uploads in parts. What names one is the store's own."""
+    """A store with multipart uploads. Each has the store's own identifier."""
 
     def open_uploads(self) -> Iterator[tuple[str, Any]]:
-        """Those that have not ended, by key; each with `begun_us`."""
+        """Unfinished uploads by key, each with `begun_us`."""
 
     def abort_upload(self, upload: Any) -> None:
-        """Give back what it holds; one that is gone is no error."""
+        """Abort an upload and free its storage; a missing one is no error."""
 
 
 def stale_uploads(
     objects: ObjectStore, now_us: int, age_s: float, count_max: int, *, abort: bool
 ) -> list[str]:
-    """The keys of stale uploads, at most `count_max` of them, which with `abort` are aborted. Raises as the
-    store does.
+    """The keys of stale uploads, at most `count_max`; with `abort` they are aborted. Raises like the
+    store.
     """
     if not isinstance(objects, KnowsUploads):
         return []
@@ -50,8 +49,8 @@ def stale_uploads(
 def stray_uploads(
     objects: ObjectStore, now_us: int, age_s: float, count_max: int
 ) -> list[UnreferencedObject]:
-    """The same as the reconciler tells them; the store does not say how much they hold."""
-    why = "an upload in parts that was begun long ago and never came to its end"
+    """The stale uploads for the reconciler; the store does not report their size."""
+    why = "a multipart upload that was started long ago and never completed"
     return [
         UnreferencedObject(key, 0, why)
         for key in stale_uploads(objects, now_us, age_s, count_max, abort=False)

@@ -77,7 +77,7 @@ def test_clean_prints_what_it_prints_by_itself(daemon: Daemon, tmp_path: Path) -
     assert "condemned: 3" in through.out
     assert without_numbers(through.out) == without_numbers(itself.out)
     assert through.err == itself.err
-    assert "3 objects condemned" in through.err
+    assert "3 objects marked for deletion" in through.err
     documents = [one.cli("clean", "--output", "json").json() for one in (daemon.deployment, twin)]
     assert documents[0].keys() == documents[1].keys()
     assert [one["waiting"] for one in documents] == [3, 3]

@@ -265,7 +265,10 @@ def test_an_archive_that_is_missing_is_named(deployment: Deployment, before: Bef
     gone.rename(kept)
     found = rebuild(deployment)
     assert found["clicks"]["state"] == "halted"
-    assert "partition 0: offsets from 0 on, up to 5" in found["clicks"]["why"]
+    assert (
+        "partition 0: no archive that continues there holds the offsets from 0 on, up to 5"
+        in found["clicks"]["why"]
+    )
     assert found["orders"]["state"] == "rebuilt"
     kept.rename(gone)
     assert rebuild(deployment)["clicks"]["state"] == "rebuilt"

@@ -16,7 +16,7 @@ from pyiceberg.transforms import HourTransform
 from archiver.log.lease import FileLease
 from archiver.runtime import failpoints
 from archiver.runtime.clock import SystemClock
-from reconcile.repair.run import LOOKS_MAX
+from reconcile.repair.run import ATTEMPTS_MAX
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import AheadClock, Driver, append_nothing, catalog_table
 from tests.support.builders.reconciling import (
@@ -141,7 +141,7 @@ def test_a_ledger_that_moves_on_is_looked_at_again(
         object.__setattr__(run._parts, "ledger", overtaken)
         report = run.run()
         assert report.findings == []
-        assert 2 <= len(asked) <= LOOKS_MAX * 2
+        assert 2 <= len(asked) <= ATTEMPTS_MAX * 2
 
 
 def test_a_ledger_that_never_holds_still_raises_no_alarm(
@@ -166,7 +166,9 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
         report = run.run()
         assert report.findings == []
         assert set(report.unread) == {"clicks"}
-        assert (report.exit_code, len(asked)) == (2, 2 * LOOKS_MAX), "it is not known, and nothing is wrong"
+        assert (report.exit_code, len(asked)) == (2, 2 * ATTEMPTS_MAX), (
+            "it is not known, and nothing is wrong"
+        )
     assert reconciled(deployment).findings == []
 
 

@@ -147,7 +147,7 @@ def test_without_its_intake_nothing_is_written(deployment: Deployment) -> None:
     before = metadata_location(deployment)
     report = reconciled(deployment, "everything")
     assert (left(report), fixed(report), report.exit_code) == (ROLLED_BACK, [], 1)
-    assert "intake does not hold offsets 5 to 8 of partition 0 any more" in report.findings[0][0].repair
+    assert "intake no longer holds offsets 5 to 8 of partition 0" in report.findings[0][0].repair
     assert metadata_location(deployment) == before
     with Driver(deployment) as driver:
         assert driver.watermarks("clicks") == {0: 9, 1: 3}

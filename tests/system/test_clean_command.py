@@ -76,7 +76,7 @@ def test_text(deployment: Deployment) -> None:
         assert line in done.out, done.out
     assert done.out.count("  intake/") == 3
     assert "is needed by kept partition 0" in done.out
-    assert "3 objects condemned; the first run after cleanup.grace = 1h deletes them" in done.err
+    assert "3 objects marked for deletion; the first run after cleanup.grace = 1h deletes them" in done.err
     with _at(deployment, 2.0) as driver:
         assert len(driver.application.maintenance.cleaning(print).run().deleted) == 3
     assert deployment.cli("audit").code == 0

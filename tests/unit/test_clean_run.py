@@ -284,7 +284,7 @@ def test_a_condemned_file_that_is_needed_again_stops_everything_with_a_finding()
     report = vacuumed.clean()
     assert (report.deleted, report.condemned) == ([], [])
     assert len(report.findings) == 1
-    assert f"{keys[1]} is condemned, and a partition 0 needs it" in report.findings[0]
+    assert f"{keys[1]} is marked for deletion, but a partition 0 needs it" in report.findings[0]
     assert (vacuumed.tails(), vacuumed.keys()) == (before, keys)
 
 

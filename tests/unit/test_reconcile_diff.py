@@ -262,7 +262,7 @@ def test_rows_that_another_writer_wrote_again_are_foreign_rows() -> None:
     (finding,) = found(one)
     assert (finding.id, finding.severity, finding.safe) == ("foreign-rows", "warning", False)
     assert "snapshot 4" in finding.what
-    assert "wrote 3 rows again, perhaps with other content" in finding.what
+    assert "rewrote 3 rows, perhaps with other content" in finding.what
     assert "archiver audit --deep" in finding.repair
 
 
@@ -270,7 +270,4 @@ def test_rows_that_a_removal_wrote_again_are_named_with_it() -> None:
     kept = table(foreign=(ForeignSnapshot(9, "overwrite", 0, rewritten=7, removes=True),))
     (finding,) = found(replace(GOOD, view=REMOVED, table=kept))
     assert (finding.id, finding.severity) == ("rows-removed", "info")
-    assert (
-        "removed 5 rows and wrote 7 rows again, whose content `archiver audit --deep` compares"
-        in finding.what
-    )
+    assert "removed 5 rows and rewrote 7 rows, whose content `archiver audit --deep` compares" in finding.what

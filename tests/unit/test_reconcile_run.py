@@ -16,7 +16,7 @@ from archiver.runtime.exit_codes import FINE, UNTOLD
 from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from reconcile.repair.repairer import Repairer
-from reconcile.repair.run import LOOKS_MAX, ReconcileReport, ReconcileRun, RunParts
+from reconcile.repair.run import ATTEMPTS_MAX, ReconcileReport, ReconcileRun, RunParts
 from reconcile.snapshot.collector import CollectedViews, SnapshotCollector, ledger_mark
 from reconcile.snapshot.topic_snapshot import PendingArchive, TableSnapshot, TopicSnapshot
 from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, TopicView
@@ -125,7 +125,7 @@ DOUBTED = replace(
 
 
 def test_a_ledger_that_never_holds_still_is_no_finding_and_a_later_try() -> None:
-    report = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[DOUBTED] * LOOKS_MAX)
+    report = of_moving(ATTEMPTS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[DOUBTED] * ATTEMPTS_MAX)
     assert report.findings == []
     assert report.unread.keys() == {"orders"}
     assert "the next run compares again" in report.unread["orders"]
@@ -135,7 +135,7 @@ def test_a_ledger_that_never_holds_still_is_no_finding_and_a_later_try() -> None
 def test_a_topic_that_holds_still_is_compared_while_others_move_on() -> None:
     still = TopicLedger(TOPIC_ID, written_us=7)
     report = of_moving(
-        LOOKS_MAX, still, sights=[replace(DOUBTED, ledger_mark=ledger_mark(still))] * LOOKS_MAX
+        ATTEMPTS_MAX, still, sights=[replace(DOUBTED, ledger_mark=ledger_mark(still))] * ATTEMPTS_MAX
     )
     assert [item.id for item, _ in report.findings] == ["evidence-doubted"]
     assert report.unread == {}
@@ -148,12 +148,12 @@ def test_what_one_view_shows_every_time_is_reported_though_the_ledger_moves() ->
         else DOUBTED
     )
     there = replace(gone, view=VIEW)
-    report = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[gone] * LOOKS_MAX)
+    report = of_moving(ATTEMPTS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[gone] * ATTEMPTS_MAX)
     assert [item.id for item, _ in report.findings] == ["dangling-reference"]
     once = of_moving(
-        LOOKS_MAX,
+        ATTEMPTS_MAX,
         TopicLedger(TOPIC_ID, written_us=7),
-        sights=[*[replace(DOUBTED, view=there.view)] * (LOOKS_MAX - 1), gone],
+        sights=[*[replace(DOUBTED, view=there.view)] * (ATTEMPTS_MAX - 1), gone],
     )
     assert once.findings == [], "seen in the last attempt alone"
 

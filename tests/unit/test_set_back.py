@@ -149,7 +149,7 @@ def test_without_a_commit_of_ours_only_rows_count() -> None:
     [
         ({0: ((0, 5), (7, 8))}, "offsets 5 to 6 between them are missing"),
         ({0: ((0, 5), (3, 5))}, "offsets 3 to 4 more than once"),
-        ({0: ((0, 15),)}, "holds offsets up to 14, and the ledger knows of none from 9 on"),
+        ({0: ((0, 15),)}, "holds offsets up to 14, but the ledger ends at 9"),
         ({0: ((0, 5),), 4: ((0, 1),)}, "rows of partitions [4]"),
     ],
 )

@@ -127,7 +127,7 @@ class History:
         object.__setattr__(parts, "lines", before(parts.lines, "look"))
         object.__setattr__(parts, "intake", before(parts.intake, "tail", nth=2))
         parts.sequencer.raise_barrier = before(parts.sequencer.raise_barrier, "barrier")  # type: ignore[method-assign]
-        run._append_condemned = before(run._append_condemned, "condemn")  # type: ignore[method-assign]
+        run._append_marks = before(run._append_marks, "condemn")  # type: ignore[method-assign]
         run._parts.leader.check = before(run._parts.leader.check, "delete", nth=1)  # type: ignore[method-assign]
         try:
             assert run.run().findings == []
