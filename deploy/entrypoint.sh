@@ -1,6 +1,6 @@
 #!/bin/sh
-# The image's entry point: the command `archiver` with what it is given. With the one word `executor`, which is what Spark says to the pods
-# that it starts in Kubernetes, it is an executor instead, as the variables say that Spark sets for it.
+# The image's entry point: the command `archiver` with its arguments. With the single argument `executor`, which Spark passes to its pods
+# in Kubernetes, it becomes a Spark executor, configured by the variables that Spark sets.
 set -eu
 if [ "${1:-}" != executor ]; then
     exec archiver "$@"
@@ -13,7 +13,7 @@ set -- "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$classes" 
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" --app-id "$SPARK_APPLICATION_ID" \
     --hostname "$SPARK_EXECUTOR_POD_IP" --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"
-# SPARK_JAVA_OPT_0 and so on: one option each, whatever characters it has. The last is put in front first.
+# SPARK_JAVA_OPT_0 and so on: one option each, with any characters. The last is prepended first.
 last=0
 while eval "[ -n \"\${SPARK_JAVA_OPT_$last+set}\" ]"; do
     last=$((last + 1))

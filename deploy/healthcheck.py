@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 TIMEOUT_S = 4.0
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it is asked, not bound
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address of a request, not of a listener
 
 
 def connection(config: Path) -> http.client.HTTPConnection:
@@ -43,7 +43,7 @@ def main() -> int:
         asked = connection(Path(os.environ["ARCHIVER_CONFIG"]))
         asked.request("GET", "/healthz")
         status = asked.getresponse().status
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as error:  # noqa: BLE001 - any error is printed and means unhealthy
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
     sys.stdout.write(f"/healthz answers {status}\n")

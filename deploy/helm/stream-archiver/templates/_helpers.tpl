@@ -21,7 +21,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- else }}default{{ end }}
 {{- end }}
 
-{{- /* The configuration: what is given, with the port, and with the names under which the service is called. */}}
+{{- /* The configuration of the values, with the port and the service's names added. */}}
 {{- define "archiver.config" -}}
 {{- $name := include "archiver.name" . -}}
 {{- $space := .Release.Namespace -}}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .Values.image.pullSecrets }}{{ $_ := set $ours "spark.kubernetes.container.image.pullSecrets" (join "," .) }}{{ end -}}
 {{- $_ := set $ours "spark.authenticate" true -}}
 {{- $_ := set $ours "spark.network.crypto.enabled" true -}}
-{{- /* So that executors reach the pod, and go when it goes. */}}
+{{- /* Executors reach the pod by these, and end when it ends. */}}
 {{- $_ := set $ours "spark.driver.host" (dict "env" "POD_IP") -}}
 {{- $_ := set $ours "spark.kubernetes.driver.pod.name" (dict "env" "POD_NAME") -}}
 {{- $_ := set $ours "spark.driver.port" (int .Values.executors.driverPort) -}}
@@ -58,7 +58,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{- /* What every pod may, the archiver's and Spark's executors. */}}
+{{- /* The rights of every pod: the archiver's and Spark's executors. */}}
 {{- define "archiver.restricted.pod" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -73,7 +73,7 @@ readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
 
-{{- /* What Spark makes its executors' pods of. Not the labels of the archiver's own: its services must not lead here. */}}
+{{- /* The template of Spark's executor pods. Without the archiver's labels: its services must not select them. */}}
 {{- define "archiver.executor" -}}
 apiVersion: v1
 kind: Pod
@@ -100,12 +100,12 @@ spec:
   {{- end }}
 {{- end }}
 
-{{- /* How the port is asked. */}}
+{{- /* The scheme of requests to the port. */}}
 {{- define "archiver.scheme" -}}
 {{- if ((.Values.config | default dict).http | default dict).tls }}https{{ else }}http{{ end -}}
 {{- end }}
 
-{{- /* Refuses what would let two pods write what only one may, and what nobody could ask. */}}
+{{- /* Rejects values by which two pods could write what only one may, and unreachable probes. */}}
 {{- define "archiver.checked" -}}
 {{- $http := .Values.config.http | default dict -}}
 {{- if and (hasKey $http "allow_http") (not $http.allow_http) (not $http.tls) -}}
