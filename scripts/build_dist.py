@@ -46,7 +46,7 @@ def build(output: Path) -> list[Path]:
                 f"{done.stdout}{done.stderr}\nerror: the build failed with exit code {done.returncode}"
             )
         for earlier in (*output.glob("stream_archiver-*.whl"), *output.glob("stream_archiver-*.tar.gz")):
-            earlier.unlink()  # Whoever installs dist/stream_archiver-*.whl means this one.
+            earlier.unlink()  # dist/stream_archiver-*.whl must match only the new one.
         return [Path(shutil.move(path, output / path.name)) for path in sorted(made.iterdir())]
 
 

@@ -85,8 +85,8 @@ def _twice() -> str:
         {cost_model.intake_age_s(cleanup) / 3600:g} hours after it was written, on average (`cleanup.grace` is
         {cleanup.grace / 3600:g} h, `cleanup.interval` {cleanup.interval / 3600:g} h); with an interval of {CLEANING.interval / 3600:g} h
         {cost_model.intake_age_s(CLEANING) / 3600:g} hours. A table's newest {archive.snapshots_max} snapshots (`archive.snapshots_max`)
-        keep their intake besides, which at a commit every {archive.complete_delay_max / 60:g} minutes is {kept_h:.1f} hours. Table
-        metadata is little beside it ([capacity.md](operations/capacity.md#bytes))."""
+        keep their intake too, which at a commit every {archive.complete_delay_max / 60:g} minutes is {kept_h:.1f} hours. Table
+        metadata is small in comparison ([capacity.md](operations/capacity.md#bytes))."""
 
 
 def _requests(found: Measured) -> str:
@@ -119,7 +119,7 @@ def _a_month(payload: float) -> str:
         {cost_model.RETENTION_S / 86_400:g} are kept. Kafka is by the published reckoning with our segments in batches of 1 MiB; what makes
         tables of them comes on top. Only the payload can be held against what was published of it, compressed to a quarter: Bufstream
         ${cost_model.BUFSTREAM:,} ($5,963 for what it runs on, $5,184 of fees), Kafka with three replicas in three zones
-        ${cost_model.KAFKA:,}. Here it comes to ${payload:,.0f}. A table is made here of what is taken in, and the published benchmark does
+        ${cost_model.KAFKA:,}. Here it comes to ${payload:,.0f}. Here the records become a table, and the published benchmark does
         not say that it did; it also served 1 GiB/s to consumers, which is not in ours."""
 
 
@@ -136,7 +136,7 @@ def _notes() -> str:
         - *Processors.* By the [intake writer's](#intake-writer) measure and the CPU that archiving took here (`archive_cpu_s_per_gib`),
         {100 * (1 - cost_model.BUSY):g} % of them idle, and {cost_model.LEADER_CORES} for the leader."""
     rest = """
-        - *Not counted:* reading (queries, `consume`), checkpoints and shelves, starts, monitoring, people; that a row group of intake is
+        - *Not counted:* reading (queries, `consume`), checkpoints and history files, starts, monitoring, people; that a row group of intake is
         decoded by each task with a partition in it, and that every process folds the whole intake log; archives that expired and are not
         deleted yet; [compaction](#compaction)."""
     return "".join(

@@ -18,15 +18,15 @@ from scripts.performance.words import (
 
 
 def writer(results: Results) -> Section:
-    """Beside pyarrow alone."""
+    """Compared with pyarrow alone."""
     found = results("writer")
     speed, wanted = found.spread("writer_mb_per_core_second"), found.number("wanted_mb_per_core_second")
     text = f"""
         {whole(found.number("records"))} records of {found.number("bytes_per_record"):.0f} bytes, half random and half repeating, through
-        `send_batch` into a local folder, {whole(found.number("partitions"))} partitions, with SQLite as the log; beside it pyarrow writes
+        `send_batch` into a local folder, {whole(found.number("partitions"))} partitions, with SQLite as the log; for comparison pyarrow writes
         the same columns as one plain Parquet file with fsync. In {whole(found.number("repetitions"))} repetitions {shown(speed)} MB of
-        record bytes per CPU second (wanted: {wanted:g}), pyarrow alone {shown(found.spread("plain_pyarrow_mb_per_core_second"))}; the
-        ratio is {shown(found.spread("ratio_writer_to_plain"), ratio)}. What the writer does besides is partitioning, sorting, and
+        record bytes per CPU second (target: {wanted:g}), pyarrow alone {shown(found.spread("plain_pyarrow_mb_per_core_second"))}; the
+        ratio is {shown(found.spread("ratio_writer_to_plain"), ratio)}. The writer's additional work is partitioning, sorting, and
         gathering the rows by partition."""
     aim = Aim(
         "Intake", "MB per CPU second of the writer", f"at least {wanted:g}", [at_least(wanted, speed, figure)]
@@ -46,7 +46,7 @@ def partitions(results: Results) -> Section:
         The records of *Intake writer*, spread evenly over the partitions of a topic, one flush at a time from `send_batch` to the
         acknowledgement, fsync and log included; {whole(found.number("repetitions"))} repetitions. *Falls by* is the time by that of the
         fewest partitions in the same repetition. By the first and the last line of each size a segment costs
-        {between(_segment_us(cases), whole)} µs, whatever it holds. A flush whose entry would be over `log.entry_bytes_max` makes several
+        {between(_segment_us(cases), whole)} µs, independent of its size. A flush whose entry would be over `log.entry_bytes_max` makes several
         files. An intake file of {whole(file.number("segments"))} segments of {whole(file.number("records_per_segment"))} records of random
         bytes, which nothing compresses, takes {file.number("random.ratio"):.3f} of the raw bytes; with values half of which repeat,
         {file.number("half_repeating.ratio"):.2f}."""
@@ -146,7 +146,7 @@ def _acknowledged(one: Measured) -> list[str]:
 
 
 def mirror(results: Results) -> Section:
-    """Beside a bare consumer."""
+    """Compared with a bare consumer."""
     found = results("mirror")
     ratios, wanted = (
         {"CPU": found.spread("ratio_of_core_seconds"), "the clock": found.spread("ratio_of_wall_seconds")},

@@ -34,13 +34,13 @@ def sqlite(results: Results) -> Section:
         {whole(found.number("segments_per_entry"))} segments) to the log in SQLite, in turns of 50 with bare writes. *Frames* is the
         least SQLite can do: the bytes of the WAL frames of the same appends ({size(append.number("wal_bytes_per_append"))} each), one
         write and one fdatasync per append, into blocks that are used again and again, without copying pages into a database, locks,
-        index or a look at the free space. Over 1 means faster than the bare writes: a file that grows costs a commit of the file
+        index or a check of the free space. Over 1 means faster than the bare writes: a file that grows costs a commit of the file
         system's journal, which a WAL that is used again saves."""
     shared = f"""
         Several processes on one log, each folding what all append; {whole(several[0].number("repetitions"))} repetitions of
         {several[0].number("seconds"):g} seconds. Closed loop is as fast as they can; paced is an append at the default
         `intake.delay_max` each. A share is a writer's appends by the mean of all. {whole(refused) if refused else "No"} appends were
-        refused, and the log held exactly what was acknowledged. So many processes fold each entry as many times, and whoever has just
+        refused, and the log held exactly what was acknowledged. So many processes fold each entry as many times, and a process that has just
         appended has the newest state and most often wins the next index too. Fewer, larger flushes help: one writer per machine and a
         longer `intake.delay_max`."""
     rows = [["the log", *_appends(append.at("log")), ""]]
@@ -88,7 +88,7 @@ def _writers(one: Measured) -> list[str]:
 
 
 def etcd(results: Results) -> Section:
-    """The log in etcd, beside a bare client and SQLite."""
+    """The log in etcd, compared with a bare client and SQLite."""
     found = results("etcd_log")
     deployments = {"one member": found.at("one_member"), "three members": found.at("three_members")}
     rows = []

@@ -38,15 +38,14 @@ SECTIONS: tuple[Callable[[Results], Section], ...] = (
 )
 HEAD = """# Performance
 
-Generated from `bench/results/` by `make docs`; do not edit. A bench writes its result anew, and this page follows.
+Generated from `bench/results/` by `make docs`; do not edit. A bench replaces its result, and this page follows.
 
 """
 HOW = """
-    Every figure is of one run, a ratio or beside one, and what is compared runs in turns: on shared machines the same work takes 1.5 times
-    as long from one minute to the next. *0.73 (0.62 to 0.82)* is the median of the repetitions, and the least and the most of them; whether
-    something was reached is told by the median. Each section names its command, its result, the machine, its load where the result has it
-    (before or after the run), and versions. Requests to a bucket stand in [operations/s3.md](operations/s3.md#requests), bytes and objects
-    to reckon with in [operations/capacity.md](operations/capacity.md).
+    Figures are medians (minimum to maximum) of alternating runs: *0.73 (0.62 to 0.82)*. Compared variants alternate because on shared machines
+    the same work takes up to 1.5 times as long from one minute to the next. The median decides whether a target was reached. Each section names
+    its command, its result, the machine, its load (before or after the run, if measured), and versions. Requests to a bucket are in
+    [operations/s3.md](operations/s3.md#requests), bytes and objects for planning in [operations/capacity.md](operations/capacity.md).
 """
 
 
@@ -55,7 +54,7 @@ def page(folder: Path = RESULTS) -> str:
     results = results_in(folder)
     sections = [section(results) for section in SECTIONS]
     summary = table(
-        ["aim", "what", "wanted", "measured", "verdict"],
+        ["aim", "what", "target", "measured", "verdict"],
         [aim.row() for section in sections for aim in section.aims],
     )
     return "\n".join([HEAD + paragraph(HOW), summary, *(section.text() for section in sections)])

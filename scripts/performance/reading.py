@@ -46,19 +46,19 @@ def _compared(found: Measured) -> str:
         cores, {whole(found.number("repetitions"))} times: by the archiver's daemon, which mirrors the topic; by the same daemon where the
         records were sent to the archiver and not to a broker, so that they are in intake files when it begins; by Spark Structured
         Streaming in one batch, and in batches of {batch}; and by Iceberg's sink in a Kafka Connect worker with a commit interval of
-        {interval:g} s. Counted is the CPU of all processes of each, but for the broker and whoever sent the records. Every table is
+        {interval:g} s. The CPU of all processes of each counts, except the broker and the senders. Every table is
         read back: rows, ids, and the sums of all columns are those that were sent, or there is no result. Of these the archiver alone
         takes records in durably by itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The
         peers keep the message's columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the
         archiver. The sink has a converter written for this one message, which reads its bytes straight into Connect's structs, and in a
         run of its own one that works from the schema, by protobuf-java's DynamicMessage. *The libraries alone* are no peer: a process
         per core with the Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what
-        was found best for the archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or
+        was found best for the archiver. They store nothing on the way, start again after a crash, and keep no key, header, time or
         offset: they tell what is left of this work in Python without promises."""
 
 
 def peers(results: Results) -> Section:
-    """The archiver beside others on the same topic."""
+    """The archiver compared with others on the same topic."""
     found = results("peers")
     batch = whole(found.number("contenders.small_triggers.settings.maxOffsetsPerTrigger"))
     names = {name: label.format(batch=batch) for name, label in CONTENDERS.items()}
@@ -68,7 +68,7 @@ def peers(results: Results) -> Section:
         if found.has(f"wanted_at_least.{name}")
     }
     by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in NO_PEERS}
-    limits = {name: f", wanted: {wanted[name]:g}" if name in wanted else "" for name in by_peer}
+    limits = {name: f", target: {wanted[name]:g}" if name in wanted else "" for name in by_peer}
     told = [
         f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}"
         for name, spread in by_peer.items()
@@ -91,11 +91,11 @@ def peers(results: Results) -> Section:
         When records are sent to the archiver in the place of a broker, it begins with what is in its intake, as the peers begin with what
         the broker has: its work for a core-second is {" and ".join(times)}. To store the records, sent as Arrow batches, took
         {figure(found.number("contenders.own_intake.cpu_s_before.median"))} s of CPU of who sent them. What the broker and its producers
-        took is counted for nobody; with the archiver's own counted the ratios are
+        took is counted for neither; with the archiver's own counted the ratios are
         {" and ".join(shown(spread, tenths) for spread in with_writer.values())}."""
     most = [
         f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]} "
-        f"(wanted of the archiver: {least:g})"
+        f"(target of the archiver: {least:g})"
         for name, least in wanted.items()
     ]
     limit = f"""
@@ -154,12 +154,12 @@ def freshness(results: Results) -> Section:
     found = results("freshness")
     profiles, wanted = found.parts("profiles"), found.number("wanted_p99_s")
     intro = f"""
-        A real daemon with a local folder, SQLite, and a table on a SQL catalog. A process beside it sends
+        A real daemon with a local folder, SQLite, and a table on a SQL catalog. Another process sends
         {whole(found.number("rate"))} orders a second for {whole(found.number("seconds"))} s through the library, in
         {whole(found.number("batches_per_s"))} batches a second, to {whole(found.number("partitions"))} partitions; a reader loads the
         table by pyiceberg with a pause of a quarter of a second, and a batch counts as visible when the bounds of `kafka.offset` in a
         snapshot's manifests have reached its last offset in every partition. With the defaults `complete_delay_max`
-        ({whole(ArchiveSettings().complete_delay_max)} s) is the wait, whatever the machine. A longest wait that grows from snapshot to
+        ({whole(ArchiveSettings().complete_delay_max)} s) is the wait, on any machine. A longest wait that grows from snapshot to
         snapshot would say that archiving does not keep up."""
     rows = [
         [label, *(seconds(one.number(f"visible_s.{which}")) for one in profiles.values())]
@@ -189,8 +189,8 @@ def freshness(results: Results) -> Section:
         )
         topics = whole(found.number("idle.many.topics"))
         idle = f"""
-            A daemon with {topics} topics, a table each, to which nobody sends took {percent(many)} of a core in
-            {whole(found.number("idle.many.seconds"))} s (wanted: {most}), and one with a single topic
+            A daemon with {topics} topics, a table each and no senders took {percent(many)} of a core in
+            {whole(found.number("idle.many.seconds"))} s (target: {most}), and one with a single topic
             {percent(found.number("idle.one.cores.all"))}; what comes with a start, and every hour or less often, was over."""
         parts.append(paragraph(idle))
         case = Case(percent(many), reached=many < found.number("idle.wanted_cores"))
@@ -209,7 +209,7 @@ def _cores(one: Measured) -> str:
 
 
 STEPS = {
-    "prepare": "prepare: tables and schemas are looked at",
+    "prepare": "prepare: tables and schemas are checked",
     "plan": "plan",
     "refine": "refine",
     "commit": "commit",
@@ -251,7 +251,7 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
         one record for every partition, because every flush meets each once at most
         ([performance notes](performance-notes.md#planning-and-segments), decision
         [0053](decisions/0053-a-round-takes-whole-topics.md)). Steps are those of rounds that refined for a second or more; where
-        several were between two looks at the metrics, their mean."""
+        several were between two polls of the metrics, their mean."""
     daemon = many.at("memory.daemon")
     rows = [
         ["the oldest record without a table, at most", f"{whole(oldest)} s"],
@@ -281,7 +281,7 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
         )
     rounds = [one for one in many.each("round_steps_s") if one.number("refine") >= 1]
     for step, label in STEPS.items() if rounds else ():
-        limit = f" (wanted: less than {wanted_plan_s:g} s)" if step == "plan" else ""
+        limit = f" (target: less than {wanted_plan_s:g} s)" if step == "plan" else ""
         rows.append([f"{label}{limit}", between([one.number(step) for one in rounds], seconds)])
     return [paragraph(intro), table(["one run", ""], rows)]
 
@@ -312,9 +312,9 @@ def _one_topic(one: Measured) -> str:
     record_s = 1 / one.number(f"records_per_core_second_{few:.0f}.median")
     repetitions = counted(round(one.number("repetitions")), "repetition")
     return paragraph(f"""
-        One topic, {whole(one.number("records"))} nested orders, {whole(many)} partitions beside {whole(few)}, refined on the same
+        One topic, {whole(one.number("records"))} nested orders, {whole(many)} partitions compared with {whole(few)}, refined on the same
         session in turns, {repetitions}: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a record and
-        {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; wanted is {one.number("wanted_ratio"):g} at most. Each
+        {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; the target is at most {one.number("wanted_ratio"):g}. Each
         further archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
         {seconds(record_s)} each. pyarrow and ptars alone, which write as many synced files of the rows as they come and promise nothing,
         take for {whole(many)} files {shown(one.spread("libraries_slower_by_cpu"), ratio)} times the CPU that they take for {whole(few)},

@@ -54,8 +54,8 @@ def limit(results: Results) -> Section:
     beyond = """
         Beyond what the libraries do, a task splits the stream into an archive per partition, computes ingest times and record
         digests, finds map keys that are there twice and fields that are unknown, and stores an object per partition durably. Encodings
-        are chosen from the data ([performance notes](performance-notes.md#parquet-encodings)). Why what is missed is missed, and what
-        was tried, stands in [performance notes](performance-notes.md#a-refinement-task). Where the time goes (the task's by
+        are chosen from the data ([performance notes](performance-notes.md#parquet-encodings)). The
+        [performance notes](performance-notes.md#a-refinement-task) say why targets are missed, and what was tried. Where the time goes (the task's by
         a profile, which itself takes some; the last line is what refinement on Spark takes more than a task, 0 where it takes less):"""
     names = [f"{name}, {one.number('raw_bytes_per_record'):.0f} B" for name, one in shapes.items()]
     head = f"thousand records per core-second, {whole(found.number('repetitions'))} repetitions"
@@ -91,9 +91,9 @@ def _ratios(shapes: Sequence[Measured], wanted: dict[str, float]) -> list[list[s
     """By the libraries."""
     ratios = {
         "a task": "task_by_libraries",
-        f"refinement on Spark (wanted: {wanted['refine']})": "refine_by_libraries",
+        f"refinement on Spark (target: {wanted['refine']})": "refine_by_libraries",
         "refinement on Spark, a partition per core": "refine_few_by_libraries",
-        f"a whole run (wanted: {wanted['whole']})": "whole_by_libraries",
+        f"a whole run (target: {wanted['whole']})": "whole_by_libraries",
         "a whole run, a partition per core": "whole_few_by_libraries",
         "refinement on Spark, by the clock": "refine_wall_by_libraries",
     }
@@ -103,7 +103,7 @@ def _ratios(shapes: Sequence[Measured], wanted: dict[str, float]) -> list[list[s
 
 
 def _steps(shapes: Sequence[Measured]) -> list[list[str]]:
-    """A row for each step that somebody takes, also if it is not known here."""
+    """A row for each step of any run, also if it is not known here."""
     rows, known = [], {name for names in STEPS.values() for name in names}
     others = {
         name: (name, name)
@@ -155,9 +155,9 @@ def schema(results: Results) -> Section:
         {whole(found.number("records"))} records of most cases ({whole(cases["json"].number("records"))} of the last two) from intake
         files to stored archives, as a task of refinement does it, in one process without Spark; *codec* is the part that turns values
         into columns and proves that they give the bytes back. By CPU, in turns: clean messages stand against pyarrow and ptars alone,
-        odd ones against the clean case of the same message in the same repetition. Wanted are {told}. The numbers and wire types of
+        odd ones against the clean case of the same message in the same repetition. Targets are {told}. The numbers and wire types of
         unknown fields are learnt from the first batch that has them, and the next ones are decoded with a descriptor that is extended
-        by them. Records with unknown fields between known ones or with nanoseconds keep their bytes beside the columns and are encoded
+        by them. Records with unknown fields between known ones or with nanoseconds keep their bytes in addition to the columns and are encoded
         twice to prove what they hold."""
     labels = {
         name: CASES.get(name, name).format(bad_every=whole(found.number("bad_every"))) for name in cases
@@ -219,7 +219,7 @@ def edge(results: Results) -> Section:
 
 
 AUDITED_ROWS_PER_S = 1_000_000
-"""That many are wanted of the deep audit on two cores; the result does not say so."""
+"""The target of the deep audit on two cores; the result does not contain it."""
 AUDITS = {
     "deep_with_intake": "`audit --deep`, all intake still there",
     "deep": "`audit --deep`, intake cleaned away",
@@ -228,12 +228,12 @@ AUDIT_PARTS = {
     "rebuild": "rebuilding the producers' bytes",
     "read": "reading",
     "digest": "digesting",
-    "look": "the look at offsets and times",
+    "look": "checks of offsets and times",
 }
 
 
 def deep_audit(results: Results) -> Section:
-    """The deep audit beside refinement."""
+    """The deep audit compared with refinement."""
     found = results("deep_audit")
     rounds = whole(found.number("rounds"))
     rows = [["refinement", shown(found.spread("refine_rows_per_s").by(1000)), ""]]
@@ -330,7 +330,7 @@ def memory(results: Results) -> Section:
         What `archiver archive --all` takes with default settings, process by process, for backlogs of nested orders in one partition.
         Peaks are those that Linux keeps of each process, the highest of a kind. A task holds a row group
         ({whole(found.number("bounds.row_group_bytes") / 2**20)} MiB of columns) of each archive that it writes at the same time,
-        whatever the backlog; here that is one, and as many tasks run at a time as there are cores. For some milliseconds a process that a
+        for any backlog; here that is one, and as many tasks run at a time as there are cores. For some milliseconds a process that a
         JVM starts has the JVM's memory; a peak of the workers' parent may be that."""
     case = Case(f"{ratio(found.number('worker_last_by_first'))} times", reached=None)
     aim = Aim("Memory", f"peak of a Python worker, backlog of {last} by that of {first}", NO_AIM, [case])

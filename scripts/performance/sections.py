@@ -17,14 +17,14 @@ class Case:
 
     measured: str
     reached: bool | None
-    """None where nothing was wanted."""
+    """None where there is no target."""
     name: str = ""
     """Empty where there is only one."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What was wanted, and what came of it."""
+    """A target, and the result."""
 
     subject: str
     what: str

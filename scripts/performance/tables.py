@@ -36,7 +36,7 @@ TABLE_ROWS: Rows = {
 }
 LOG_ROWS: Rows = {
     "restart_cpu_s": ("restart: read the log from its newest checkpoint", seconds),
-    "first_look_cpu_s": ("first look at every partition", seconds),
+    "first_look_cpu_s": ("first poll of every partition", seconds),
     "look_cpu_s": ("every later one, as each tick takes", seconds),
     "plan_cpu_s": ("planning a round", seconds),
     "plan_us_per_segment": ("of which for a segment, µs", figure),
@@ -122,7 +122,7 @@ def _audit_aim(tables: list[Measured], wanted: Measured) -> Aim:
 
 
 def long_log(results: Results) -> Section:
-    """An intake log that nobody archives."""
+    """An intake log without archiving."""
     found = results("growth")
     log, limits = found.at("intake"), LogSettings()
     intro = f"""
@@ -130,7 +130,7 @@ def long_log(results: Results) -> Section:
         {whole(log.number("partitions"))} partitions, archiving off, and asks a new process, always where it has most to do: just before
         a checkpoint is due (every {whole(limits.checkpoint_entries)} entries or {_mib(limits)} MiB).
         Restart, looks and planning are CPU time. A round takes 500,000 segments at
-        most, so planning one has a bound, too; those of before the newest checkpoint stand in shelves. `make sweep-log` takes a
+        most, so planning one has a bound, too; those before the newest checkpoint are in history files. `make sweep-log` takes a
         million entries through checkpoints ([decision 0012](decisions/0012-shelves-are-a-function-of-the-log.md))."""
     parts = [paragraph(intro), _curves("entries behind, nothing archived", log, LOG_ROWS)]
     return Section("A long log", [("bench-growth", found)], parts)

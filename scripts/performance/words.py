@@ -94,7 +94,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Lines of no more than a page's width; between words is one space, whatever there was."""
+    """Lines of no more than a page's width; exactly one space between words."""
     held = _TOGETHER.sub(lambda match: match[0].replace(" ", _HELD), " ".join(text.split()))
     lines = textwrap.wrap(held, WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace(_HELD, " ") + "\n"

@@ -173,7 +173,7 @@ def test_the_limit_follows_its_figures() -> None:
         "**missed**",
         "reached",
     ]
-    assert "| refinement on Spark (wanted: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(
+    assert "| refinement on Spark (target: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(
         made
     ).replace("0.061", "0.06")
     assert "| refinement on Spark, a partition per core | 0.60 (0.30 to 1.20) |" in words(made)
@@ -213,20 +213,20 @@ def test_peers_follow_their_figures() -> None:
     )
     assert (
         "its work for a core-second is 3.0 (1.5 to 6.0) times that of Structured Streaming in one "
-        "batch, wanted: 4 and 7.0 (" in words(made)
+        "batch, target: 4 and 7.0 (" in words(made)
     )
     found["contenders"]["sink"]["stored_bytes"] = [49]
     assert verdicts(section(reading.peers, peers=found))[-1] == "**missed**"
     assert "| the archiver | 200 (100 to 400) |" in words(made)
     assert "| the sink by DynamicMessage |" in words(made)
-    assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, wanted: 4;" in words(made)
+    assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, target: 4;" in words(made)
     alone = (
         "the libraries alone do 5.0 (2.5 to 10.0) times the work of Structured Streaming in one batch "
-        "(wanted of the archiver: 4) and 6.0 ("
+        "(target of the archiver: 4) and 6.0 ("
     )
     assert alone in words(made)
     assert (
-        "of Iceberg's sink for Kafka Connect (wanted of the archiver: 6); the archiver does 4.00 (2.00 "
+        "of Iceberg's sink for Kafka Connect (target of the archiver: 6); the archiver does 4.00 (2.00 "
         "to 8.00) times the" in words(made)
     )
 
