@@ -108,7 +108,7 @@ def _undisturbed(config: Config, state: State) -> str | None:
         return f"LEDGER says {ledger.watermarks}, the table has {true}"
     for daemon in state.daemons:
         if daemon.at == "held":
-            return f"FALSE ALARM: held ({daemon.item}), and nobody did anything wrong"
+            return f"FALSE ALARM: held ({daemon.item}), without an external cause"
     return None
 
 
