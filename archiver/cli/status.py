@@ -51,7 +51,9 @@ def status(
             else {topic["topic"]: topic["stuck"] for topic in told["topics"] if topic["stuck"] is not None}
         )
         document = redacted_document(
-            status_document(app, SystemClock().now_us(), stuck, daemon if told is None else told["daemon"])
+            status_document(
+                app, SystemClock().now_us(), stuck, daemon if told is None else told["daemon"], told
+            )
         )
     if output is Output.JSON:
         print_json(document)

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from archiver.catalog.evidence import Gaps
 from archiver.config.topics import ArchiveSettings
@@ -22,7 +23,6 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import parse_archive_key
 from archiver.refine.plan import Plan, plan_partition
-from archiver.refine.prepare_topic import TopicWork
 from archiver.refine.triggers import bytes_within, concurrent_limit, gaps_due, is_due
 from archiver.runtime.errors import Halt, InvalidInput, TopicHalted
 from archiver.runtime.ids import TopicId, TopicPartition
@@ -31,6 +31,9 @@ from intake.log.fold import TopicState
 from intake.log.partition_state import Gap
 from intake.log.window import WINDOW_BYTES, Window, look, windows
 from intake.segments import NONE, Segments
+
+if TYPE_CHECKING:
+    from archiver.refine.prepare_topic import TopicWork
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
 """What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from archiver.runtime.text import counted, moment
 from archiver.status.ages import age, age_at, numbers
 from archiver.status.journal import Check, Cycle, Journal
-from archiver.status.lag import LagReport, PartitionLag, TopicLag
 from archiver.status.reasons import CAUSES, Cause
 from intake.log.clock_check import log_ahead_text
-from intake.sources.files.source import FilesState
-from intake.sources.kafka.state import MirrorState
 from reconcile.findings.finding import IDS, anchor
+
+if TYPE_CHECKING:
+    from archiver.status.lag import LagReport, PartitionLag, TopicLag
+    from intake.sources.files.source import FilesState
+    from intake.sources.kafka.state import MirrorState
 
 Severity = Literal["act", "watch", "note"]
 """act: somebody must do something · watch: the daemon goes on trying, or it ends by itself · note: worth

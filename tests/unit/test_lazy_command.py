@@ -10,10 +10,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from archiver.cli.app import COMMANDS, load_command
+from archiver.status.document import _oldest_required
 from tests.support.builders.deployment import Deployment
 
 HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}
@@ -21,6 +23,10 @@ HEAVY_FOR_A_NAME = HEAVY | {"numpy", "pyarrow", "google.protobuf", "rich", "sqli
 """What no help, no version and no completion needs."""
 OWN_MAX = 16
 """Modules of this project that `archiver --help` may import."""
+SLOW = HEAVY | {"pyarrow.compute", "sqlalchemy", "requests", "boto3", "apscheduler", "starlette"}
+"""What reading both logs does not need."""
+OTHER_WORK = {"archiver.app.maintenance", "archiver.app.archiving", "intake.write", "archiver.schema"}
+FILES = {"name": "files", "partitions": 1, "archive": {"kind": "parquet"}}
 
 
 def loaded_by(arguments: list[str], environ: dict[str, str] | None = None) -> set[str]:
@@ -100,6 +106,30 @@ def test_the_list_of_subcommands_repeats_their_own_help() -> None:
     for name, text in COMMANDS.items():
         own_help = load_command(name).get_short_help_str(1000)
         assert text == own_help, name
+
+
+def test_topics_list_imports_no_more_than_both_logs_need(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    deployment.produce([{"topic": "clicks", "value": None}])
+    loaded = loaded_by(["topics", "list"], deployment.environ())
+    assert "intake.log.sequencer" in loaded
+    assert not (SLOW | OTHER_WORK) & loaded
+
+
+def test_status_without_tables_imports_no_catalog(tmp_path: Path) -> None:
+    """What holds intake is read from tables; without one, pyiceberg is not needed."""
+    deployment = Deployment(tmp_path / "d", overrides={"topics": [FILES], "catalogs": []})
+    deployment.produce([{"topic": "files", "value": None}])
+    loaded = loaded_by(["status"], deployment.environ())
+    assert "reconcile.snapshot.retention_floor" in loaded
+    assert not (SLOW | OTHER_WORK) & loaded
+
+
+def test_status_takes_what_holds_intake_from_the_daemon() -> None:
+    """So that a command beside a daemon opens no catalog."""
+    reported = {"pinned": {"topic": "clicks"}, "metrics": {"archiver_intake_pinned_age_seconds": 7.0}}
+    at: Any = None  # reading a table would raise
+    assert _oldest_required(at, 0, {**reported, "topics": []}) == reported
 
 
 @pytest.mark.parametrize(
