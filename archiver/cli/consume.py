@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from archiver.runtime.ids import TopicId
     from archiver.stream.decode import Decoder
     from archiver.stream.records import StreamRecord
-    from intake.log.fold_state import TopicState
+    from intake.log.state import TopicState
 
 POLL_S = 0.3
 """With --follow, time between two looks at the log's tail."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from archiver.refine.triggers import bytes_within
 from archiver.runtime.errors import TopicHalted
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.partition_state import Gap, merged
+from intake.log.state import Gap, merged
 from intake.segments import Segments
 
 ROW_OVERHEAD_BYTES = 64

@@ -33,7 +33,7 @@ from archiver.schema.evolution.field_history import ids_of
 from archiver.schema.evolution.state import TopicSchema
 from archiver.schema.protobuf.error_causes import count_errors, unknown_from
 from archiver.stream.rebuild import placed
-from intake.log.partition_state import merged
+from intake.log.state import merged
 from intake.read.digest import RecordsDigest
 from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP, Numbers
 

@@ -26,10 +26,9 @@ from archiver.refine.plan import Plan, plan_partition
 from archiver.refine.triggers import bytes_within, concurrent_limit, gaps_due, is_due
 from archiver.runtime.errors import Halt, InvalidInput, TopicHalted
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.backlog import Backlog, BacklogSummary
+from intake.log.backlog import WINDOW_BYTES, Backlog, BacklogSummary, Window, look, windows
 from intake.log.fold import TopicState
-from intake.log.partition_state import Gap
-from intake.log.window import WINDOW_BYTES, Window, look, windows
+from intake.log.state import Gap
 from intake.segments import NONE, Segments
 
 if TYPE_CHECKING:

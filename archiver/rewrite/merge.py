@@ -22,7 +22,7 @@ from archiver.rewrite.verified_write import ArchiveLocation, Sums, close_full, f
 from archiver.runtime.errors import Corrupted
 from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
 from archiver.stream.rebuild import Layout, whole_archive
-from intake.log.partition_state import merged
+from intake.log.state import merged
 
 _GAP_BYTES = 24
 """Of a gap in an entry, at most: two numbers of ten bytes with what stands before them."""

@@ -36,8 +36,7 @@ from archiver.runtime.metric_names import (
 from archiver.status.journal import Journal
 from archiver.status.lag import LagReport
 from archiver.status.lag_metrics import Family, Labels, SeriesLimits, Spread, gauge, standing_families
-from intake.write.metrics import metrics_of
-from intake.write.writer import WriterMetrics
+from intake.write.writer import WriterMetrics, metrics_of
 from reconcile.findings.finding import IDS
 from reconcile.repair.run import ReconcileReport
 from reconcile.snapshot.oldest_required import OldestRequired

@@ -22,9 +22,8 @@ from archiver.schema.evolution.state import TopicSchema, arrow_schema
 from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, find_archives
 from archiver.stream.rebuild import BATCH_ROWS, Layout, Vanished, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
-from intake.log.backlog import Backlog
+from intake.log.backlog import Backlog, windows
 from intake.log.fold import TopicState
-from intake.log.window import windows
 from intake.read.reader import IntakeReader
 
 Schemas = Callable[[TopicId, int], TopicSchema]

@@ -12,7 +12,7 @@ from archiver.log.store import Log, entries_from
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.ids import TopicPartition
 from intake.log.checkpoint_store import CheckpointStore
-from intake.log.entry_format import parse_entry
+from intake.log.entries import parse_entry
 from intake.log.fold import IntakeFold
 
 _ENDING = ("transaction", "producer", "deleted")

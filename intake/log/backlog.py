@@ -9,7 +9,7 @@ than the call. Must never decide anything: offsets, transactions and the stable 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.fold import IntakeFold, TopicState
-from intake.log.partition_state import Gap, merged
+from intake.log.state import Gap, merged
 from intake.log.transactions import OpenTransaction
 from intake.segments import (
     ACCEPT_MAX_US,
@@ -315,3 +315,43 @@ def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
         newest_us,
         earlier.first_floor_us,
     )
+
+
+WINDOW_BYTES = 16 * 2**20
+"""Raw bytes of the records behind one window, where nothing else bounds it: some ten thousand segments, if
+they are small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the offsets from some start to `end` consist of."""
+
+    segments: Segments
+    """In offset order; the first and the last may reach beyond the window."""
+    gaps: list[Gap]
+    """Inside the window; ascending."""
+    end: int
+    """Exclusive. Where the next segment begins, or the stop that was asked for: gaps behind the last segment
+    are in the window."""
+
+
+def look(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int) -> Window:
+    """What is in [start, stop), up to the segment with which the raw bytes reach `bytes_max`."""
+    found = backlog.segments(tp, start, bytes_max)
+    segments = found.where(found.bases < stop)
+    end, reached = stop, int(found.ends[-1]) if found else stop
+    if len(segments) == len(found) and reached < stop:
+        behind = backlog.segments(tp, reached, 1)
+        end = min(stop, int(behind.bases[0])) if behind else stop
+    return Window(segments, backlog.gaps(tp, start, end), end)
+
+
+def windows(
+    backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int = WINDOW_BYTES
+) -> Iterator[Window]:
+    """[start, stop) in windows of about `bytes_max` raw bytes, each looked up when it is asked for."""
+    at = start
+    while at < stop:
+        window = look(backlog, tp, at, stop, bytes_max)
+        yield window
+        at = window.end

@@ -22,9 +22,9 @@ from archiver.log.checkpoints import seal, unseal
 from archiver.proto import intake_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.checkpoint_sources import source_message, source_state
 from intake.log.fold import DeletedTopic, FoldState, IntakeFold, TopicState
-from intake.log.partition_state import PartitionState, merged
+from intake.log.source_positions import MARK_BYTES, Begun, Finished, SourceState
+from intake.log.state import PartitionState, merged
 from intake.log.transactions import OpenTransaction
 from intake.producers import BATCHES_REMEMBERED, KnownBatch, Producer
 from intake.segments import FileRef, HeldSegments, SegmentRef
@@ -365,3 +365,49 @@ def _transaction(message: pb.Transaction, topic_ids: Sequence[TopicId]) -> OpenT
         message.deadline_us,
         ranges,
     )
+
+
+def source_message(source: SourceState) -> pb.Source:
+    """One source."""
+    begun = [
+        pb.BegunItem(item=item, end=one.end, count=one.count, identity=one.identity)
+        for item, one in sorted(source.begun.items())
+    ]
+    items = sorted(source.finished)
+    shared = [_shared(one, other) for one, other in zip(["", *items], items, strict=False)]
+    finished = [source.finished[item] for item in items]
+    return pb.Source(
+        name=source.name,
+        forgotten_below=source.forgotten_below,
+        begun=begun,
+        shared=shared,
+        rests=[item[count:] for item, count in zip(items, shared, strict=True)],
+        marks=b"".join(one.mark for one in finished),
+        log_indexes=[one.log_index for one in finished],
+    )
+
+
+def source_state(message: pb.Source) -> SourceState:
+    """The inverse of `source_message`."""
+    state = SourceState(message.name, message.forgotten_below)
+    for begun in message.begun:
+        state.begun[begun.item] = Begun(begun.end, begun.count, begun.identity)
+    item, marks = "", message.marks
+    for place, (shared, rest, log_index) in enumerate(
+        zip(message.shared, message.rests, message.log_indexes, strict=True)
+    ):
+        item = item[:shared] + rest
+        state.finished[item] = Finished(marks[MARK_BYTES * place : MARK_BYTES * (place + 1)], log_index)
+    return state
+
+
+def _shared(one: str, other: str) -> int:
+    """With how many of the same characters both begin."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

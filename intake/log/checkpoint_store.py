@@ -7,7 +7,7 @@ from archiver.log.store import Log
 from archiver.objects.paths import SHELF_PREFIX, parse_shelf_key, shelf_key
 from archiver.objects.store import ObjectStore
 from intake.log.checkpoint import FORMAT, Checkpoint, ShelfRef, decode
-from intake.log.entry_format import parse_entry
+from intake.log.entries import parse_entry
 
 
 class CheckpointStore(Checkpoints[Checkpoint]):

@@ -24,7 +24,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from archiver.log.checkpoints import KEPT, Span, SpanSettings
+from archiver.config.groups import LogSettings
+from archiver.log.checkpoints import KEPT, Span
 from archiver.log.lease import Lease
 from archiver.log.store import Entry, Log, entries_from
 from archiver.objects.idempotent_put import create_once
@@ -58,7 +59,7 @@ class Checkpointer:
         log: Log,
         store: CheckpointStore,
         sequencer: Sequencer,
-        settings: SpanSettings,
+        settings: LogSettings,
         lease: Lease | None = None,
     ) -> None:
         self._log = log

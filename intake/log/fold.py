@@ -32,11 +32,10 @@ from archiver.objects.paths import parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt, NotFound
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.entry_format import parse_entry
-from intake.log.fold_state import DeletedTopic, FoldState, TopicState
+from intake.log.entries import parse_entry
 from intake.log.mirrored_topics import contradicts_topics, follow_offsets
-from intake.log.partition_state import Gap, PartitionState, merged
 from intake.log.source_positions import Positions, contradiction
+from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
 from intake.log.transactions import OpenTransaction, Transactions
 from intake.producers import Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import LARGEST_BYTES, FileRef, SegmentRef, Segments

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from archiver.log.checkpoints import Span, SpanSettings
+from archiver.config.groups import LogSettings
+from archiver.log.checkpoints import Span
 from archiver.log.store import Log, entries_from
 from archiver.runtime.errors import Halt, Trimmed
 from archiver.runtime.ids import TopicPartition
@@ -38,7 +39,7 @@ class FoldedLog:
         self,
         log: Log,
         store: CheckpointStore | None,
-        settings: SpanSettings,
+        settings: LogSettings,
         applied: Callable[[int, bytes, Applied], None],
     ) -> None:
         self._log = log

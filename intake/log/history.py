@@ -38,7 +38,7 @@ from intake.log.history_file import (
     rows_of,
     segments_of,
 )
-from intake.log.partition_state import Gap
+from intake.log.state import Gap
 from intake.segments import NONE, FileRef, Segments
 
 CACHE_BYTES = 64 * 2**20

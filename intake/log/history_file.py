@@ -33,7 +33,7 @@ from archiver.runtime.text import counted
 from intake.format import footer_sha256
 from intake.log.checkpoint import ShelfRef
 from intake.log.fold import IntakeFold
-from intake.log.partition_state import Gap, merged
+from intake.log.state import Gap, merged
 from intake.parquet_pages import check_pages
 from intake.segments import (
     ACCEPT_MAX_US,

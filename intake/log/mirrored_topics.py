@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.fold_state import TopicState
-from intake.log.partition_state import PartitionState
+from intake.log.state import PartitionState, TopicState
 from intake.segments import LARGEST
 
 _SOURCE_PREFIX = "kafka:"

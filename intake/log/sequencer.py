@@ -18,10 +18,9 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from archiver.log.append_retry import AppendSettings, append_until_known
-from archiver.log.checkpoints import SpanSettings
+from archiver.config.groups import LogSettings
+from archiver.log.append_retry import append_until_known
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime import failpoints
@@ -41,8 +40,7 @@ from intake.format import PlacedSegment
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import Checkpoint
 from intake.log.checkpoint_store import CheckpointStore
-from intake.log.entries import file_entry
-from intake.log.entry_format import format_of, parse_entry
+from intake.log.entries import file_entry, format_of, parse_entry
 from intake.log.fold import NOTHING, Applied, IntakeFold, Landed, TopicState
 from intake.log.folded_log import FoldedLog
 from intake.log.mirrored_topics import contradicts_topics
@@ -58,10 +56,6 @@ RACES_PER_ATTEMPT = 10
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = logging.getLogger(__name__)
-
-
-class SequencerSettings(AppendSettings, SpanSettings, Protocol):
-    """What the sequencer needs of the `log` settings."""
 
 
 _OTHER_KIND = {
@@ -91,7 +85,7 @@ class Sequencer:
         log: Log,
         ids: IdSource,
         clock: Clock,
-        settings: SequencerSettings,
+        settings: LogSettings,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
         self._log = log

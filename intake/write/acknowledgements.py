@@ -8,7 +8,7 @@ with `ok`; never a made-up number.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from archiver.runtime.errors import RetryLater
+from intake.arrow_arrays import Int64Array
 from intake.producers import Refusal
 
 Outcome = Literal["ok", "failed", "unknown"]
 NO_OFFSET = -1
+NO_SEQUENCE = -1
+"""In the place of the number of a row that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +225,86 @@ class PendingBatch:
         self._waiting.remove(first_row)
         self._acknowledgement.settle(first_row, offsets, verdict_of, verdicts)
         return True
+
+
+class PendingParts(PendingBatch):
+    """A `PendingBatch` of several. The writer's part is `refuse`, `fail`, `leave_out` and `add`, before
+    anybody else has it.
+    """
+
+    def __init__(
+        self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition, *, numbered: bool
+    ) -> None:
+        """`numbered`: an idempotent producer sends the batch."""
+        super().__init__(topic, partitions.copy(), settled)
+        if numbered:
+            self.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
+        self.parts: list[tuple[Int64Array, PendingBatch]] = []
+        """Rows of the whole, and what becomes of them."""
+        self._taken_over = 0
+        """So many of the parts stand in the acknowledgement."""
+
+    def refuse(self, refused: Mapping[int, str]) -> None:
+        """These rows are not stored."""
+        for row, why in refused.items():
+            self._set(
+                np.array([row]),
+                FlushOutcome("failed", f"row {row}: {why}", refused=True),
+            )
+
+    def fail(self, rows: Int64Array, why: str) -> None:
+        """These rows could not be handed over."""
+        self._set(rows, FlushOutcome("failed", why))
+
+    def leave_out(self, rows: Int64Array, *, perhaps_elsewhere: bool) -> None:
+        """These rows are sent again and had no number, so they are not sent. `perhaps_elsewhere`: some may
+        have gone into another topic.
+        """
+        why = "the row had no sequence number when it was sent before, so it was left out now"
+        if perhaps_elsewhere:
+            error = (
+                f"{why}; it may have gone into another topic then, of which only the acknowledgement of "
+                "that time tells"
+            )
+            self._set(rows, FlushOutcome("unknown", error))
+        else:
+            error = (
+                f"{why}: it was refused then, or found no room, and is not stored; to send it anew, state "
+                "no number"
+            )
+            self._set(rows, FlushOutcome("failed", error))
+
+    def add(self, rows: Int64Array, part: PendingBatch) -> None:
+        """These rows are on their way as a batch of their own."""
+        self.parts.append((rows, part))
+        whole = self.answered
+        if part.topic != self.topic:
+            whole.partitions[rows] = part.answered.partitions
+            whole.elsewhere.update(dict.fromkeys(rows.tolist(), part.topic))
+        elif self.sequences is not None and part.sequences is not None:
+            self.sequences[rows] = part.sequences
+
+    def done(self) -> bool:
+        """See `PendingBatch`."""
+        return all(part.done() for _, part in self.parts)
+
+    def result(self, timeout_s: float) -> BatchAcknowledgement:
+        """See `PendingBatch`."""
+        answer = super().result(timeout_s)
+        with self.settled:
+            parts, self._taken_over = self.parts[self._taken_over :], len(self.parts)
+            for rows, part in parts:
+                self._take_over(rows, part.answered)
+        return answer
+
+    def _take_over(self, rows: Int64Array, part: BatchAcknowledgement) -> None:
+        whole = self.answered
+        whole.offsets[rows] = part.offsets
+        whole.verdict_of[rows] = part.verdict_of + len(whole.verdicts)
+        whole.verdicts.extend(part.verdicts)
+
+    def _set(self, rows: Int64Array, verdict: FlushOutcome) -> None:
+        whole = self.answered
+        whole.offsets[rows] = NO_OFFSET
+        whole.verdict_of[rows] = len(whole.verdicts)
+        whole.verdicts.append(verdict)

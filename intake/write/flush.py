@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -50,14 +49,6 @@ _log = logging.getLogger(__name__)
 _PROVES_ABSENCE: frozenset[Refusal] = frozenset({"out_of_order", "wrong_kind"})
 """Refusals after which a record is not in the log, whatever was tried before. (Where an out-of-order batch is
 in the log in part, it is `unknown` to begin with.)"""
-
-
-class FlushSettings(Protocol):
-    """What the publisher needs of the `intake` settings."""
-
-    @property
-    def row_group_bytes(self) -> int:
-        """Raw bytes at which a row group closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +93,14 @@ class FlushWriter:
         self,
         objects: ObjectStore,
         sequencer: Sequencer,
-        settings: FlushSettings,
+        row_group_bytes: int,
         clock: Clock,
         ids: IdSource,
         accept_clock: AcceptClock,
     ) -> None:
         self._objects = objects
         self._sequencer = sequencer
-        self._settings = settings
+        self._row_group_bytes = row_group_bytes
         self._clock = clock
         self._ids = ids
         self._accept_clock = accept_clock
@@ -226,7 +217,7 @@ class FlushWriter:
 
     def _stored(self, flush: SortedFlush, part: Part) -> tuple[str, IntakeFileBytes]:
         """Upload one file: its key and what it holds. Nothing names it yet."""
-        file = flush.encode(part, self._settings.row_group_bytes, self._sequencer.fold.next_index)
+        file = flush.encode(part, self._row_group_bytes, self._sequencer.fold.next_index)
         key = self._upload(file)
         failpoints.reach("writer.append.before")
         return key, file

@@ -30,8 +30,7 @@ from archiver.runtime.redaction import excerpt
 from intake.producers import Refusal
 from intake.records import Record
 from intake.write.acknowledgements import PendingBatch, PendingRecord
-from intake.write.batch_sending import check_sequence
-from intake.write.sequences import ProducerSession
+from intake.write.sequences import ProducerSession, check_sequence
 from intake.write.writer import IntakeWriter
 
 _log = logging.getLogger(__name__)

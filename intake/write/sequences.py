@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from archiver.runtime.errors import InvalidInput, ProducerFenced, TransactionFailed
 from archiver.runtime.ids import TopicId, TopicPartition
+from archiver.runtime.text import counted
 from intake.producers import SEQUENCE_COUNT, Stamp, after
-from intake.write.acknowledgements import NO_OFFSET, FlushOutcome
+from intake.write.acknowledgements import NO_OFFSET, NO_SEQUENCE, FlushOutcome
 from intake.write.queue import BatchItem, Item, RecordItem
 
 _NOT_BEFORE = (
@@ -289,6 +290,40 @@ class ProducerSession:
     def _in_trouble(self, verdict: FlushOutcome) -> None:
         if self.transactional_id and self.trouble is None:
             self.trouble = verdict
+
+
+def stated_sequences(
+    sequence: int | Sequence[int] | npt.NDArray[np.int32], partitions: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """The sequence numbers that a caller states, per row, `NO_SEQUENCE` for a row that had none; raises
+    `InvalidInput`.
+    """
+    if isinstance(sequence, int):
+        if len(np.unique(partitions)) > 1:
+            raise InvalidInput(
+                "the rows go to several partitions, and sequence numbers count per partition: state "
+                "one for each row"
+            )
+        return (
+            (check_sequence(sequence) + np.arange(len(partitions), dtype=np.int64)) % SEQUENCE_COUNT
+        ).astype(np.int32)
+    numbers = np.asarray(sequence)
+    if numbers.shape != partitions.shape or not np.issubdtype(numbers.dtype, np.integer):
+        raise InvalidInput(
+            f"{len(numbers)} sequence numbers were stated for {counted(len(partitions), 'row')}; one "
+            "whole number per row is needed"
+        )
+    numbered = numbers[numbers != NO_SEQUENCE]
+    for number in (numbered.min(), numbered.max()) if len(numbered) else ():
+        check_sequence(int(number))
+    return numbers.astype(np.int32)
+
+
+def check_sequence(sequence: int) -> int:
+    """The number, if it can be one; raises `InvalidInput`."""
+    if not 0 <= sequence < SEQUENCE_COUNT:
+        raise InvalidInput(f"{sequence} is no sequence number; they go from 0 to {SEQUENCE_COUNT - 1}")
+    return sequence
 
 
 def _is_ahead(sequence: int, other: int) -> bool:

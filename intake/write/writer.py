@@ -13,12 +13,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from archiver.config.groups import IntakeSettings
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, RecordRefused, RetryLater, no_topic
@@ -28,13 +29,18 @@ from intake.log.sequencer import Sequencer
 from intake.record_json import Input
 from intake.records import NormalBatch, Record, normalise_batch, raw_bytes_of, validate, weight_of
 from intake.write.accept_clock import AcceptClock
-from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingBatch, PendingRecord
-from intake.write.batch_sending import NO_SEQUENCE, BatchSending, Stamper, stated_sequences
+from intake.write.acknowledgements import (
+    NO_OFFSET,
+    NO_SEQUENCE,
+    FlushOutcome,
+    PendingBatch,
+    PendingParts,
+    PendingRecord,
+)
 from intake.write.flush import FlushWriter
-from intake.write.placement import Placement
+from intake.write.partitioner import Placement
 from intake.write.queue import ROW_COST_BYTES, BatchItem, FlushQueue, Item, Piece, RecordItem, cut_rows
-from intake.write.topic_lookup import TopicLookup
-from intake.write.validated_batch import PendingParts
+from intake.write.sequences import ProducerSession, stated_sequences
 from intake.write.validation import (
     Admitted,
     Divided,
@@ -44,52 +50,11 @@ from intake.write.validation import (
     admit,
     admit_all,
     divide,
+    refusal,
     refuse_whole,
 )
 
 _log = logging.getLogger(__name__)
-
-
-class WriterSettings(Protocol):
-    """What the writer needs of the `intake` settings; durations in seconds, sizes in bytes."""
-
-    @property
-    def delay_max(self) -> float:
-        """How long a record may wait for company."""
-
-    @property
-    def delay_max_bytes(self) -> int:
-        """Raw bytes at which a flush begins early."""
-
-    @property
-    def queue_bytes_max(self) -> int:
-        """What may wait or be on its way, counted as weights and `ROW_COST_BYTES` per record; a sender that
-        would exceed it waits.
-        """
-
-    @property
-    def record_bytes_max(self) -> int:
-        """Weight of the largest record: its raw bytes and `HEADER_COST_BYTES` per header."""
-
-    @property
-    def clock_skew_max(self) -> float:
-        """How far the clock may be ahead of its reference."""
-
-    @property
-    def clock_settle(self) -> float:
-        """How long the clock must run evenly before the reference is taken anew."""
-
-    @property
-    def close_timeout(self) -> float:
-        """How long closing, flushing, and a sender before a full queue wait."""
-
-    @property
-    def transaction_timeout_max(self) -> float:
-        """The longest time-out that a transactional producer may ask for."""
-
-    @property
-    def row_group_bytes(self) -> int:
-        """Raw bytes at which a row group closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +78,119 @@ class WriterMetrics:
     clock_refusals: int
 
 
+def metrics_of(numbers: WriterMetrics) -> dict[str, float]:
+    """The writer's numbers by their Prometheus names."""
+    return {
+        "archiver_intake_queue_bytes": numbers.queue_bytes,
+        "archiver_intake_queue_bytes_max": numbers.queue_bytes_max,
+        "archiver_intake_records_accepted_total": numbers.records_accepted,
+        "archiver_intake_bytes_accepted_total": numbers.bytes_accepted,
+        "archiver_intake_records_ok_total": numbers.records_ok,
+        "archiver_intake_records_failed_total": numbers.records_failed,
+        "archiver_intake_records_unknown_total": numbers.records_unknown,
+        "archiver_intake_flushes_total": numbers.flushes,
+        "archiver_intake_producer_waits_total": numbers.producer_waits,
+        "archiver_intake_producer_wait_seconds_total": numbers.producer_wait_seconds,
+        "archiver_intake_upload_seconds": numbers.upload_seconds,
+        "archiver_intake_append_seconds": numbers.append_seconds,
+        "archiver_intake_clock_refusals_total": numbers.clock_refusals,
+    }
+
+
+LOOK_AGAIN_S = 1.0
+"""For so long an answer of the log counts: a topic that was made elsewhere is found that much later."""
+
+
+class TopicLookup:
+    """Of one process. Thread-safe."""
+
+    def __init__(self, sequencer: Sequencer, clock: Clock) -> None:
+        self._sequencer = sequencer
+        self._clock = clock
+        self._asking = threading.Lock()
+        self._fresh_until_s = float("-inf")
+        self._failed: ArchiverError | None = None
+
+    def refresh(self) -> None:
+        """Read the log to its tail, if that was not done just now.
+
+        Raises `RetryLater` if it could not be read, or if another thread is at it.
+        """
+        if not self._asking.acquire(blocking=False):
+            raise RetryLater(
+                "the intake log is being asked for new topics, and has not answered yet; ask again"
+            )
+        try:
+            if self._clock.monotonic_s() >= self._fresh_until_s:
+                self._read()
+            elif self._failed is not None:
+                raise RetryLater(f"the intake log could not be asked for new topics just now: {self._failed}")
+        finally:
+            self._asking.release()
+
+    def _read(self) -> None:
+        try:
+            self._sequencer.refresh()
+            self._failed = None
+        except ArchiverError as error:
+            self._failed = error
+            raise
+        finally:
+            self._fresh_until_s = self._clock.monotonic_s() + LOOK_AGAIN_S
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchSending:
+    """A batch on its way into the queue."""
+
+    topic: TopicState
+    pending: PendingBatch
+    stamper: ProducerSession | None
+    stated: npt.NDArray[np.int32] | None
+    """Per row of the call."""
+
+    def item(
+        self,
+        batch: NormalBatch,
+        partitions: npt.NDArray[np.int32],
+        piece: Piece,
+        first_row: int,
+        accept_us: int,
+    ) -> BatchItem:
+        """The piece of one Arrow batch, which begins at `first_row` of the call; made under the queue's
+        lock.
+        """
+        rows = slice(piece.start, piece.end)
+        row = first_row + piece.start
+        stamp = sequences = None
+        if self.stamper is not None:
+            of_call = slice(row, first_row + piece.end)
+            stated = None if self.stated is None else self.stated[of_call]
+            stamp, sequences = self.stamper.stamp_rows(self.topic.topic_id, partitions[rows], stated)
+            assert self.pending.sequences is not None, "made with the stamper"
+            self.pending.sequences[of_call] = sequences
+        self.pending.expect(row)
+        item = BatchItem(
+            topic=self.topic,
+            columns=batch.columns.slice(piece.start, piece.end - piece.start),
+            row_bytes=batch.raw_bytes[rows],
+            partitions=partitions[rows],
+            raw_bytes=piece.raw_bytes,
+            cost=piece.cost,
+            accept_us=accept_us,
+            first_row=row,
+            pending=self.pending,
+            stamp=stamp,
+            sequences=sequences,
+            stated=self.stated is not None,
+            source=self.stamper,
+            generation=0 if self.stamper is None else self.stamper.generation,
+        )
+        if self.stamper is not None:
+            self.stamper.queued(item)
+        return item
+
+
 class IntakeWriter:
     """Sends records of any topics and partitions. Thread-safe; close it, or use it as a context manager."""
 
@@ -120,7 +198,7 @@ class IntakeWriter:
         self,
         objects: ObjectStore,
         sequencer: Sequencer,
-        settings: WriterSettings,
+        settings: IntakeSettings,
         clock: Clock,
         ids: IdSource,
         judge: Judge | None = None,
@@ -136,7 +214,9 @@ class IntakeWriter:
             clock, settings.delay_max, settings.delay_max_bytes, settings.queue_bytes_max
         )
         self._placement = Placement(ids)
-        self._publisher = FlushWriter(objects, sequencer, settings, clock, ids, self._accept_clock)
+        self._publisher = FlushWriter(
+            objects, sequencer, settings.row_group_bytes, clock, ids, self._accept_clock
+        )
         self._in_work: Sequence[Item] = ()
         self._thread = threading.Thread(target=self._run, name="intake-writer", daemon=True)
         self._thread.start()
@@ -153,7 +233,7 @@ class IntakeWriter:
         record: Record,
         partition: int | None = None,
         *,
-        stamper: Stamper | None = None,
+        stamper: ProducerSession | None = None,
         sequence: int | None = None,
     ) -> PendingRecord:
         """Hand over one record; returns at once if there is room.
@@ -265,7 +345,7 @@ class IntakeWriter:
         batch: pa.Table | pa.RecordBatch,
         partition: int | None = None,
         *,
-        stamper: Stamper | None = None,
+        stamper: ProducerSession | None = None,
         sequence: int | Sequence[int] | npt.NDArray[np.int32] | None = None,
     ) -> PendingBatch:
         """Hand over many records at once; see `RECORD_SCHEMA` for the columns.
@@ -294,7 +374,7 @@ class IntakeWriter:
         self,
         state: TopicState,
         rows: Rows,
-        stamper: Stamper | None,
+        stamper: ProducerSession | None,
         stated: npt.NDArray[np.int32] | None,
         *,
         counted: bool,
@@ -343,7 +423,7 @@ class IntakeWriter:
         partitions: npt.NDArray[np.int32],
         stated: npt.NDArray[np.int32],
         unnumbered: npt.NDArray[np.bool_],
-        stamper: Stamper,
+        stamper: ProducerSession,
     ) -> npt.NDArray[np.bool_]:
         """Which rows the log has passed, once nothing is in doubt; `RetryLater` if that cannot be told."""
         in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
@@ -359,14 +439,14 @@ class IntakeWriter:
         state: TopicState,
         partitions: npt.NDArray[np.int32],
         rows: Rows,
-        stamper: Stamper | None,
+        stamper: ProducerSession | None,
         stated: npt.NDArray[np.int32] | None,
     ) -> PendingBatch:
         """Hand over rows as they are; raises as `send_batch`."""
         pending = PendingBatch(state.name, partitions, self._queue.changed)
         if stamper is not None:
             pending.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
-        sending = BatchSending(state, pending, stamper, stated)
+        sending = _BatchSending(state, pending, stamper, stated)
         first_row = 0
         for piece, places in zip(rows.batches, rows.placed, strict=True):
             if not self._send_pieces(sending, piece, places, first_row):
@@ -382,7 +462,7 @@ class IntakeWriter:
         state: TopicState,
         partitions: npt.NDArray[np.int32],
         divided: Divided,
-        stamper: Stamper | None,
+        stamper: ProducerSession | None,
         stated: npt.NDArray[np.int32] | None,
     ) -> PendingBatch:
         """Hand over rows that go different ways; raises as `send_batch`."""
@@ -390,7 +470,7 @@ class IntakeWriter:
         if in_transaction:
             refuse_whole(state.name, divided.refused)
         whole = PendingParts(state.name, partitions, self._queue.changed, numbered=stamper is not None)
-        whole.refuse(divided.refused)
+        whole.refuse({row: refusal(state.name, finding) for row, finding in divided.refused.items()})
         if len(divided.left_out):
             elsewhere = self._judge is not None and bool(self._judge.elsewhere(state.name))
             whole.leave_out(divided.left_out, perhaps_elsewhere=elsewhere)
@@ -477,7 +557,7 @@ class IntakeWriter:
         return self._sequencer
 
     @property
-    def settings(self) -> WriterSettings:
+    def settings(self) -> IntakeSettings:
         """What it was made with."""
         return self._settings
 
@@ -509,7 +589,7 @@ class IntakeWriter:
         state: TopicState,
         record: Record,
         partition: int,
-        stamper: Stamper | None,
+        stamper: ProducerSession | None,
         sequence: int | None,
     ) -> Admitted:
         """One record as judged; raises `RecordRefused`, or `RetryLater` if it cannot be told."""
@@ -552,7 +632,7 @@ class IntakeWriter:
         return self._accept_clock.accept_us(self._sequencer.fold.newest_us)
 
     def _send_pieces(
-        self, sending: BatchSending, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int
+        self, sending: _BatchSending, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int
     ) -> bool:
         """Queue one Arrow batch in pieces of a flush; False if it did not all go in (the rest is settled as
         failed).
@@ -575,7 +655,7 @@ class IntakeWriter:
                 return False
         return True
 
-    def _fail_rest(self, sending: BatchSending, row: int, error: ArchiverError) -> None:
+    def _fail_rest(self, sending: _BatchSending, row: int, error: ArchiverError) -> None:
         with self._queue.changed:
             pending = sending.pending
             rows = len(pending.partitions) - row

@@ -27,8 +27,7 @@ from archiver.runtime.text import counted
 from archiver.schema.evolution.state import TopicSchema
 from archiver.stream.archives import FoundArchive, check_footer, list_archives
 from archiver.stream.seal import check_seal
-from intake.log.backlog import Backlog
-from intake.log.window import windows
+from intake.log.backlog import Backlog, windows
 from intake.parquet_pages import checked_batches
 from reconcile.audit.external_rows import comparable, compared, needed, reference_files
 from reconcile.audit.proof import Sealed, between_files, proven

@@ -50,9 +50,8 @@ from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, NotFound, no_partition, no_topic
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.backlog import Backlog
+from intake.log.backlog import Backlog, windows
 from intake.log.fold import TopicState
-from intake.log.window import windows
 from intake.segments import SegmentRef
 from reconcile.audit.deep import RowProof
 from reconcile.audit.rules import PartitionFinding, Verdict, judge_topic

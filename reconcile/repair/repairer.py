@@ -42,9 +42,8 @@ from archiver.objects.store import ObjectStore
 from archiver.runtime import failpoints
 from archiver.runtime.errors import RetryLater, TopicHalted
 from archiver.runtime.ids import IdSource, new_uuid
-from intake.log.backlog import Backlog
+from intake.log.backlog import Backlog, windows
 from intake.log.fold import TopicState
-from intake.log.window import windows
 from reconcile.audit.rules import held
 from reconcile.repair.rollback import lowered, missing_below
 from reconcile.snapshot.object_listing import harmed_intake

@@ -19,7 +19,7 @@ from archiver.ledger.formats import FORMATS
 from archiver.log.sqlite import SqliteLogStore
 from archiver.proto import control_log_pb2, intake_log_pb2, intake_state_pb2
 from intake.log.checkpoint import MAGIC, STATE_FORMATS
-from intake.log.entry_format import ENTRY_FORMATS
+from intake.log.entries import ENTRY_FORMATS
 from tests.support.builders.deployment import Deployment, jsonl, sample_records
 from tests.support.process.processes import until
 from tests.support.process.serving import Served, quick

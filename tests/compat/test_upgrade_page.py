@@ -18,7 +18,7 @@ from archiver.objects import cluster
 from archiver.refine import archive_file
 from intake import format as intake_format
 from intake.log import checkpoint, history_file
-from intake.log.entry_format import ENTRY_FORMATS
+from intake.log.entries import ENTRY_FORMATS
 from tests.support.builders.golden import GOLDEN
 
 PAGE = Path(__file__).parents[2] / "docs/operations/upgrade.md"

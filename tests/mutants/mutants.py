@@ -491,7 +491,7 @@ DELETING = (
     ),
     Mutant(
         "a deletion is written in a format that older versions read on from",
-        "intake/log/entry_format.py",
+        "intake/log/entries.py",
         '("deleted", "source_forgotten")',
         '("source_forgotten",)',
         DELETION_TESTS,

@@ -46,10 +46,10 @@ def test_a_survivor_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     tests = ("tests/unit/test_sequencer.py::test_a_topic_is_declared_once",)
     formats = "ENTRY_FORMATS = (1, 2, 3, 4)"
     harmless = Mutant(
-        "harmless", "intake/log/entry_format.py", formats, f"{formats}  # still", tests, simulated=False
+        "harmless", "intake/log/entries.py", formats, f"{formats}  # still", tests, simulated=False
     )
     harmful = Mutant(
-        "harmful", "intake/log/entry_format.py", formats, "ENTRY_FORMATS = (7, 8)", tests, simulated=False
+        "harmful", "intake/log/entries.py", formats, "ENTRY_FORMATS = (7, 8)", tests, simulated=False
     )
     monkeypatch.setattr(playing, "MUTANTS", (harmless, harmful))
     assert playing.main(["--jobs", "1"]) == 1

@@ -75,7 +75,7 @@ class Station:
                 self.sequencer.declare_topic(name, partitions)
         self._accept_clock = AcceptClock(self.clock, INTAKE.clock_skew_max, INTAKE.clock_settle)
         self._publisher = FlushWriter(
-            self.objects, self.sequencer, INTAKE, self.clock, self.ids, self._accept_clock
+            self.objects, self.sequencer, INTAKE.row_group_bytes, self.clock, self.ids, self._accept_clock
         )
         self._settled = threading.Condition()
 

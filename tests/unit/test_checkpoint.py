@@ -17,9 +17,9 @@ from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicPartition
 from intake.log import history_file
 from intake.log.checkpoint import MAGIC, Checkpoint, ShelfRef, decode, encode, same
-from intake.log.entry_format import parse_entry
+from intake.log.entries import parse_entry
 from intake.log.fold import IDS_REMEMBERED, Applied, IntakeFold
-from intake.log.partition_state import Gap, merged
+from intake.log.state import Gap, merged
 from intake.producers import SEQUENCE_COUNT
 from intake.segments import SegmentRef
 from tests.support.intake.intake_entries import topic_id_of

@@ -12,8 +12,7 @@ from archiver.runtime.errors import ConfigInvalid, Corrupted, InvalidInput, Retr
 from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
 from intake.log.checkpoint import Checkpoint, decode, encode
-from intake.log.entries import file_entry
-from intake.log.entry_format import format_of
+from intake.log.entries import file_entry, format_of
 from intake.log.fold import IntakeFold, TopicState
 from intake.log.mirrored_topics import mirror_source
 from intake.log.sequencer import Sequencer

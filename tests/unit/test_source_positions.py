@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from archiver.proto import intake_log_pb2 as pb
 from archiver.proto import intake_state_pb2 as state_pb
 from archiver.runtime.errors import Corrupted
-from intake.log.checkpoint import Checkpoint, decode, encode, same
-from intake.log.checkpoint_sources import source_message, source_state
-from intake.log.entries import positions_bytes
-from intake.log.entry_format import format_of
+from intake.log.checkpoint import Checkpoint, decode, encode, same, source_message, source_state
+from intake.log.entries import format_of, positions_bytes
 from intake.log.fold import Applied, IntakeFold
 from intake.log.source_positions import Begun, Finished, Move, SourceState
 from tests.support.intake.intake_entries import declared, topic_id_of

@@ -17,7 +17,7 @@ from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import MAGIC, Checkpoint, decode, encode, same
-from intake.log.entry_format import parse_entry
+from intake.log.entries import parse_entry
 from intake.log.fold import Applied, IntakeFold, Landed
 from intake.log.sequencer import Sequencer
 from intake.producers import EPOCH_MAX, Stamp

@@ -12,7 +12,7 @@ from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.sequencer import Sequencer
-from intake.write.topic_lookup import LOOK_AGAIN_S, TopicLookup
+from intake.write.writer import LOOK_AGAIN_S, TopicLookup
 from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.memory_store import MemoryObjectStore
 

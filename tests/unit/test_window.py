@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intake.log.backlog import Backlog
+from intake.log.backlog import Backlog, look, windows
 from intake.log.fold import IntakeFold
-from intake.log.window import look, windows
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.transaction_entries import TransactionEntries
 

@@ -25,7 +25,7 @@ from intake.sources.files.seen_folders import Homes
 from intake.sources.files.source import FileSettings, FilesState, FolderSource, PieceSettings, source_name
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
-from intake.write.placement import Placement
+from intake.write.partitioner import Placement
 from intake.write.validation import Judge
 
 REST_SHARE = 4
@@ -79,7 +79,7 @@ class FileSources:
         self._is_prepared = False
         self._stopping = threading.Event()
         accept_clock = AcceptClock(clock, settings.clock_skew_max, settings.clock_settle)
-        publisher = FlushWriter(objects, sequencer, settings, clock, ids, accept_clock)
+        publisher = FlushWriter(objects, sequencer, settings.row_group_bytes, clock, ids, accept_clock)
         homes = Homes()
         ways = Ways(sequencer, publisher, accept_clock, self._stopping, homes, judge)
         placement = Placement(ids)

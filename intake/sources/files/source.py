@@ -28,7 +28,7 @@ from intake.sources.files.ingest import Failed, Ways, take_in
 from intake.sources.files.pattern import Pattern
 from intake.sources.files.pieces import Cutting
 from intake.write.encode import ENTRY_BYTES, SEGMENT_BYTES, TOPIC_BYTES
-from intake.write.placement import Placement
+from intake.write.partitioner import Placement
 
 FILES_PER_LOOK_MAX = 1000
 """That are taken in before the folder is looked at again."""

@@ -55,7 +55,7 @@ def mirror_pump(
 ) -> MirrorPump:
     """A source with everything it needs, not started. `connect` makes its connection."""
     accept_clock = AcceptClock(clock, intake.clock_skew_max, intake.clock_settle)
-    publisher = FlushWriter(objects, sequencer, intake, clock, ids, accept_clock)
+    publisher = FlushWriter(objects, sequencer, intake.row_group_bytes, clock, ids, accept_clock)
     mirror = Mirror(settings, intake, sequencer, publisher, accept_clock, clock, connect)
     return MirrorPump(settings.name, mirror, settings.discover_interval)
 

@@ -17,10 +17,9 @@ from archiver.proto import intake_log_pb2 as pb
 from archiver.refine.plan import Plan, plan_partition
 from archiver.runtime.ids import TopicId
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
-from intake.log.backlog import Backlog
+from intake.log.backlog import Backlog, look
 from intake.log.entries import batch_entry
 from intake.log.fold import Applied, IntakeFold
-from intake.log.window import look
 from intake.producers import Stamp
 
 Opened = tuple[int, int]

@@ -30,7 +30,12 @@ class Publishing:
         self.sequencer.refresh()
         self._accept_clock = AcceptClock(clock, 10, 60)
         self._publisher = FlushWriter(
-            rig.objects, self.sequencer, IntakeSettings(), clock, SeededIds(seed + 1), self._accept_clock
+            rig.objects,
+            self.sequencer,
+            IntakeSettings().row_group_bytes,
+            clock,
+            SeededIds(seed + 1),
+            self._accept_clock,
         )
         self._lock = threading.Condition()
         self.queue: list[Item] = []

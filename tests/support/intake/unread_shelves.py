@@ -9,7 +9,7 @@ from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import TopicPartition
 from intake.log.backlog import Backlog, BacklogSummary, summed
 from intake.log.fold import IntakeFold
-from intake.log.partition_state import Gap
+from intake.log.state import Gap
 from intake.segments import SegmentRef, Segments
 
 

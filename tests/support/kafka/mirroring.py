@@ -133,7 +133,9 @@ class Mirroring:
         self.sequencer = Sequencer(site.log, SystemIds(), site.clock, log_settings, checkpoints)
         self.checkpointer = Checkpointer(site.log, checkpoints, self.sequencer, log_settings)
         accept_clock = AcceptClock(site.clock, intake.clock_skew_max, intake.clock_settle)
-        publisher = FlushWriter(site.objects, self.sequencer, intake, site.clock, SystemIds(), accept_clock)
+        publisher = FlushWriter(
+            site.objects, self.sequencer, intake.row_group_bytes, site.clock, SystemIds(), accept_clock
+        )
         connect: Callable[[], Upstream] = chosen.get("connect") or (
             lambda: KafkaClient(self.settings, site.clock)
         )

@@ -10,10 +10,39 @@ Others may read while one thread changes it: a list that anything is taken out o
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.source_positions import SourceState
+from intake.log.transactions import OpenTransaction
+from intake.producers import Producer
 from intake.segments import HeldSegments, SegmentRef, Segments
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as its first declaration says, and how far it has grown since."""
+
+    topic_id: TopicId
+    name: str
+    partitions: int
+    """Of a mirrored topic it may grow."""
+    created_us: int
+    mirrored: bool = False
+    """Its records have the offsets that an upstream gave them, and nobody but its source writes to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic that was deleted. Its name may be another topic's by now."""
+
+    topic_id: TopicId
+    name: str
+    partitions: int
+    created_us: int
+    deleted_us: int
+
 
 Gap = tuple[int, int]
 """Offsets [from, to) that hold no record anybody ever sees: those of an aborted transaction, and those an
@@ -67,6 +96,25 @@ class PartitionState:
         self.shelved_to = max(self.shelved_to, offset)
         self.segments = self.segments.parts([(self.segments.first_beyond(offset), len(self.segments))])
         self.gaps = [gap for gap in self.gaps if gap[1] > offset]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldState:
+    """What a checkpoint keeps of a fold."""
+
+    next_index: int
+    cluster_id: str | None
+    tick_us: int
+    newest_us: int
+    newest_key: str
+    barrier_ms: int
+    topics: Sequence[TopicState]
+    deleted: Sequence[DeletedTopic]
+    partitions: Mapping[TopicPartition, PartitionState]
+    producers: Sequence[Producer]
+    transactions: Sequence[OpenTransaction]
+    sources: Sequence[SourceState]
+    ids: Iterable[bytes]
 
 
 def merged(gaps: Iterable[Gap], start: int, end: int) -> list[Gap]:
