@@ -14,7 +14,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from archiver.objects.idempotent_put import create_once
-from archiver.objects.paths import ARCHIVE_PREFIX, CHECKPOINT_PREFIX, INTAKE_PREFIX, SHELF_PREFIX, cluster_key
+from archiver.objects.paths import (
+    ARCHIVE_PREFIX,
+    CHECKPOINT_PREFIX,
+    HISTORY_PREFIX,
+    INTAKE_PREFIX,
+    cluster_key,
+)
 from archiver.objects.store import ObjectStore
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
@@ -123,4 +129,4 @@ def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> Clust
 
 
 def _data_prefixes() -> tuple[str, ...]:
-    return (INTAKE_PREFIX, ARCHIVE_PREFIX, SHELF_PREFIX, CHECKPOINT_PREFIX)
+    return (INTAKE_PREFIX, ARCHIVE_PREFIX, HISTORY_PREFIX, CHECKPOINT_PREFIX)

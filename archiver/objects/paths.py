@@ -39,10 +39,10 @@ _ARCHIVE: Final = re.compile(
 )
 
 _CHECKPOINT: Final = re.compile(r"checkpoint/([a-z][a-z0-9_]{0,39})/v([0-9]+)/([0-9]{20})\.bin")
-_SHELF: Final = re.compile(r"shelf/intake/([0-9]{20})-([0-9]{20})\.parquet")
+_HISTORY: Final = re.compile(r"shelf/intake/([0-9]{20})-([0-9]{20})\.parquet")
 
 INTAKE_PREFIX: Final = "intake/"
-SHELF_PREFIX: Final = "shelf/"
+HISTORY_PREFIX: Final = "shelf/"
 CHECKPOINT_PREFIX: Final = "checkpoint/"
 ARCHIVE_PREFIX: Final = "archive/"
 
@@ -160,12 +160,12 @@ def parse_intake_key(key: str) -> IntakeKey | None:
     return parsed if intake_key(parsed.written_ms * 1000, parsed.file_id) == key else None
 
 
-def shelf_key(start: int, end: int) -> str:
-    """The shelved entries of the intake log from index `start` to `end`."""
+def history_key(start: int, end: int) -> str:
+    """Key of the history file of intake log entries from index `start` to `end`."""
     if start > end:
-        raise InvalidInput(f"a shelf from {start} to {end} holds nothing")
+        raise InvalidInput(f"a history file of entries {start} to {end} holds nothing")
     first, behind = _checked("log index", start, OFFSET_MAX), _checked("log index", end, OFFSET_MAX)
-    return f"{SHELF_PREFIX}intake/{first:020}-{behind:020}.parquet"
+    return f"{HISTORY_PREFIX}intake/{first:020}-{behind:020}.parquet"
 
 
 def checkpoint_key(log: str, fold_format: int, index: int) -> str:
@@ -192,9 +192,9 @@ def parse_checkpoint_key(key: str) -> CheckpointKey | None:
     return parsed if checkpoint_key(parsed.log, parsed.fold_format, parsed.index) == key else None
 
 
-def parse_shelf_key(key: str) -> tuple[int, int] | None:
-    """The inverse of `shelf_key`; None for any other key."""
-    match = _SHELF.fullmatch(key)
+def parse_history_key(key: str) -> tuple[int, int] | None:
+    """The inverse of `history_key`; None for any other key."""
+    match = _HISTORY.fullmatch(key)
     if match is None:
         return None
     start, end = int(match[1]), int(match[2])

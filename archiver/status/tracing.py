@@ -202,7 +202,7 @@ class _Look:
             damage = str(error)
         return IntakeSight(
             log_index=segment.file.log_index,
-            shelf=self._intake.shelf_of(self._tp, segment),
+            shelf=self._intake.history_file_of(self._tp, segment),
             key=key,
             row_group=segment.row_group,
             row=segment.first_row + place,

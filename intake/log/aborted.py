@@ -76,7 +76,7 @@ def _is_gap(fold: IntakeFold, tp: TopicPartition, offset: int) -> bool:
     if tp[0] not in fold.topics_by_id:
         return False
     # What is below `shelved_to` was decided before the checkpoint, and its gaps are not held here.
-    return bool(fold.gaps(tp, offset, offset + 1)) or offset < fold.partition(tp).shelved_to
+    return bool(fold.gaps(tp, offset, offset + 1)) or offset < fold.partition(tp).history_end
 
 
 def _how(entry: pb.IntakeEntry) -> tuple[str, int]:

@@ -60,7 +60,7 @@ class Waiting:
     """Newest accept time of the segment with the first of them; None if there is none."""
 
 
-class ShelvedSegments(Protocol):
+class HistorySegments(Protocol):
     """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends
     at a shelved offset.
     """
@@ -78,7 +78,7 @@ class ShelvedSegments(Protocol):
         """The object that holds what the entry at `log_index` decided; None if it is in no shelf."""
 
 
-class NoShelves:
+class NoHistory:
     """Nothing was shelved yet."""
 
     def key_of(self, log_index: int) -> str | None:
@@ -102,14 +102,14 @@ class NoShelves:
 class _Held:
     """What the fold held of a partition at one moment."""
 
-    shelved_to: int
+    history_end: int
     segments: HeldSegments
     """More may come to its end while it is read."""
     gaps: list[Gap]
 
     def first_beyond(self, start: int) -> int:
         """The place of the first that reaches beyond `start` and is not in a shelf."""
-        return self.segments.first_beyond(max(start, self.shelved_to))
+        return self.segments.first_beyond(max(start, self.history_end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class Counted:
         """
         if not self.summary.rows:
             return False
-        same = self.held.segments is held.segments and (self.held.shelved_to, self.start) == (
-            held.shelved_to,
+        same = self.held.segments is held.segments and (self.held.history_end, self.start) == (
+            held.history_end,
             start,
         )
         return same and held.segments.end_of(self.end - 1) <= stable
@@ -151,14 +151,14 @@ class Backlog:
     def __init__(
         self,
         fold: IntakeFold,
-        shelves: ShelvedSegments | None = None,
+        history: HistorySegments | None = None,
         counted: dict[TopicPartition, Counted] | None = None,
     ) -> None:
         """`counted` remembers sums from one view of the same log to the next; it may be emptied at any
         time.
         """
         self.fold = fold
-        self._shelves = shelves or NoShelves()
+        self._history = history or NoHistory()
         self._counted = {} if counted is None else counted
         self._files: dict[int, FileRef] = {}
 
@@ -206,29 +206,31 @@ class Backlog:
         offset is not looked at.
         """
         held = self._held(tp)
-        shelved = (
-            self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else NONE
+        part = (
+            self._history.segments(tp, start, held.history_end, bytes_max)
+            if start < held.history_end
+            else NONE
         )
         first, end = held.first_beyond(start), len(held.segments)
         numbers = held.segments.numbers(first, end)
         if bytes_max is not None:
-            before = int(shelved.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
+            before = int(part.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
             wanted = int(np.searchsorted(before, bytes_max))
             numbers = numbers[
-                : wanted if shelved else max(wanted, 1)
+                : wanted if part else max(wanted, 1)
             ].copy()  # or all that is held would be kept for these
         self._files.update(
             zip(
                 numbers[:, LOG_INDEX].tolist(), held.segments.files[first : first + len(numbers)], strict=True
             )
         )
-        return Segments.joined([shelved, Segments(numbers, self._files)])
+        return Segments.joined([part, Segments(numbers, self._files)])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         """The offsets in [start, end) that belong to aborted transactions; merged, ascending."""
         held = self._held(tp)
-        below = self._shelves.gaps(tp, start, min(end, held.shelved_to)) if start < held.shelved_to else []
-        return merged([*below, *(gap for gap in held.gaps if gap[1] > held.shelved_to)], start, end)
+        below = self._history.gaps(tp, start, min(end, held.history_end)) if start < held.history_end else []
+        return merged([*below, *(gap for gap in held.gaps if gap[1] > held.history_end)], start, end)
 
     def summary(self, tp: TopicPartition, start: int, stable: int | None = None) -> BacklogSummary:
         """What is stable and beyond offset `start`. To find the stable offset goes through all open
@@ -237,8 +239,8 @@ class Backlog:
         if stable is None:
             stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
         held = self._held(tp)
-        below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
-        return joined(below, self._summed(tp, held, max(start, held.shelved_to), stable))
+        below = self._history.summary(tp, start, held.history_end) if start < held.history_end else EMPTY
+        return joined(below, self._summed(tp, held, max(start, held.history_end), stable))
 
     def _summed(self, tp: TopicPartition, held: _Held, start: int, stable: int) -> BacklogSummary:
         """Of what is held from `start` on, which is not in a shelf. Every partition is looked at every few
@@ -262,8 +264,8 @@ class Backlog:
         """
         end = self.fold.next_offset(tp)
         held = self._held(tp)
-        below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
-        at = max(start, held.shelved_to)
+        below = self._history.summary(tp, start, held.history_end) if start < held.history_end else EMPTY
+        at = max(start, held.history_end)
         if at >= end:
             return Waiting(below.rows, below.first_accept_us if below.rows else None)
         gaps = held.gaps[max(0, bisect_right(held.gaps, (at, at)) - 1) :]
@@ -273,10 +275,12 @@ class Backlog:
         place = held.segments.first_beyond(at)
         return Waiting(records, held.segments[place].accept_max_us if place < len(held.segments) else None)
 
-    def shelf_of(self, tp: TopicPartition, segment: SegmentRef) -> str | None:
+    def history_file_of(self, tp: TopicPartition, segment: SegmentRef) -> str | None:
         """The key of the shelf in which the log keeps that segment; None if the segment is held here."""
         return (
-            self._shelves.key_of(segment.file.log_index) if segment.end <= self._held(tp).shelved_to else None
+            self._history.key_of(segment.file.log_index)
+            if segment.end <= self._held(tp).history_end
+            else None
         )
 
     def _held(self, tp: TopicPartition) -> _Held:
@@ -285,8 +289,8 @@ class Backlog:
         """
         state = self.fold.partition(tp)
         while True:
-            held = _Held(state.shelved_to, state.segments, state.gaps)
-            if state.shelved_to == held.shelved_to:
+            held = _Held(state.history_end, state.segments, state.gaps)
+            if state.history_end == held.history_end:
                 return held
 
 

@@ -37,7 +37,7 @@ MAGIC = b"archiver.state.1"
 
 
 @dataclass(frozen=True, slots=True)
-class ShelfRef:
+class HistoryRef:
     """One shelf, as the checkpoints name it that came with it or after it."""
 
     start: int
@@ -59,7 +59,7 @@ class Checkpoint:
     """The state before the entry at `state.next_index`, and where the rest of it is."""
 
     state: FoldState
-    shelves: tuple[ShelfRef, ...]
+    history: tuple[HistoryRef, ...]
     """In order, without a hole; the last one ends at the checkpoint."""
 
     @property
@@ -112,10 +112,10 @@ def same(one: FoldState, other: FoldState) -> bool:
         return False
     for tp, state in one.partitions.items():
         twin = other.partitions[tp]
-        if (state.next_offset, state.ingest_max_us, state.shelved_to) != (
+        if (state.next_offset, state.ingest_max_us, state.history_end) != (
             twin.next_offset,
             twin.ingest_max_us,
-            twin.shelved_to,
+            twin.history_end,
         ):
             return False
         if state.segments != twin.segments or _gaps(state) != _gaps(twin):
@@ -186,13 +186,13 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
         ids=state.ids,
         shelves=[
             pb.Shelf(
-                start=shelf.start,
-                end=shelf.end,
-                size=shelf.size,
-                sha256=shelf.sha256,
-                footer_sha256=shelf.footer_sha256,
+                start=ref.start,
+                end=ref.end,
+                size=ref.size,
+                sha256=ref.sha256,
+                footer_sha256=ref.footer_sha256,
             )
-            for shelf in checkpoint.shelves
+            for ref in checkpoint.history
         ],
         sources=[source_message(source) for source in sorted(state.sources, key=lambda source: source.name)],
     )
@@ -222,7 +222,7 @@ def _partition_message(state: PartitionState, places: Mapping[int, int]) -> pb.P
     return pb.Partition(
         next_offset=state.next_offset,
         ingest_max_us=state.ingest_max_us,
-        shelved_to=state.shelved_to,
+        shelved_to=state.history_end,
         segments=[
             pb.Segment(
                 file=places[segment.file.log_index],
@@ -313,11 +313,10 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         sources=tuple(source_state(source) for source in message.sources),
         ids=tuple(message.ids),
     )
-    shelves = tuple(
-        ShelfRef(shelf.start, shelf.end, shelf.size, shelf.sha256, shelf.footer_sha256)
-        for shelf in message.shelves
+    history = tuple(
+        HistoryRef(ref.start, ref.end, ref.size, ref.sha256, ref.footer_sha256) for ref in message.shelves
     )
-    return Checkpoint(state, shelves)
+    return Checkpoint(state, history)
 
 
 def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionState:

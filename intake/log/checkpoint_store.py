@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from archiver.log.checkpoints import KEPT, Checkpoints
 from archiver.log.store import Log
-from archiver.objects.paths import SHELF_PREFIX, parse_shelf_key, shelf_key
+from archiver.objects.paths import HISTORY_PREFIX, history_key, parse_history_key
 from archiver.objects.store import ObjectStore
-from intake.log.checkpoint import FORMAT, Checkpoint, ShelfRef, decode
+from intake.log.checkpoint import FORMAT, Checkpoint, HistoryRef, decode
 from intake.log.entries import parse_entry
 
 
@@ -18,10 +18,10 @@ class CheckpointStore(Checkpoints[Checkpoint]):
     def __init__(self, objects: ObjectStore) -> None:
         super().__init__(objects, "intake", FORMAT, decode, lambda index, data: parse_entry(index, data).id)
 
-    def newest_shelves(self, log: Log) -> tuple[ShelfRef, ...]:
+    def newest_history(self, log: Log) -> tuple[HistoryRef, ...]:
         """The shelves of the newest checkpoint."""
         newest = self.start(log)
-        return () if newest is None else newest.shelves
+        return () if newest is None else newest.history
 
 
 def superseded(objects: ObjectStore) -> list[str]:
@@ -35,12 +35,12 @@ def superseded(objects: ObjectStore) -> list[str]:
     kept = store.last()
     if len(kept) < KEPT:
         return []
-    named = {shelf_key(shelf.start, shelf.end) for checkpoint in kept for shelf in checkpoint.shelves}
+    named = {history_key(ref.start, ref.end) for checkpoint in kept for ref in checkpoint.history}
     if any(objects.info(key) is None for key in sorted(named)):
         return []  # what takes their place is not whole itself
     keys = store.older_than(kept[-1].index)
-    for info in objects.list(SHELF_PREFIX):
-        span = parse_shelf_key(info.key)
+    for info in objects.list(HISTORY_PREFIX):
+        span = parse_history_key(info.key)
         if span is not None and span[1] <= kept[0].index and info.key not in named:
             keys.append(info.key)
     return sorted(keys)

@@ -29,11 +29,11 @@ from archiver.log.checkpoints import KEPT, Span
 from archiver.log.lease import Lease
 from archiver.log.store import Entry, Log, entries_from
 from archiver.objects.idempotent_put import create_once
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, LeaseHeld, Trimmed
-from intake.log import history_file as shelves
-from intake.log.checkpoint import Checkpoint, ShelfRef, encode, same
+from intake.log import history_file
+from intake.log.checkpoint import Checkpoint, HistoryRef, encode, same
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
@@ -185,7 +185,7 @@ class Checkpointer:
 
     def _make(self, before: Checkpoint | None, entries: list[Entry]) -> Checkpoint:
         """The checkpoint that follows `before`, which must not be used any more."""
-        named = before.shelves if before else ()
+        named = before.history if before else ()
         for earlier in named:
             self._check_stored(
                 earlier
@@ -193,18 +193,18 @@ class Checkpointer:
         fold = before.fold() if before else IntakeFold()
         for entry in entries:
             fold.apply(entry.index, entry.data)
-        content = shelves.decided(fold)
-        shelf = self._store_shelf(entries[0].index, fold.next_index, content)
-        fold.shelve({tp: shelved.end for tp, shelved in content.items()})
-        checkpoint = Checkpoint(fold.state(), (*named, shelf))
+        content = history_file.decided(fold)
+        ref = self._store_history(entries[0].index, fold.next_index, content)
+        fold.release_history({tp: part.end for tp, part in content.items()})
+        checkpoint = Checkpoint(fold.state(), (*named, ref))
         failpoints.reach("checkpoint.upload.before")
         stored = self._store_checkpoint(checkpoint)
         failpoints.reach("checkpoint.upload.after")
         return stored
 
-    def _store_shelf(self, start: int, end: int, content: shelves.Content) -> ShelfRef:
+    def _store_history(self, start: int, end: int, content: history_file.Content) -> HistoryRef:
         """Store the shelf, or take the one that is there; it is as `content` says."""
-        key, data = shelf_key(start, end), shelves.encode(content)
+        key, data = history_key(start, end), history_file.encode(content)
         failpoints.reach("checkpoint.shelf.before")
         try:
             create_once(self._store.objects, key, data)
@@ -212,13 +212,13 @@ class Checkpointer:
             data = self._store.objects.read(key)  # another version may have written other bytes
             if not _holds(start, end, data, content):
                 raise _other(self._store.objects.uri(key)) from error
-        shelf = shelves.ref_of(start, end, data)
-        if shelves.decode(shelf, self._store.objects.read(key)) != content:
+        ref = history_file.ref_of(start, end, data)
+        if history_file.decode(ref, self._store.objects.read(key)) != content:
             raise Corrupted(
                 f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed"
             )
         failpoints.reach("checkpoint.shelf.after")
-        return shelf
+        return ref
 
     def _store_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         """Store the checkpoint, or take the one that is there; it reads back as the state it was made of."""
@@ -234,7 +234,7 @@ class Checkpointer:
                 raise _other(self._store.objects.uri(key)) from error
             return found  # the same state, its shelves cut in other places
         stored = self._store.load(checkpoint.index)
-        if not same(stored.state, checkpoint.state) or stored.shelves != checkpoint.shelves:
+        if not same(stored.state, checkpoint.state) or stored.history != checkpoint.history:
             raise Corrupted(
                 f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed"
             )
@@ -252,18 +252,18 @@ class Checkpointer:
             return
         self._store.check_of(last, self._log)
         for checkpoint in last:
-            for shelf in checkpoint.shelves:
-                self._check_stored(shelf)
+            for ref in checkpoint.history:
+                self._check_stored(ref)
         failpoints.reach("log.trim.before")
         self._log.trim(below)
         failpoints.reach("log.trim.after")
 
-    def _check_stored(self, shelf: ShelfRef) -> None:
-        key = shelf_key(shelf.start, shelf.end)
+    def _check_stored(self, ref: HistoryRef) -> None:
+        key = history_key(ref.start, ref.end)
         info = self._store.objects.info(key)
-        if info is None or info.size != shelf.size:
-            raise shelves.damaged(
-                shelf, "it is gone" if info is None else f"it has {info.size} bytes instead of {shelf.size}"
+        if info is None or info.size != ref.size:
+            raise history_file.damaged(
+                ref, "it is gone" if info is None else f"it has {info.size} bytes instead of {ref.size}"
             )
 
 
@@ -317,9 +317,9 @@ class CheckpointLoop:
         self._checkpointer.run_if_due()
 
 
-def _holds(start: int, end: int, data: bytes, content: shelves.Content) -> bool:
+def _holds(start: int, end: int, data: bytes, content: history_file.Content) -> bool:
     try:
-        return shelves.content_of(shelves.ref_of(start, end, data), data) == content
+        return history_file.content_of(history_file.ref_of(start, end, data), data) == content
     except (Corrupted, ValueError, LookupError, TypeError):
         return False  # no digest of it is known, so a wrong bit may be anywhere, in the name of a column too
 

@@ -514,13 +514,13 @@ class IntakeFold:
 
     # checkpoints
 
-    def shelve(self, shelved_to: Mapping[TopicPartition, int]) -> None:
+    def release_history(self, history_end: Mapping[TopicPartition, int]) -> None:
         """Let go of the segments and gaps below these offsets: a checkpoint at or before `next_index` has
         moved them to shelves.
         """
-        for tp, offset in shelved_to.items():
+        for tp, offset in history_end.items():
             held = self._partitions.get(tp)
-            if held is not None and offset > held.shelved_to:  # None: the topic was deleted since
+            if held is not None and offset > held.history_end:  # None: the topic was deleted since
                 held.forget_below(offset)
 
     def restore(self, state: FoldState) -> None:

@@ -47,8 +47,8 @@ class FoldedLog:
         self._settings = settings
         self._applied = applied
         self._fold = IntakeFold()
-        self._shelves: History | None = (
-            None if store is None else History(store.objects, lambda: store.newest_shelves(log))
+        self._history: History | None = (
+            None if store is None else History(store.objects, lambda: store.newest_history(log))
         )
         self._counted: dict[TopicPartition, Counted] = {}
         self._started = False
@@ -66,7 +66,7 @@ class FoldedLog:
     @property
     def backlog(self) -> Backlog:
         """The fold together with the shelves."""
-        return Backlog(self._fold, self._shelves, self._counted)
+        return Backlog(self._fold, self._history, self._counted)
 
     @property
     def checkpoint_index(self) -> int:
@@ -124,24 +124,26 @@ class FoldedLog:
         The log must have been read to the checkpoint. An older one than is known changes nothing.
         """
         self._due_at = [index for index in self._due_at if index > max(looked_to, checkpoint.index)]
-        if checkpoint.index <= self._checkpoint_index or self._shelves is None:
+        if checkpoint.index <= self._checkpoint_index or self._history is None:
             return
         assert checkpoint.index <= self._fold.next_index, (
             "the log is read to a checkpoint before it is learnt"
         )
-        self._shelves.learn(
-            checkpoint.shelves
+        self._history.learn(
+            checkpoint.history
         )  # before anything is let go of: readers look into the fold first
         self._counted.clear()  # or it would keep what the fold lets go of
-        self._fold.shelve({tp: state.shelved_to for tp, state in checkpoint.state.partitions.items()})
+        self._fold.release_history(
+            {tp: state.history_end for tp, state in checkpoint.state.partitions.items()}
+        )
         self._checkpoint_index = checkpoint.index
 
     def _start(self) -> None:
         checkpoint = None if self._store is None else self._store.start(self._log)
-        if checkpoint is None or self._shelves is None:
+        if checkpoint is None or self._history is None:
             self._fold, self._checkpoint_index = IntakeFold(), 0
         else:
-            self._shelves.learn(checkpoint.shelves)
+            self._history.learn(checkpoint.history)
             self._fold, self._checkpoint_index = checkpoint.fold(), checkpoint.index
         self._span, self._due_at = Span(self._settings), []
         self._started = True

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import Corrupted, Halt, NotFound
 from archiver.runtime.ids import TopicPartition
 from intake.format import FOOTER_TAIL_BYTES, footer_length
 from intake.log.backlog import EMPTY, BacklogSummary, joined, summed
-from intake.log.checkpoint import ShelfRef
+from intake.log.checkpoint import HistoryRef
 from intake.log.history_file import (
     HistoryIndex,
     PartitionIndex,
@@ -82,7 +82,7 @@ class History:
     def __init__(
         self,
         objects: ObjectStore,
-        newest: Callable[[], Sequence[ShelfRef]],
+        newest: Callable[[], Sequence[HistoryRef]],
         cache_bytes: int = CACHE_BYTES,
         rows_bytes: int = ROWS_BYTES,
     ) -> None:
@@ -90,19 +90,19 @@ class History:
         self._newest = newest
         self._cache_bytes = cache_bytes
         self._rows_bytes = rows_bytes
-        self._groups: OrderedDict[tuple[ShelfRef, int], Rows] = OrderedDict()
+        self._groups: OrderedDict[tuple[HistoryRef, int], Rows] = OrderedDict()
         self._groups_bytes = 0
-        self._refs: tuple[ShelfRef, ...] = ()
-        self._cache: OrderedDict[ShelfRef, _Opened] = OrderedDict()
-        self._parts: OrderedDict[tuple[ShelfRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
+        self._refs: tuple[HistoryRef, ...] = ()
+        self._cache: OrderedDict[HistoryRef, _Opened] = OrderedDict()
+        self._parts: OrderedDict[tuple[HistoryRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
         self._lock = threading.RLock()
 
     @property
-    def refs(self) -> tuple[ShelfRef, ...]:
+    def refs(self) -> tuple[HistoryRef, ...]:
         """The shelves, in order."""
         return self._refs
 
-    def learn(self, refs: Sequence[ShelfRef]) -> None:
+    def learn(self, refs: Sequence[HistoryRef]) -> None:
         """The shelves of a newer checkpoint."""
         with self._lock:
             self._refs = tuple(refs)
@@ -172,7 +172,7 @@ class History:
         a later one.
         """
         return next(
-            (shelf_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None
+            (history_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None
         )
 
     def _reading(self, collect: Callable[[], _T]) -> _T:
@@ -189,7 +189,9 @@ class History:
             except NotFound as error:
                 raise _gone(error) from error
 
-    def _places(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[ShelfRef, PartitionIndex]]:
+    def _places(
+        self, tp: TopicPartition, start: int, end: int
+    ) -> Iterator[tuple[HistoryRef, PartitionIndex]]:
         """The shelves that hold something of the partition between `start` and `end`, with what their index
         says of it.
 
@@ -233,7 +235,7 @@ class History:
                 high = middle
         return low
 
-    def _tried(self, ref: ShelfRef, tp: TopicPartition) -> PartitionIndex | NotFound | Halt | None:
+    def _tried(self, ref: HistoryRef, tp: TopicPartition) -> PartitionIndex | NotFound | Halt | None:
         """What a shelf's index says of the partition, None if that is younger; or why it cannot be read."""
         try:
             return self._opened(ref).index.partitions.get(tp)
@@ -242,7 +244,7 @@ class History:
 
     def _segments(
         self,
-        ref: ShelfRef,
+        ref: HistoryRef,
         place: PartitionIndex,
         tp: TopicPartition,
         start: int,
@@ -256,7 +258,7 @@ class History:
         return segments_of(rows, self._files(ref)), size
 
     def _part(
-        self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int
+        self, ref: HistoryRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int
     ) -> BacklogSummary:
         """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks
         for it every few seconds.
@@ -270,7 +272,7 @@ class History:
         self._parts.move_to_end(key)
         return found
 
-    def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
+    def _rows(self, ref: HistoryRef, tp: TopicPartition) -> Rows:
         index = self._opened(ref).index
         numbers = groups_of(index.partitions[tp])
         groups = {
@@ -280,7 +282,7 @@ class History:
         }
         self._groups_bytes -= sum(group.nbytes for group in groups.values())
         if missing := [number for number in numbers if number not in groups]:
-            with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+            with self._objects.open_input(history_key(ref.start, ref.end)) as source:
                 groups.update((number, read_group(ref, index, source, number)) for number in missing)
         found = rows_of(ref, index, tp, [groups[number] for number in numbers])
         # Only now: what turned out to be damaged is read again, for it may be restored meanwhile.
@@ -290,15 +292,15 @@ class History:
             self._groups_bytes -= self._groups.popitem(last=False)[1].nbytes
         return found
 
-    def _files(self, ref: ShelfRef) -> Mapping[int, FileRef]:
+    def _files(self, ref: HistoryRef) -> Mapping[int, FileRef]:
         opened = self._opened(ref)
         if opened.files is None:
-            with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+            with self._objects.open_input(history_key(ref.start, ref.end)) as source:
                 opened.files = {file.log_index: file for file in read_files(ref, opened.index, source)}
             self._evict(ref)
         return opened.files
 
-    def _opened(self, ref: ShelfRef) -> _Opened:
+    def _opened(self, ref: HistoryRef) -> _Opened:
         opened = self._cache.get(ref)
         if opened is None:
             opened = self._cache[ref] = _Opened(read_index(ref, self._footer(ref)))
@@ -306,8 +308,8 @@ class History:
         self._cache.move_to_end(ref)
         return opened
 
-    def _footer(self, ref: ShelfRef) -> bytes:
-        key = shelf_key(ref.start, ref.end)
+    def _footer(self, ref: HistoryRef) -> bytes:
+        key = history_key(ref.start, ref.end)
         info = self._objects.info(key)
         if info is None:
             raise NotFound(f"there is no object {key}")
@@ -326,7 +328,7 @@ class History:
             raise damaged(ref, "its footer is not the one that was written")
         return footer
 
-    def _evict(self, kept: ShelfRef) -> None:
+    def _evict(self, kept: HistoryRef) -> None:
         """Drop what was used longest ago, but for `kept`."""
         total = sum(opened.cost_bytes for opened in self._cache.values())
         for ref in list(self._cache):

@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf.message import DecodeError
 
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.proto import intake_state_pb2 as pb
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, InvalidInput, passing
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.text import counted
 from intake.format import footer_sha256
-from intake.log.checkpoint import ShelfRef
+from intake.log.checkpoint import HistoryRef
 from intake.log.fold import IntakeFold
 from intake.log.state import Gap, merged
 from intake.parquet_pages import check_pages
@@ -126,7 +126,7 @@ def decided(fold: IntakeFold) -> Content:
         state, end = fold.partition(tp), stable[tp]
         segments = state.segments[: state.segments.first_beyond(end)]
         content[tp] = PartitionHistory(
-            state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end)
+            state.history_end, end, segments, merged(state.gaps, state.history_end, end)
         )
     return content
 
@@ -136,7 +136,7 @@ def decided(fold: IntakeFold) -> Content:
 
 def encode(content: Content) -> bytes:
     """The object of a shelf."""
-    rows_of = {tp: _rows(shelved) for tp, shelved in content.items()}
+    rows_of = {tp: _rows(part) for tp, part in content.items()}
     files = _files_of(content)
     index = _index_message(content, rows_of, files)
     sink = pa.BufferOutputStream()
@@ -160,25 +160,23 @@ def encode(content: Content) -> bytes:
     return data
 
 
-def ref_of(start: int, end: int, data: bytes) -> ShelfRef:
+def ref_of(start: int, end: int, data: bytes) -> HistoryRef:
     """How checkpoints name the shelf of entries [start, end) with these bytes."""
-    return ShelfRef(start, end, len(data), hashlib.sha256(data).digest(), footer_sha256(data))
+    return HistoryRef(start, end, len(data), hashlib.sha256(data).digest(), footer_sha256(data))
 
 
-def _rows(shelved: PartitionHistory) -> Rows:
-    if not shelved.gaps:
-        return shelved.segments.numbers
-    gaps = np.array([(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in shelved.gaps], np.int64)
-    rows = np.concatenate([shelved.segments.numbers, gaps])
+def _rows(part: PartitionHistory) -> Rows:
+    if not part.gaps:
+        return part.segments.numbers
+    gaps = np.array([(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in part.gaps], np.int64)
+    rows = np.concatenate([part.segments.numbers, gaps])
     return rows[np.argsort(rows[:, BASE], kind="stable")]
 
 
 def _files_of(content: Content) -> list[FileRef]:
     found: dict[int, FileRef] = {}
-    for shelved in content.values():
-        found.update(
-            (index, shelved.segments.files[index]) for index in shelved.segments.indexes.difference(found)
-        )
+    for part in content.values():
+        found.update((index, part.segments.files[index]) for index in part.segments.indexes.difference(found))
     return [found[index] for index in sorted(found)]
 
 
@@ -218,17 +216,17 @@ def _index_message(
     places = {topic_id: place for place, topic_id in enumerate(topic_ids)}
     index = pb.ShelfIndex(format=FORMAT, topic_ids=[bytes.fromhex(topic_id) for topic_id in topic_ids])
     first_row = 0
-    for (topic_id, partition), shelved in content.items():
+    for (topic_id, partition), part in content.items():
         rows = rows_of[topic_id, partition]
-        segments = shelved.segments
+        segments = part.segments
         first = segments[0] if segments else None
         index.topics.append(places[topic_id])
         index.partitions.append(partition)
-        index.starts.append(shelved.start)
-        index.ends.append(shelved.end)
+        index.starts.append(part.start)
+        index.ends.append(part.end)
         index.first_rows.append(first_row)
         index.segments.append(len(segments))
-        index.gaps.append(len(shelved.gaps))
+        index.gaps.append(len(part.gaps))
         index.records.append(int((segments.ends - segments.bases).sum()))
         index.raw_bytes.append(int(segments.raw_bytes.sum()))
         index.first_accept_us.append(first.accept_max_us if first else 0)
@@ -255,7 +253,7 @@ def _files_digest(files: Iterable[FileRef]) -> int:
 # reading
 
 
-def read_index(shelf: ShelfRef, footer: bytes) -> HistoryIndex:
+def read_index(ref: HistoryRef, footer: bytes) -> HistoryIndex:
     """What the footer (with its length and magic, its digest checked before) says.
 
     Raises `Corrupted` if it is no shelf's, `Halt` if a newer version wrote it.
@@ -265,10 +263,10 @@ def read_index(shelf: ShelfRef, footer: bytes) -> HistoryIndex:
         text = (metadata.metadata or {}).get(INDEX_KEY, b"")
         message = pb.ShelfIndex.FromString(zlib.decompress(base64.b64decode(text)))
     except (OSError, pa.ArrowException, ValueError, zlib.error, DecodeError) as error:
-        raise _unreadable(shelf, f"its footer cannot be read ({error})", error) from error
+        raise _unreadable(ref, f"its footer cannot be read ({error})", error) from error
     if message.format != FORMAT:
         raise Halt(
-            f"shelf {shelf_key(shelf.start, shelf.end)} has the format {message.format}, this version "
+            f"history file {history_key(ref.start, ref.end)} has the format {message.format}, this version "
             f"knows {FORMAT}; upgrade"
         )
     topic_ids = [TopicId(topic_id.hex()) for topic_id in message.topic_ids]
@@ -292,7 +290,7 @@ def read_index(shelf: ShelfRef, footer: bytes) -> HistoryIndex:
     rows = sum(one.segments + one.gaps for one in partitions.values())
     if metadata.num_rows != rows + message.files:
         raise damaged(
-            shelf, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}"
+            ref, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}"
         )
     return HistoryIndex(partitions, message.files, message.files_digest, rows, metadata)
 
@@ -307,13 +305,13 @@ def groups_of(place: PartitionIndex) -> range:
     )
 
 
-def read_group(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile, number: int) -> Rows:
+def read_group(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile, number: int) -> Rows:
     """The rows of partitions in one row group. None of them is checked."""
     first = number * ROW_GROUP_ROWS
-    return _matrix(shelf, index, source, first, min(ROW_GROUP_ROWS, index.rows - first))
+    return _matrix(ref, index, source, first, min(ROW_GROUP_ROWS, index.rows - first))
 
 
-def rows_of(shelf: ShelfRef, index: HistoryIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
+def rows_of(ref: HistoryRef, index: HistoryIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
     """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that
     were written.
     """
@@ -322,11 +320,11 @@ def rows_of(shelf: ShelfRef, index: HistoryIndex, tp: TopicPartition, groups: Se
     whole = (
         groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(NUMBERS)), np.int64), *groups])
     )
-    return _checked(shelf, tp, place, whole[first : first + place.segments + place.gaps])
+    return _checked(ref, tp, place, whole[first : first + place.segments + place.gaps])
 
 
-def _matrix(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
-    table = _table(shelf, index, source, first, count, NUMBERS)
+def _matrix(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
+    table = _table(ref, index, source, first, count, NUMBERS)
     rows: Rows = np.empty((count, len(NUMBERS)), np.int64)
     for number, name in enumerate(NUMBERS):
         column: Any = table.column(name)
@@ -334,29 +332,27 @@ def _matrix(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile, first: 
     return rows
 
 
-def _checked(shelf: ShelfRef, tp: TopicPartition, place: PartitionIndex, rows: Rows) -> Rows:
+def _checked(ref: HistoryRef, tp: TopicPartition, place: PartitionIndex, rows: Rows) -> Rows:
     if _digest(rows) != place.digest:
         raise damaged(
-            shelf, f"the rows of partition {tp[1]} of topic id {tp[0]} are not those that were written"
+            ref, f"the rows of partition {tp[1]} of topic id {tp[0]} are not those that were written"
         )
     return rows
 
 
-def read_files(shelf: ShelfRef, index: HistoryIndex, source: pa.NativeFile) -> list[FileRef]:
+def read_files(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile) -> list[FileRef]:
     """The intake files that the shelf names, in order of the log; `Corrupted` if they are not those that were
     written.
     """
-    table = _table(
-        shelf, index, source, index.rows, index.files, ("log_index", "key", "size", "footer_sha256")
-    )
+    table = _table(ref, index, source, index.rows, index.files, ("log_index", "key", "size", "footer_sha256"))
     columns = [table.column(name).to_pylist() for name in ("log_index", "key", "size", "footer_sha256")]
     try:
         files = [FileRef(*line) for line in zip(*columns, strict=True)]
         digest = _files_digest(files)
     except (TypeError, AttributeError) as error:
-        raise damaged(shelf, f"the names of its files cannot be read ({error})") from error
+        raise damaged(ref, f"the names of its files cannot be read ({error})") from error
     if digest != index.files_digest:
-        raise damaged(shelf, "the names of its files are not those that were written")
+        raise damaged(ref, "the names of its files are not those that were written")
     return files
 
 
@@ -381,37 +377,37 @@ def gaps_of(rows: Rows) -> list[Gap]:
     return [(base, end) for base, end in rows[rows[:, LOG_INDEX] == _NULL][:, :2].tolist()]
 
 
-def decode(shelf: ShelfRef, data: bytes) -> Content:
+def decode(ref: HistoryRef, data: bytes) -> Content:
     """The inverse of `encode`, for a shelf of that name. Raises as `read_index`, and `Corrupted` if a bit is
     wrong.
     """
-    if len(data) != shelf.size or hashlib.sha256(data).digest() != shelf.sha256:
+    if len(data) != ref.size or hashlib.sha256(data).digest() != ref.sha256:
         raise damaged(
-            shelf, f"{len(data)} bytes of another digest than the checkpoint says, which has {shelf.size}"
+            ref, f"{len(data)} bytes of another digest than the checkpoint says, which has {ref.size}"
         )
-    return content_of(shelf, data)
+    return content_of(ref, data)
 
 
-def content_of(shelf: ShelfRef, data: bytes) -> Content:
+def content_of(ref: HistoryRef, data: bytes) -> Content:
     """What the bytes say; nothing but their own digests is checked."""
     length = int.from_bytes(data[-8:-4], "little") + 8
     if data[-4:] != b"PAR1" or length > len(data):
-        raise damaged(shelf, "it does not end in a Parquet footer")
-    index = read_index(shelf, data[-length:])
+        raise damaged(ref, "it does not end in a Parquet footer")
+    index = read_index(ref, data[-length:])
     source = pa.BufferReader(data)
-    file_of = {file.log_index: file for file in read_files(shelf, index, source)}
-    whole = _matrix(shelf, index, source, 0, index.rows)
+    file_of = {file.log_index: file for file in read_files(ref, index, source)}
+    whole = _matrix(ref, index, source, 0, index.rows)
     content: Content = {}
     for tp, place in index.partitions.items():
         rows = _checked(
-            shelf, tp, place, whole[place.first_row : place.first_row + place.segments + place.gaps]
+            ref, tp, place, whole[place.first_row : place.first_row + place.segments + place.gaps]
         )
         content[tp] = PartitionHistory(place.start, place.end, segments_of(rows, file_of), gaps_of(rows))
     return content
 
 
 def _table(
-    shelf: ShelfRef,
+    ref: HistoryRef,
     index: HistoryIndex,
     source: pa.NativeFile,
     first: int,
@@ -429,19 +425,19 @@ def _table(
         table = parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
         table = table.slice(first - wanted.start * ROW_GROUP_ROWS, count) if count else table
     except (OSError, pa.ArrowException, InvalidInput) as error:
-        raise _unreadable(shelf, str(error), error) from error
+        raise _unreadable(ref, str(error), error) from error
     if table.num_rows != count:
-        raise damaged(shelf, f"{counted(table.num_rows, 'row')} where there should be {count}")
+        raise damaged(ref, f"{counted(table.num_rows, 'row')} where there should be {count}")
     return table
 
 
-def _unreadable(shelf: ShelfRef, why: str, error: Exception) -> ArchiverError:
-    return passing(error, f"shelf {shelf_key(shelf.start, shelf.end)}") or damaged(shelf, why)
+def _unreadable(ref: HistoryRef, why: str, error: Exception) -> ArchiverError:
+    return passing(error, f"history file {history_key(ref.start, ref.end)}") or damaged(ref, why)
 
 
-def damaged(shelf: ShelfRef, why: str) -> Corrupted:
+def damaged(ref: HistoryRef, why: str) -> Corrupted:
     """The error for a shelf that is not what was written."""
     return Corrupted(
-        f"shelf {shelf_key(shelf.start, shelf.end)} is damaged: {why}; restore it from a copy; until "
+        f"history file {history_key(ref.start, ref.end)} is damaged: {why}; restore it from a copy; until "
         "then what it holds cannot be archived"
     )

@@ -56,7 +56,7 @@ class PartitionState:
     next_offset: int = 0
     ingest_max_us: int = 0
     """Newest accept time so far; the running maximum goes on from here."""
-    shelved_to: int = 0
+    history_end: int = 0
     """Segments and gaps below this offset are in shelves."""
     segments: HeldSegments = field(default_factory=HeldSegments)
     gaps: list[Gap] = field(default_factory=list)
@@ -93,7 +93,7 @@ class PartitionState:
 
     def forget_below(self, offset: int) -> None:
         """Everything below `offset` is in a shelf; a segment or gap never reaches beyond such an offset."""
-        self.shelved_to = max(self.shelved_to, offset)
+        self.history_end = max(self.history_end, offset)
         self.segments = self.segments.parts([(self.segments.first_beyond(offset), len(self.segments))])
         self.gaps = [gap for gap in self.gaps if gap[1] > offset]
 

@@ -273,7 +273,7 @@ def test_a_log_of_which_most_is_in_shelves(tmp_path: Path) -> None:
         assert driver.application.checkpointer.run() is not None
         before, kept = everything(driver), needed(driver, "kept")
         checkpoints = [info.key for info in driver.application.objects.list("checkpoint/")]
-        shelves = [info.key for info in driver.application.objects.list("shelf/")]
+        history = [info.key for info in driver.application.objects.list("shelf/")]
         assert len(checkpoints) > 3
         gone = clean_out(driver)
         assert set(keys(driver)) == kept
@@ -281,7 +281,7 @@ def test_a_log_of_which_most_is_in_shelves(tmp_path: Path) -> None:
         assert set(gone) - set(checkpoints) == {key for key in gone if key.startswith("intake/")}, (
             "every shelf is still named"
         )
-        assert {info.key for info in driver.application.objects.list("shelf/")} >= set(shelves)
+        assert {info.key for info in driver.application.objects.list("shelf/")} >= set(history)
         assert len(list(driver.application.objects.list("checkpoint/"))) < len(checkpoints)
     with Driver(deployment) as fresh:
         assert everything(fresh) == before

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from archiver.objects.paths import parse_shelf_key
+from archiver.objects.paths import parse_history_key
 from archiver.runtime import failpoints
 from archiver.runtime.rfc3339 import parse_time
 from archiver.runtime.text import moment
@@ -142,10 +142,10 @@ def test_aborted_so_long_ago_that_nobody_knows_by_whom(tmp_path: Path) -> None:
             driver.application.checkpointer.run_if_due()
         found = told(deployment, "clicks:0:0")
         assert (found["state"], found["code"], found["aborted_by"]) == ("aborted", 0, None)
-        shelved = told(deployment, "clicks:0:2")["intake"]
-        assert parse_shelf_key(shelved["shelf"]) is not None
-        start, end = parse_shelf_key(shelved["shelf"]) or (0, 0)
-        assert start <= shelved["log_index"] < end
+        part = told(deployment, "clicks:0:2")["intake"]
+        assert parse_history_key(part["shelf"]) is not None
+        start, end = parse_history_key(part["shelf"]) or (0, 0)
+        assert start <= part["log_index"] < end
 
 
 def test_waiting_and_for_what(deployment: Deployment, driver: Driver) -> None:

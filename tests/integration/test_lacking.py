@@ -83,7 +83,7 @@ def records(world: World, found: FoundArchive) -> None:
         check_records(source, found, CLUSTER, lambda *_: layout)
 
 
-def shelved(world: World, _: FoundArchive) -> object:
+def part(world: World, _: FoundArchive) -> object:
     data = history_file.encode(history_file.decided(world.intake.fold))
     return history_file.decode(history_file.ref_of(0, world.intake.fold.next_index, data), data)
 
@@ -97,8 +97,8 @@ READERS: dict[str, tuple[object, str, Callable[[World, FoundArchive], object]]] 
     ),
     "undecoded rows": (pq, "ParquetFile", undecoded),
     "records made anew": (pq.ParquetFile, "iter_batches", records),
-    "a shelf's index": (pq, "read_metadata", shelved),
-    "a shelf's rows": (pq.ParquetFile, "read_row_groups", shelved),
+    "a shelf's index": (pq, "read_metadata", part),
+    "a shelf's rows": (pq.ParquetFile, "read_row_groups", part),
 }
 
 

@@ -76,11 +76,11 @@ def test_metadata_and_restart_stay_small(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert report["next"] == filled
     assert report["read_entries"] <= settings.checkpoint_entries + 1
-    shelves = sum(path.stat().st_size for path in (tmp_path / "data" / "shelf").rglob("*.parquet"))
+    history = sum(path.stat().st_size for path in (tmp_path / "data" / "shelf").rglob("*.parquet"))
     mib = 2**20
     print(
         f"\n{filled:,} entries of {SEGMENTS} segments: metadata store at most {most / mib:.1f} MiB, "
-        f"shelves {shelves / mib:.1f} MiB, "
+        f"history files {history / mib:.1f} MiB, "
         f"newest checkpoint {checkpoint_bytes.size / mib:.2f} MiB; all of it took {whole_s:.0f} s, of "
         "which the checkpoints "
         f"{making_s:.0f} s; peak memory {peak_bytes() / mib:.0f} MiB. Restart: {report['ready_s']} s "

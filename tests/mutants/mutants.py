@@ -250,14 +250,14 @@ KEEPING = (
         profile="damage",
     ),
     Mutant(
-        "a shelf is not read back",
+        "a history file is not read back",
         "intake/log/checkpointer.py",
-        "        if shelves.decode(shelf, self._store.objects.read(key)) != content:",
+        "        if history_file.decode(ref, self._store.objects.read(key)) != content:",
         "        if content is None:",
         profile="damage",
     ),
     Mutant(
-        "a wrong bit in a shelf is an error that nobody expects",
+        "a wrong bit in a history file is an unexpected error",
         "intake/log/checkpointer.py",
         "    except (Corrupted, ValueError, LookupError, TypeError):",
         "    except (Corrupted, ValueError):",
@@ -278,9 +278,9 @@ KEEPING = (
         "Transactions()\n        self._ids",
     ),
     Mutant(
-        "a shelf forgets the gaps",
+        "a history file forgets the gaps",
         "intake/log/history_file.py",
-        "merged(state.gaps, state.shelved_to, end))",
+        "merged(state.gaps, state.history_end, end))",
         "[])",
     ),
     Mutant(

@@ -26,12 +26,12 @@ def judge_checkpoints(ground: Ground, whole: IntakeFold) -> int:
             continue  # stored damaged, by the simulation
         if key is None or key.index != checkpoint.index:
             raise Violation("a checkpoint is that of its index", f"{info.key} is of {checkpoint.index}")
-        shelves = History(ground.objects, tuple)
-        shelves.learn(checkpoint.shelves)
+        history_refs = History(ground.objects, tuple)
+        history_refs.learn(checkpoint.history)
         fold = checkpoint.fold()
         for index, data in enumerate(ground.entries[checkpoint.index :], checkpoint.index):
             fold.apply(index, data)
-        _compare(info.key, Backlog(fold, shelves), Backlog(whole))
+        _compare(info.key, Backlog(fold, history_refs), Backlog(whole))
         judged += 1
     return judged
 

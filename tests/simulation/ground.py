@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from archiver.log.store import Appended
-from archiver.objects.paths import CHECKPOINT_PREFIX, SHELF_PREFIX
+from archiver.objects.paths import CHECKPOINT_PREFIX, HISTORY_PREFIX
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.ids import TopicId, TopicPartition
@@ -65,7 +65,7 @@ class Ground:
 
     def create(self, key: str, data: bytes) -> None:
         """The store's create."""
-        if key.startswith((CHECKPOINT_PREFIX, SHELF_PREFIX)) and self.strikes():
+        if key.startswith((CHECKPOINT_PREFIX, HISTORY_PREFIX)) and self.strikes():
             self.met["stored damaged"] += 1
             data = _damaged(data)
         self.objects.create(key, data)

@@ -12,7 +12,7 @@ from intake.log.backlog import Backlog, Counted
 from intake.log.fold import IntakeFold
 from intake.segments import RAW_BYTES, HeldSegments
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
-from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.intake.unread_history import UnreadHistory
 
 ONE = topic_id_of(1)
 TP: TopicPartition = (ONE, 0)
@@ -36,8 +36,8 @@ steps = st.lists(
 @given(steps)
 def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
     fold, counted, start = fold_of(), dict[TopicPartition, Counted](), 0
-    shelves = UnreadShelves()
-    shelves.kept[TP] = []
+    history = UnreadHistory()
+    history.kept[TP] = []
     for number, (step, amount) in enumerate(steps):
         state = fold.partition(TP)
         if step == "more":
@@ -51,13 +51,13 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
             )  # beyond the end: where a ledger is ahead of what was read of the log
         elif step == "shelve" and state.segments:
             upto = state.segments[min(amount, len(state.segments)) - 1]
-            shelves.kept[TP] += [one for one in state.segments if one.end <= upto.end]
-            fold.shelve({TP: upto.end})
+            history.kept[TP] += [one for one in state.segments if one.end <= upto.end]
+            fold.release_history({TP: upto.end})
         elif step == "replace":
             state.segments = HeldSegments.of(state.segments)  # as an abort leaves them: other ones
         stable = state.next_offset - (amount if step == "look" else 0)
         asked = None if stable < min(start, state.next_offset) else stable
-        remembering, plain = Backlog(fold, shelves, counted), Backlog(fold, shelves)
+        remembering, plain = Backlog(fold, history, counted), Backlog(fold, history)
         assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked)
         assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked), (
             "and once more, from memory alone"
@@ -91,17 +91,17 @@ def test_what_was_asked_beyond_the_end_is_not_remembered() -> None:
 
 
 def test_what_was_archived_of_a_shelf_does_not_begin_the_sum_of_what_is_held_anew() -> None:
-    fold, counted, shelves = (
+    fold, counted, history = (
         fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5),
         dict[TopicPartition, Counted](),
-        UnreadShelves(),
+        UnreadHistory(),
     )
-    shelves.kept[TP] = list(fold.partition(TP).segments[:3])
-    fold.shelve({TP: 3})
-    assert Backlog(fold, shelves, counted).summary(TP, 0).bytes == 50
+    history.kept[TP] = list(fold.partition(TP).segments[:3])
+    fold.release_history({TP: 3})
+    assert Backlog(fold, history, counted).summary(TP, 0).bytes == 50
     falsify(fold.partition(TP).segments)
-    assert Backlog(fold, shelves, counted).summary(TP, 2).bytes == 30
-    assert Backlog(fold, shelves, counted).summary(TP, 4).bytes == 10, "from inside of what is held it does"
+    assert Backlog(fold, history, counted).summary(TP, 2).bytes == 30
+    assert Backlog(fold, history, counted).summary(TP, 4).bytes == 10, "from inside of what is held it does"
 
 
 def test_what_is_aborted_is_counted_no_more() -> None:
@@ -112,12 +112,12 @@ def test_what_is_aborted_is_counted_no_more() -> None:
 
 
 def test_what_is_being_shelved_is_counted_once() -> None:
-    fold, counted, shelves = (
+    fold, counted, history = (
         fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5),
         dict[TopicPartition, Counted](),
-        UnreadShelves(),
+        UnreadHistory(),
     )
-    shelves.kept[TP] = list(fold.partition(TP).segments[:2])
-    assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5
-    fold.partition(TP).shelved_to = 2  # the first of two steps: the list goes after it
-    assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5
+    history.kept[TP] = list(fold.partition(TP).segments[:2])
+    assert Backlog(fold, history, counted).summary(TP, 0).rows == 5
+    fold.partition(TP).history_end = 2  # the first of two steps: the list goes after it
+    assert Backlog(fold, history, counted).summary(TP, 0).rows == 5

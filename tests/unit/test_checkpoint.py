@@ -16,7 +16,7 @@ from archiver.proto import intake_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicPartition
 from intake.log import history_file
-from intake.log.checkpoint import MAGIC, Checkpoint, ShelfRef, decode, encode, same
+from intake.log.checkpoint import MAGIC, Checkpoint, HistoryRef, decode, encode, same
 from intake.log.entries import parse_entry
 from intake.log.fold import IDS_REMEMBERED, Applied, IntakeFold
 from intake.log.state import Gap, merged
@@ -25,7 +25,7 @@ from intake.segments import SegmentRef
 from tests.support.intake.intake_entries import topic_id_of
 from tests.support.intake.intake_history import RandomHistory
 
-Shelved = dict[TopicPartition, tuple[list[SegmentRef], list[Gap]]]
+History = dict[TopicPartition, tuple[list[SegmentRef], list[Gap]]]
 
 
 def folded(entries: list[bytes], fold: IntakeFold | None = None) -> tuple[IntakeFold, list[Applied]]:
@@ -39,28 +39,28 @@ def history(seed: int, steps: int) -> list[bytes]:
 
 
 def cut_here(
-    fold: IntakeFold, shelves: tuple[ShelfRef, ...], shelved: Shelved
-) -> tuple[IntakeFold, tuple[ShelfRef, ...]]:
+    fold: IntakeFold, history_refs: tuple[HistoryRef, ...], moved: History
+) -> tuple[IntakeFold, tuple[HistoryRef, ...]]:
     """A checkpoint and its shelf, both to bytes and back."""
-    start = shelves[-1].end if shelves else 0
+    start = history_refs[-1].end if history_refs else 0
     content = history_file.decided(fold)
     data = history_file.encode(content)
     ref = history_file.ref_of(start, fold.next_index, data)
     for tp, part in history_file.decode(ref, data).items():
-        segments, gaps = shelved.setdefault(tp, ([], []))
+        segments, gaps = moved.setdefault(tp, ([], []))
         segments += part.segments
         gaps += part.gaps
-    fold.shelve({tp: part.end for tp, part in content.items()})
-    shelves = (*shelves, ref)
-    data = encode(Checkpoint(fold.state(), shelves))
+    fold.release_history({tp: part.end for tp, part in content.items()})
+    history_refs = (*history_refs, ref)
+    data = encode(Checkpoint(fold.state(), history_refs))
     stored = decode(data, "here")
-    assert stored.shelves == shelves
+    assert stored.history == history_refs
     assert same(stored.state, fold.state())
     assert encode(stored) == data
-    return stored.fold(), shelves
+    return stored.fold(), history_refs
 
 
-def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
+def check_same(whole: IntakeFold, cut: IntakeFold, moved: History) -> None:
     expected, found = whole.state(), cut.state()
     for name in ("next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms"):
         assert getattr(found, name) == getattr(expected, name), name
@@ -73,10 +73,10 @@ def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
     for tp, twin in expected.partitions.items():
         held = found.partitions[tp]
         assert (held.next_offset, held.ingest_max_us) == (twin.next_offset, twin.ingest_max_us)
-        assert held.shelved_to <= whole.stable_offset(tp) == cut.stable_offset(tp)
-        segments, gaps = shelved.get(tp, ([], []))
-        assert all(segment.end <= held.shelved_to for segment in segments)
-        assert all(segment.base >= held.shelved_to for segment in held.segments)
+        assert held.history_end <= whole.stable_offset(tp) == cut.stable_offset(tp)
+        segments, gaps = moved.get(tp, ([], []))
+        assert all(segment.end <= held.history_end for segment in segments)
+        assert all(segment.base >= held.history_end for segment in held.segments)
         assert [*segments, *held.segments] == list(twin.segments)
         assert merged([*gaps, *held.gaps], 0, twin.next_offset) == merged(twin.gaps, 0, twin.next_offset)
 
@@ -88,14 +88,14 @@ def test_the_fold_from_a_checkpoint_is_the_fold_from_the_start(
 ) -> None:
     entries = history(seed, steps)
     whole, expected = folded(entries)
-    fold, shelves, shelved, applied = IntakeFold(), tuple[ShelfRef, ...](), Shelved(), list[Applied]()
+    fold, history_refs, moved, applied = IntakeFold(), tuple[HistoryRef, ...](), History(), list[Applied]()
     for cut in sorted({cut for cut in cuts if 0 < cut <= len(entries)}):
         fold, more = folded(entries[:cut], fold)
         applied += more
-        fold, shelves = cut_here(fold, shelves, shelved)
+        fold, history_refs = cut_here(fold, history_refs, moved)
     fold, more = folded(entries, fold)
     assert applied + more == expected
-    check_same(whole, fold, shelved)
+    check_same(whole, fold, moved)
 
 
 @settings(max_examples=100, deadline=None)
@@ -105,11 +105,11 @@ def test_a_fold_that_went_on_forgets_as_much(seed: int, steps: int, cut: int) ->
     entries = history(seed, steps)
     whole, _ = folded(entries)
     living, _ = folded(entries)
-    shelved = Shelved()
+    moved = History()
     at_cut, _ = folded(entries[: min(cut, len(entries))])
-    stored, _ = cut_here(at_cut, (), shelved)
-    living.shelve({tp: state.shelved_to for tp, state in stored.state().partitions.items()})
-    check_same(whole, living, shelved)
+    stored, _ = cut_here(at_cut, (), moved)
+    living.release_history({tp: state.history_end for tp, state in stored.state().partitions.items()})
+    check_same(whole, living, moved)
     assert same(living.state(), folded(entries, stored)[0].state())
 
 
@@ -211,7 +211,7 @@ def test_400_partitions_with_a_producer_each_are_small() -> None:
             file=log_pb.IntakeFile(key=f"intake/{sequence}", size=1, footer_sha256=b"d" * 32, topics=topics)
         )
     content = history_file.decided(fold)
-    fold.shelve({tp: part.end for tp, part in content.items()})
+    fold.release_history({tp: part.end for tp, part in content.items()})
     data = encode(Checkpoint(fold.state(), ()))
     ids = 18 * fold.next_index
     assert 0 < len(data) - ids < 50_000, len(data) - ids

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from archiver.log.lease import FileLease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Entry
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.runtime import failpoints
 from archiver.runtime.errors import Corrupted, Halt
 from intake.log.checkpoint import Checkpoint, encode
@@ -59,7 +59,7 @@ def test_checkpoints_stand_where_the_log_says_and_the_log_is_trimmed(scene: Scen
     process = filled(scene, 4 * SPAN + 3)
     assert process.checkpointer.run_if_due()
     assert scene.store.indexes() == [10, 20, 30, 40]
-    assert [(one.start, one.end) for one in scene.store.load(40).shelves] == [
+    assert [(one.start, one.end) for one in scene.store.load(40).history] == [
         (0, 10),
         (10, 20),
         (20, 30),
@@ -291,7 +291,7 @@ def test_damaged_checkpoints_of_an_untrimmed_log_are_passed_over(scene: Scene) -
 def test_the_log_is_not_trimmed_behind_something_damaged(scene: Scene, key: str) -> None:
     process = filled(scene, SPAN)
     process.checkpointer.run()
-    name = shelf_key(0, 10) if key == "shelf" else scene.store.key(10)
+    name = history_key(0, 10) if key == "shelf" else scene.store.key(10)
     scene.rewrite(name, lambda data: data[:-1])
     process.fill(process.sequencer.fold.topics_by_name["a"].topic_id, SPAN)
     scene.keep()
@@ -335,7 +335,7 @@ def test_the_same_content_in_other_bytes_is_adopted(scene: Scene) -> None:
             writer.write_table(read.read())
         return bytes(sink.getvalue().to_pybytes())
 
-    scene.rewrite(shelf_key(0, 10), rewritten)
+    scene.rewrite(history_key(0, 10), rewritten)
     process.checkpointer.run()
     assert scene.store.indexes() == [10, 20]
     scene.check(scene.process().sequencer.backlog())
@@ -346,9 +346,9 @@ def test_other_content_under_the_same_key_halts(scene: Scene, tmp_path: Path, wh
     other = Scene(tmp_path / "other")
     filled(other, 3 * SPAN + 5).checkpointer.run()
     process = filled(scene, 2 * SPAN)
-    source = shelf_key(10, 20) if what == "shelf" else other.store.key(20)
+    source = history_key(10, 20) if what == "shelf" else other.store.key(20)
     scene.objects.create(
-        shelf_key(0, 10) if what == "shelf" else scene.store.key(10), other.objects.read(source)
+        history_key(0, 10) if what == "shelf" else scene.store.key(10), other.objects.read(source)
     )
     with pytest.raises(Halt, match=r"is not what the intake log says.*delete it and it is made again"):
         process.checkpointer.run()
@@ -377,7 +377,7 @@ def test_what_nobody_needs_any_more(scene: Scene) -> None:
     assert superseded(scene.objects) == [], "the shelf behind the newest checkpoint is in the making"
     process.checkpointer.run()
     assert superseded(scene.objects) == [scene.store.key(10), scene.store.key(20)]
-    stray = shelf_key(10, 23)
+    stray = history_key(10, 23)
     scene.objects.create(stray, b"of a process with other settings, killed before its checkpoint")
     assert stray in superseded(scene.objects)
     for key in superseded(scene.objects):
@@ -391,7 +391,7 @@ def test_a_checkpoint_beyond_the_log_stops_the_trimming(scene: Scene) -> None:
     process.checkpointer.run()
     beyond = scene.store.load(20)
     object.__setattr__(beyond.state, "next_index", 500)
-    scene.objects.create(scene.store.key(500), encode(Checkpoint(beyond.state, beyond.shelves)))
+    scene.objects.create(scene.store.key(500), encode(Checkpoint(beyond.state, beyond.history)))
     with pytest.raises(Halt, match="beyond the end of the intake log"):
         process.checkpointer.run()
     assert scene.log.floor() == 9

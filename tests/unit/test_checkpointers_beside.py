@@ -53,8 +53,8 @@ def test_nothing_is_superseded_by_what_is_not_whole(scene: Scene) -> None:
     process.checkpointer.run()
     assert superseded(scene.objects) != []
     newest = scene.store.last()[0]
-    shelf = newest.shelves[-1]
-    scene.objects.delete(f"shelf/intake/{shelf.start:020}-{shelf.end:020}.parquet")
+    ref = newest.history[-1]
+    scene.objects.delete(f"shelf/intake/{ref.start:020}-{ref.end:020}.parquet")
     assert superseded(scene.objects) == []
 
 

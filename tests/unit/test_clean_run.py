@@ -22,7 +22,7 @@ from reconcile.snapshot.oldest_required import oldest_required
 from reconcile.vacuum.intake_files import needed_files
 from reconcile.vacuum.report import CleanReport
 from tests.support.builders.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
-from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.intake.unread_history import UnreadHistory
 from tests.support.log.memory_log import MemoryLease
 from tests.support.objects.faulty_objects import ObjectFault
 
@@ -419,7 +419,9 @@ def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: i
         looks += 1
         if looks <= readable:
             return whole()
-        return UnreadShelves({tp_of(vacuumed, "b"): Corrupted("shelf is damaged")}).shelve(whole().fold)
+        return UnreadHistory({tp_of(vacuumed, "b"): Corrupted("shelf is damaged")}).release_history(
+            whole().fold
+        )
 
     object.__setattr__(run._parts, "intake", intake)
     report = run.run()

@@ -49,7 +49,7 @@ def built(key: ArchiveKey) -> str:
 def test_keys_are_those_of_the_design() -> None:
     assert paths.cluster_key() == "cluster.json"
     assert paths.intake_key(NEW_YEAR_US, ULID) == f"intake/2026-01-02/03/1767323045678-{ULID}.parquet"
-    assert paths.shelf_key(7, 1200) == "shelf/intake/00000000000000000007-00000000000000001200.parquet"
+    assert paths.history_key(7, 1200) == "shelf/intake/00000000000000000007-00000000000000001200.parquet"
     assert paths.checkpoint_key("control", 1, 42) == "checkpoint/control/v1/00000000000000000042.bin"
     assert paths.table_prefix(TOPIC) == f"archive/{TOPIC}"
     assert paths.topic_key(TOPIC) == f"archive/{TOPIC}/topic.json"
@@ -171,8 +171,8 @@ def test_what_is_no_archive_key_is_not_parsed(old: str, new: str) -> None:
         lambda: paths.intake_key(-1, ULID),
         lambda: paths.intake_key(10**16, ULID),
         lambda: paths.intake_key(0, "../../x"),
-        lambda: paths.shelf_key(5, 4),
-        lambda: paths.shelf_key(-1, 4),
+        lambda: paths.history_key(5, 4),
+        lambda: paths.history_key(-1, 4),
         lambda: paths.checkpoint_key("../x", 1, 0),
         lambda: paths.checkpoint_key("intake", 1, -1),
         lambda: paths.table_prefix("orders"),
@@ -209,9 +209,9 @@ def test_a_checkpoint_key_comes_back(log: str, fold_format: int, index: int) -> 
 @given(offsets, offsets)
 def test_a_shelf_key_comes_back(one: int, other: int) -> None:
     start, end = sorted((one, other))
-    key = paths.shelf_key(start, end)
+    key = paths.history_key(start, end)
     check_key(key)
-    assert paths.parse_shelf_key(key) == (start, end)
+    assert paths.parse_history_key(key) == (start, end)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_shelf_key_comes_back(one: int, other: int) -> None:
 )
 def test_other_keys_are_no_checkpoints_and_no_shelves(key: str) -> None:
     assert paths.parse_checkpoint_key(key) is None
-    assert paths.parse_shelf_key(key) is None
+    assert paths.parse_history_key(key) is None
 
 
 @given(st.lists(st.integers(0, 2_777_775), max_size=100))

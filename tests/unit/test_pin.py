@@ -11,7 +11,7 @@ from archiver.runtime.logging import METRICS
 from reconcile.snapshot.oldest_required import OldestRequired, metrics_of, oldest_required
 from reconcile.snapshot.retention_floor import RetentionFloor
 from tests.support.builders.cleaning import NOW_US, Run, Vacuumed, stamps, tp_of
-from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.intake.unread_history import UnreadHistory
 
 
 def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> OldestRequired | None:
@@ -128,11 +128,11 @@ def test_partitions_that_cannot_be_looked_up_are_passed_over() -> None:
     vacuumed, keys = two()
     intake = vacuumed.backlog()
     lines = vacuumed.topic_lines(intake, vacuumed.ledger())
-    shelves = UnreadShelves(
+    history = UnreadHistory(
         {tp_of(vacuumed, name, number): Corrupted("damaged") for name, number in (("a", 1), ("b", 0))}
     )
-    pin = oldest_required(shelves.shelve(intake.fold), lines)
+    pin = oldest_required(history.release_history(intake.fold), lines)
     assert pin is not None
     assert (pin.topic, pin.partition, pin.key) == ("a", 0, keys[1])
-    shelves.errors[tp_of(vacuumed, "a", 0)] = Corrupted("damaged")
-    assert oldest_required(shelves.shelve(vacuumed.backlog().fold), lines) is None
+    history.errors[tp_of(vacuumed, "a", 0)] = Corrupted("damaged")
+    assert oldest_required(history.release_history(vacuumed.backlog().fold), lines) is None

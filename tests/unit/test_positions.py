@@ -15,7 +15,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.transaction_entries import HOUR_US, TransactionEntries
-from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.intake.unread_history import UnreadHistory
 
 ONE = topic_id_of(1)
 SEGMENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12)
@@ -88,8 +88,8 @@ def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> Non
     fold.apply(0, declared(1, "one", 4))
     fold.apply(1, named("intake/a", [Run(ONE, number, rows=3, raw_bytes=30) for number in range(4)]))
     damaged = Corrupted("shelf is damaged")
-    shelves = UnreadShelves({(ONE, 0): damaged, (ONE, 2): damaged, (ONE, 3): Corrupted("shelf is gone")})
-    view = shelves.shelve(fold)
+    history = UnreadHistory({(ONE, 0): damaged, (ONE, 2): damaged, (ONE, 3): Corrupted("shelf is gone")})
+    view = history.release_history(fold)
     fold.apply(2, named("intake/b", [Run(ONE, 0, rows=2)]))
     found = positions(view, ledger, ONE)
     assert [(item.stable, item.next, item.written) for item in found] == [
@@ -114,6 +114,6 @@ def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> Non
     archived = positions(view, ledger, ONE)
     assert [item.backlog_rows for item in archived] == [2, 3, 0, 0], "what is archived is not looked up"
     assert troubles("one", archived) == []
-    shelves.errors[ONE, 1] = RetryLater("no answer")
+    history.errors[ONE, 1] = RetryLater("no answer")
     with pytest.raises(RetryLater):
         positions(view, ledger, ONE)

@@ -23,7 +23,7 @@ from intake.log.fold import IntakeFold, TopicState
 from intake.segments import Segments
 from tests.support.intake.intake_entries import Run, declared, named, ticked, topic_id_of
 from tests.support.intake.transaction_entries import TransactionEntries
-from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.intake.unread_history import UnreadHistory
 
 S = 1_000_000
 NOW = 1_000 * S
@@ -495,7 +495,7 @@ def test_a_backlog_holds_the_time_back_only_as_far_as_it_is_old() -> None:
 # shelves that cannot be read
 
 
-class FootersOnly(UnreadShelves):
+class FootersOnly(UnreadHistory):
     """Sums are known from the index, rows are damaged."""
 
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
@@ -503,10 +503,10 @@ class FootersOnly(UnreadShelves):
 
 
 @pytest.mark.parametrize("error", [Corrupted("shelf is damaged"), NotFound("no such shelf")])
-@pytest.mark.parametrize("kind", [UnreadShelves, FootersOnly])
+@pytest.mark.parametrize("kind", [UnreadHistory, FootersOnly])
 @pytest.mark.parametrize("limits", [ALL, DUE])
 def test_a_shelf_that_cannot_be_read_halts_only_its_topic(
-    kind: type[UnreadShelves], error: Corrupted, limits: RoundLimits
+    kind: type[UnreadHistory], error: Corrupted, limits: RoundLimits
 ) -> None:
     logs = Logs()
     logs.file(
@@ -514,7 +514,7 @@ def test_a_shelf_that_cannot_be_read_halts_only_its_topic(
         Run(TWO, 0, accept_max_us=5),
         Run(TWO, 1, accept_max_us=5),
     )
-    logs.backlog = kind({(ONE, 1): error}).shelve(logs.intake)
+    logs.backlog = kind({(ONE, 1): error}).release_history(logs.intake)
     planned = logs.choose(limits)
     assert places(planned) == [("two", 0, 0, 1), ("two", 1, 0, 1)], (
         "also not the partitions of the topic that came before it"
@@ -529,6 +529,6 @@ def test_a_shelf_that_cannot_be_read_halts_only_its_topic(
 def test_a_store_that_cannot_be_reached_is_no_halt() -> None:
     logs = Logs()
     logs.file(Run(ONE, 0), Run(TWO, 0))
-    logs.backlog = UnreadShelves({(ONE, 0): RetryLater("no answer")}).shelve(logs.intake)
+    logs.backlog = UnreadHistory({(ONE, 0): RetryLater("no answer")}).release_history(logs.intake)
     with pytest.raises(RetryLater, match="no answer"):
         logs.choose()

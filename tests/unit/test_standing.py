@@ -16,19 +16,19 @@ from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.runtime.errors import ArchiverError, Corrupted, RetryLater
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, lag_report
 from intake.log import history_file
 from intake.log.backlog import Backlog
-from intake.log.checkpoint import ShelfRef
+from intake.log.checkpoint import HistoryRef
 from intake.log.fold import IntakeFold
 from intake.log.history import History
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.intake_history import RandomHistory
 from tests.support.intake.transaction_entries import HOUR_US, TransactionEntries
-from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.intake.unread_history import UnreadHistory
 
 ONE = topic_id_of(1)
 NOW_US = 1_767_323_045_000_000
@@ -101,25 +101,25 @@ class Twin:
     def __init__(self, root: Path) -> None:
         self.whole, self.cut = IntakeFold(), IntakeFold()
         self._objects = LocalObjectStore(root)
-        self._refs: tuple[ShelfRef, ...] = ()
-        self._shelves = History(self._objects, lambda: self._refs)
-        self.view = Backlog(self.cut, self._shelves)
+        self._refs: tuple[HistoryRef, ...] = ()
+        self._history = History(self._objects, lambda: self._refs)
+        self.view = Backlog(self.cut, self._history)
 
     def apply(self, entries: list[bytes], cuts: set[int]) -> None:
         for index, entry in enumerate(entries):
             self.whole.apply(index, entry)
             self.cut.apply(index, entry)
             if index in cuts:
-                self._shelve()
+                self._release()
 
-    def _shelve(self) -> None:
+    def _release(self) -> None:
         content = history_file.decided(self.cut)
         data = history_file.encode(content)
         ref = history_file.ref_of(self._refs[-1].end if self._refs else 0, self.cut.next_index, data)
-        self._objects.create(shelf_key(ref.start, ref.end), data)
+        self._objects.create(history_key(ref.start, ref.end), data)
         self._refs = (*self._refs, ref)
-        self._shelves.learn(self._refs)
-        self.cut.shelve({tp: part.end for tp, part in content.items()})
+        self._history.learn(self._refs)
+        self.cut.release_history({tp: part.end for tp, part in content.items()})
 
 
 def naive_stable(fold: IntakeFold, tp: TopicPartition) -> int:
@@ -343,8 +343,8 @@ def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(
     error: ArchiverError, cause: str
 ) -> None:
     fold = filled(2, 3)
-    shelves = UnreadShelves({(ONE, 0): error})
-    view = shelves.shelve(fold)
+    history_refs = UnreadHistory({(ONE, 0): error})
+    view = history_refs.release_history(fold)
     fold.apply(fold.next_index, named("intake/b", [Run(ONE, 0, 4, 40, NOW_US)]))
     found = one(view, ledger_of({0: 0}, {0: 5}), stuck="the table was dropped")
     assert found.cause == cause

@@ -154,8 +154,8 @@ def test_a_checkpoint_keeps_it(fold: IntakeFold) -> None:
 
 def test_who_learns_of_an_older_checkpoint_lets_go_of_the_rest(fold: IntakeFold) -> None:
     apply(fold, deleted(A))
-    fold.shelve({(A, 0): 3, (A, 1): 1, (B, 0): 2})
-    assert fold.partition((B, 0)).shelved_to == 2
+    fold.release_history({(A, 0): 3, (A, 1): 1, (B, 0): 2})
+    assert fold.partition((B, 0)).history_end == 2
 
 
 def test_its_backlog_needs_no_file_and_pins_nothing(fold: IntakeFold) -> None:

@@ -14,12 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicPartition
 from intake.log import history_file
 from intake.log.backlog import Backlog
-from intake.log.checkpoint import ShelfRef
+from intake.log.checkpoint import HistoryRef
 from intake.log.fold import IntakeFold
 from intake.log.history import History
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
@@ -35,28 +35,28 @@ class Rig:
     def __init__(self, root: Path, cache_bytes: int = 1 << 30) -> None:
         self.objects = FaultyObjectStore(LocalObjectStore(root))
         self.whole, self.fold = IntakeFold(), IntakeFold()
-        self.refs: tuple[ShelfRef, ...] = ()
-        self.newest: tuple[ShelfRef, ...] = ()
-        self.shelves = History(self.objects, lambda: self.newest, cache_bytes, rows_bytes=cache_bytes)
-        self.backlog = Backlog(self.fold, self.shelves)
+        self.refs: tuple[HistoryRef, ...] = ()
+        self.newest: tuple[HistoryRef, ...] = ()
+        self.history = History(self.objects, lambda: self.newest, cache_bytes, rows_bytes=cache_bytes)
+        self.backlog = Backlog(self.fold, self.history)
 
     def apply(self, *entries: bytes) -> None:
         for entry in entries:
             self.whole.apply(self.whole.next_index, entry)
             self.fold.apply(self.fold.next_index, entry)
 
-    def cut(self) -> ShelfRef:
+    def cut(self) -> HistoryRef:
         content = history_file.decided(self.fold)
         data = history_file.encode(content)
         ref = history_file.ref_of(self.refs[-1].end if self.refs else 0, self.fold.next_index, data)
         self.objects.create(self.key(ref), data)
         self.refs = self.newest = (*self.refs, ref)
-        self.shelves.learn(self.refs)
-        self.fold.shelve({tp: part.end for tp, part in content.items()})
+        self.history.learn(self.refs)
+        self.fold.release_history({tp: part.end for tp, part in content.items()})
         return ref
 
-    def key(self, ref: ShelfRef) -> str:
-        return shelf_key(ref.start, ref.end)
+    def key(self, ref: HistoryRef) -> str:
+        return history_key(ref.start, ref.end)
 
     def check(self, tp: TopicPartition, start: int, bytes_max: int | None = None) -> None:
         """The view says what a fold says that was never cut."""
@@ -123,9 +123,9 @@ def test_one_partition_is_read_without_the_rest(tmp_path: Path, monkeypatch: pyt
     rig = Rig(tmp_path)
     plain(rig, files=200)
     rig.check((B, 6), 0)
-    rig.shelves = History(rig.objects, lambda: rig.newest)
-    rig.shelves.learn(rig.refs)
-    rig.backlog = Backlog(rig.fold, rig.shelves)
+    rig.history = History(rig.objects, lambda: rig.newest)
+    rig.history.learn(rig.refs)
+    rig.backlog = Backlog(rig.fold, rig.history)
     groups: list[int] = []
     wrapped: Any = pq.ParquetFile.read_row_groups
 
@@ -168,7 +168,7 @@ def test_a_summary_that_was_asked_for_before_reads_nothing(
     wanted = {start: Backlog(rig.whole).summary((A, 1), start) for start in range(1, 9)}
     for start in (1, 2, 3, 1, 2, 3, 4, 1, 5, 6, 7, 8, 2):
         assert rig.backlog.summary((A, 1), start) == wanted[start]
-    assert len(rig.shelves._parts) == 3
+    assert len(rig.history._parts) == 3
     rig.objects.calls.clear()
     assert [rig.backlog.summary((A, 1), start) for start in (7, 8, 2)] == [
         wanted[start] for start in (7, 8, 2)
@@ -198,8 +198,8 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     plain(rig, files=640)
     for partition in range(7):
         rig.check((A, partition), 0)
-    assert sum(opened.cost_bytes for opened in rig.shelves._cache.values()) <= 100_000
-    assert rig.shelves._cache
+    assert sum(opened.cost_bytes for opened in rig.history._cache.values()) <= 100_000
+    assert rig.history._cache
 
 
 def test_partitions_of_one_row_group_are_read_once(tmp_path: Path) -> None:
@@ -216,15 +216,15 @@ def test_partitions_of_one_row_group_are_read_once(tmp_path: Path) -> None:
 def test_row_groups_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_file, "ROW_GROUP_ROWS", 16)
     rig = Rig(tmp_path)
-    rig.shelves = History(rig.objects, lambda: rig.newest, rows_bytes=5000)
-    rig.backlog = Backlog(rig.fold, rig.shelves)
+    rig.history = History(rig.objects, lambda: rig.newest, rows_bytes=5000)
+    rig.backlog = Backlog(rig.fold, rig.history)
     plain(rig, files=200)
     for tp in rig.whole.state().partitions:
         rig.check(tp, 0)
-        assert 0 < sum(group.nbytes for group in rig.shelves._groups.values()) <= 5000
-    rig.shelves.learn(rig.refs[:1])
-    assert {ref for ref, _ in rig.shelves._groups} <= {rig.refs[0]}
-    assert rig.shelves._groups_bytes == sum(group.nbytes for group in rig.shelves._groups.values())
+        assert 0 < sum(group.nbytes for group in rig.history._groups.values()) <= 5000
+    rig.history.learn(rig.refs[:1])
+    assert {ref for ref, _ in rig.history._groups} <= {rig.refs[0]}
+    assert rig.history._groups_bytes == sum(group.nbytes for group in rig.history._groups.values())
 
 
 def test_rows_that_were_damaged_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +260,9 @@ def test_an_altered_bit_is_noticed_whatever_is_read(tmp_path: Path, seed: int) -
             history_file.decode(ref, bytes(altered))
         rig.objects.delete(rig.key(ref))
         rig.objects.create(rig.key(ref), bytes(altered))
-        shelves = History(rig.objects, lambda: rig.newest)
-        shelves.learn(rig.refs)
-        backlog = Backlog(rig.fold, shelves)
+        history_refs = History(rig.objects, lambda: rig.newest)
+        history_refs.learn(rig.refs)
+        backlog = Backlog(rig.fold, history_refs)
         for tp in tps:
             try:
                 found = backlog.segments(tp)
@@ -288,7 +288,7 @@ def test_another_object_is_refused(tmp_path: Path, what: str) -> None:
         }[what]
         rig.objects.create(rig.key(ref), replaced)
     with pytest.raises(Corrupted, match="restore it from a copy"):
-        Backlog(rig.fold, rig.shelves).segments((A, 0))
+        Backlog(rig.fold, rig.history).segments((A, 0))
 
 
 def test_a_list_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_list_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
         rig.objects.delete(rig.key(ref))
     for partition in range(7):
         rig.check((A, partition), 3)
-    assert rig.shelves.refs == (newer,)
+    assert rig.history.refs == (newer,)
 
 
 def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:

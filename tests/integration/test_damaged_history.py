@@ -20,21 +20,21 @@ GRACE_S = 3601.0
 Spoil = Callable[[Path], None]
 
 
-def removed(shelf: Path) -> None:
-    shelf.unlink()
+def removed(ref: Path) -> None:
+    ref.unlink()
 
 
-def damaged_rows(shelf: Path) -> None:
+def damaged_rows(ref: Path) -> None:
     """Wrong bytes wherever there are rows; the footer, and so the index, is as it was."""
-    data = shelf.read_bytes()
+    data = ref.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    shelf.write_bytes(data[:4] + bytes(byte ^ 0xFF for byte in data[4:footer]) + data[footer:])
+    ref.write_bytes(data[:4] + bytes(byte ^ 0xFF for byte in data[4:footer]) + data[footer:])
 
 
-def damaged_footer(shelf: Path) -> None:
-    data = bytearray(shelf.read_bytes())
+def damaged_footer(ref: Path) -> None:
+    data = bytearray(ref.read_bytes())
     data[-40] ^= 4
-    shelf.write_bytes(data)
+    ref.write_bytes(data)
 
 
 SPOILS = pytest.mark.parametrize("spoil", [removed, damaged_rows, damaged_footer])
@@ -51,7 +51,7 @@ def deployment(tmp_path: Path) -> Deployment:
         driver.application.checkpointer.run_if_due()
         for topic in WELL:
             driver.send(topic, [b"1", b"2"], 0)
-    assert len(shelves(made)) == 1
+    assert len(history(made)) == 1
     return made
 
 
@@ -67,7 +67,7 @@ def driver(deployment: Deployment) -> Iterator[Driver]:
         yield made
 
 
-def shelves(deployment: Deployment) -> list[Path]:
+def history(deployment: Deployment) -> list[Path]:
     return sorted(path for path in (deployment.data / "shelf").rglob("*") if path.is_file())
 
 
@@ -93,7 +93,7 @@ def json_of(done: Done, code: int = 0) -> dict[str, Any]:
 def test_archiving_halts_the_topics_that_need_it_and_goes_on_with_the_others(
     driver: Driver, spoil: Spoil
 ) -> None:
-    spoil(shelves(driver.deployment)[0])
+    spoil(history(driver.deployment)[0])
     assert needing(driver) == set(HURT), "the test spoils what it says"
     report = driver.archive()
     for topic in HURT:
@@ -115,7 +115,7 @@ def test_archiving_halts_the_topics_that_need_it_and_goes_on_with_the_others(
 
 @SPOILS
 def test_a_healthy_topic_alone_is_archived_without_a_word(driver: Driver, spoil: Spoil) -> None:
-    spoil(shelves(driver.deployment)[0])
+    spoil(history(driver.deployment)[0])
     report = driver.archive(("orders", None))
     assert (report.halted, report.deferred, report.of("orders").rows) == ([], [], 2)
 
@@ -128,18 +128,18 @@ def test_a_topic_that_is_archived_beyond_the_shelf_needs_it_no_more(
     ) as before:  # another process: one that has read the shelf goes on with what it knows
         before.archive(("files", None))
         before.send("files", [b"later"], 0)
-    removed(shelves(deployment)[0])
+    removed(history(deployment)[0])
     report = driver.archive()
     assert [item.topic for item in report.halted] == ["clicks"]
     assert (report.of("files").state, report.of("files").rows) == ("archived", 1)
 
 
 def test_a_topic_goes_on_when_the_shelf_is_back(driver: Driver) -> None:
-    shelf = shelves(driver.deployment)[0]
-    data = shelf.read_bytes()
-    removed(shelf)
+    ref = history(driver.deployment)[0]
+    data = ref.read_bytes()
+    removed(ref)
     driver.archive()
-    shelf.write_bytes(data)
+    ref.write_bytes(data)
     assert not driver.archive().halted
     driver.check_complete("orders", "clicks", "files")
 
@@ -149,7 +149,7 @@ def test_listings_of_damaged_rows_are_as_ever_because_the_index_is_whole(deploym
         deployment.cli(*command, "--output", "json").out
         for command in (["topics", "list"], ["topics", "describe", "clicks"])
     ]
-    damaged_rows(shelves(deployment)[0])
+    damaged_rows(history(deployment)[0])
     assert before == [
         deployment.cli(*command, "--output", "json").out
         for command in (["topics", "list"], ["topics", "describe", "clicks"])
@@ -166,7 +166,7 @@ def test_listings_of_damaged_rows_are_as_ever_because_the_index_is_whole(deploym
 
 @pytest.mark.parametrize("spoil", [removed, damaged_footer])
 def test_listings_show_what_is_known_and_say_what_is_not(deployment: Deployment, spoil: Spoil) -> None:
-    spoil(shelves(deployment)[0])
+    spoil(history(deployment)[0])
     listed = json_of(deployment.cli("topics", "list", "--output", "json"))
     assert {item["topic"]: item["records"] for item in listed["topics"]} == {
         "clicks": 8,
@@ -198,7 +198,7 @@ def test_listings_show_what_is_known_and_say_what_is_not(deployment: Deployment,
 
 
 def test_text_says_it_too(deployment: Deployment) -> None:
-    removed(shelves(deployment)[0])
+    removed(history(deployment)[0])
     for command in (["topics", "list"], ["topics", "describe", "clicks"], ["status"]):
         done = deployment.cli(*command)
         assert done.code == 0, done.err
@@ -225,9 +225,9 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
     with Driver(deployment) as driver:
         driver.archive(("orders", None))
     before = sorted(deployment.data.rglob("*.parquet"))
-    shelf = shelves(deployment)[0]
-    data = shelf.read_bytes()
-    spoil(shelf)
+    ref = history(deployment)[0]
+    data = ref.read_bytes()
+    spoil(ref)
     spoilt = sorted(deployment.data.rglob("*.parquet"))
     for arguments in (["--dry-run"], []):
         told = json_of(deployment.cli("clean", "--output", "json", *arguments), code=2)
@@ -239,7 +239,7 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
         )
         assert {item["topic"]: item["doubted"] for item in told["topics"]} == {"clicks": True, "kept": False}
     assert sorted(deployment.data.rglob("*.parquet")) == spoilt
-    shelf.write_bytes(data)
+    ref.write_bytes(data)
     assert sorted(deployment.data.rglob("*.parquet")) == before
     assert set(json_of(deployment.cli("clean", "--output", "json"))["deleted"]) == condemned
 
@@ -247,6 +247,6 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
 def test_cleaning_goes_on_once_nobody_needs_the_shelf(deployment: Deployment) -> None:
     with hours_ago(deployment) as driver:
         driver.archive()
-    removed(shelves(deployment)[0])
+    removed(history(deployment)[0])
     told = json_of(deployment.cli("clean", "--output", "json"))
     assert len(told["condemned"]) == 17

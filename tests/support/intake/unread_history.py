@@ -14,17 +14,17 @@ from intake.segments import SegmentRef, Segments
 
 
 @dataclass
-class UnreadShelves:
+class UnreadHistory:
     """Everything a fold held when it was shelved, except for partitions with an error."""
 
     errors: dict[TopicPartition, ArchiverError] = field(default_factory=dict)
     kept: dict[TopicPartition, list[SegmentRef]] = field(default_factory=dict)
 
-    def shelve(self, fold: IntakeFold) -> Backlog:
+    def release_history(self, fold: IntakeFold) -> Backlog:
         """Take all segments out of a fold without open transactions; the view of both."""
         for tp, state in fold.state().partitions.items():
             self.kept[tp] = list(state.segments)
-        fold.shelve({tp: state.next_offset for tp, state in fold.state().partitions.items()})
+        fold.release_history({tp: state.next_offset for tp, state in fold.state().partitions.items()})
         return Backlog(fold, self)
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from archiver.objects.paths import shelf_key
+from archiver.objects.paths import history_key
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicPartition
-from intake.log import history_file as shelf_format
-from intake.log.checkpoint import ShelfRef
+from intake.log import history_file as history_format
+from intake.log.checkpoint import HistoryRef
 from intake.log.history import History
 from tests.support.log.checkpointing import SPAN, Scene, flipped
 
-Pristine = tuple[Scene, tuple[ShelfRef, ...], list[shelf_format.Content]]
+Pristine = tuple[Scene, tuple[HistoryRef, ...], list[history_format.Content]]
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,11 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
         process.checkpointer.run_if_due()
     checkpoint = scene.store.last()[0]
     contents = [
-        shelf_format.decode(ref, scene.objects.read(shelf_key(ref.start, ref.end)))
-        for ref in checkpoint.shelves
+        history_format.decode(ref, scene.objects.read(history_key(ref.start, ref.end)))
+        for ref in checkpoint.history
     ]
     assert len(contents) >= 8
-    return scene, checkpoint.shelves, contents
+    return scene, checkpoint.history, contents
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -52,7 +52,7 @@ def test_only_partitions_with_something_in_a_spoilt_shelf_are_concerned(
     hurt.learn(refs)
     gone = data.draw(st.sets(st.integers(0, len(refs) - 1), max_size=4), label="gone")
     altered = data.draw(st.sets(st.integers(0, len(refs) - 1), max_size=2), label="altered") - gone
-    keys = {number: shelf_key(refs[number].start, refs[number].end) for number in gone | altered}
+    keys = {number: history_key(refs[number].start, refs[number].end) for number in gone | altered}
     saved = {key: scene.objects.read(key) for key in keys.values()}
     tp: TopicPartition = data.draw(st.sampled_from(sorted(contents[-1])), label="partition")
     end = contents[-1][tp].end
