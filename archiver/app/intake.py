@@ -11,8 +11,7 @@ from archiver.runtime.errors import ConfigInvalid
 from intake.log.checkpointer import CheckpointLoop
 from intake.log.fold import TopicState
 from intake.write.accept_clock import AcceptClock
-from intake.write.schema_validation import EdgeFetch, edge_rules
-from intake.write.schema_validation import EdgeSchemas
+from intake.write.schema_validation import EdgeFetch, EdgeSchemas, edge_rules
 from intake.write.writer import IntakeWriter
 
 _log = logging.getLogger(__name__)

@@ -75,7 +75,7 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.objects.paths._INTAKE": (("intake/", "a", ""), ("", "intake/", ""), ("intake/a/", "a", "/")),
     "archiver.objects.paths._ARCHIVE": (("archive/", "0", ""), ("", "archive/", "")),
     "archiver.objects.paths._CHECKPOINT": (("checkpoint/a/v", "0", ""), ("", "checkpoint/", "")),
-    "archiver.objects.paths._SHELF": (("shelf/intake/", "0", ""),),
+    "archiver.objects.paths._HISTORY": (("shelf/intake/", "0", ""),),
     "archiver.query.columns._DECIMAL": _DECIMAL,
     "archiver.query.columns._FIXED": (("fixed[", "1", ""),),
     "archiver.query.duck.table_names": (("", '"', ""),),
