@@ -1,6 +1,6 @@
-"""Arrow arrays seen as numpy: lengths, offsets and bytes without a Python object per row.
+"""Arrow arrays as numpy: lengths, offsets and bytes without a Python object per row.
 
-Pure. Promises to honour slices (an array's own offset) and nulls whatever garbage stands behind them.
+Pure. Respects slices (an array's own offset) and ignores the bytes of null rows.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import pyarrow as pa
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 ArrowArray: TypeAlias = Any
-"""A `pyarrow.Array`; its published types lack half of its methods, so checking against them would forbid
+"""A `pyarrow.Array`. Its published types lack half of its methods, so checking against them would reject
 correct code."""
 
 _arrow: Any = pa
 
 
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch with the rows of all, in order; they have one schema."""
+    """One batch with the rows of all, in order; they share one schema."""
     return batches[0] if len(batches) == 1 else copied_batches(batches)
 
 
 def copied_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The same in memory of its own: what the batches point into can be freed."""
+    """The same in new memory, so that the memory of the inputs can be freed."""
     joined: pa.RecordBatch = _arrow.concat_batches(list(batches))
     return joined
 
@@ -37,7 +37,7 @@ def list_array(offsets: npt.NDArray[np.int32], elements: ArrowArray, list_type: 
 
 
 def binary_layout(array: ArrowArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Offsets (one more than rows) and the data they point into, of a binary or string array."""
+    """Offsets (one more than rows) and data of a binary or string array."""
     _, offsets_buffer, data_buffer = array.buffers()
     if len(array) == 0 or offsets_buffer is None:
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)

@@ -1,15 +1,16 @@
-"""The bytes of an intake file, and the statement of what is inside that stands in its log entry.
+"""The bytes of an intake file, and the description of its segments for the log entry.
 
 Frozen format 1: one Parquet file, zstd level 1, every page with its checksum, rows sorted by topic, partition
-and arrival. A *segment* is the run of rows of one topic partition; a row group closes at the first segment
-boundary at which it holds `row_group_bytes` raw bytes, so a segment never leaves its row group. Rows of one
-partition are several segments where an idempotent producer's batch begins or ends. The columns of producers
-and transactions are null where there is none. The footer's key `archiver.intake_format` says `1`, and
-`archiver.log_index` up to which entry of the intake log its writer had read before the file was stored: the
-log once was that long. Neither an Arrow schema nor page indexes are written: the footer stays small.
+and arrival. A *segment* is the run of rows of one topic partition. A row group closes at the first segment
+boundary at which it holds `row_group_bytes` raw bytes, so a segment never spans row groups. Rows of one
+partition form several segments where a batch of an idempotent producer begins or ends. The columns of
+producers and transactions are null where there is none.
 
-Pure but for the Parquet codec. Promises that the same rows give a file with the same records; never looks at
-a clock.
+The footer's key `archiver.intake_format` is `1`. Its key `archiver.log_index` is the number of log entries
+that the writer had read before it stored the file, which proves that the log was that long. Arrow schema and
+page indexes are left out to keep the footer small.
+
+Pure except for the Parquet codec: the same rows give a file with the same records, and no clock is read.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ UNKNOWN_BATCH = -1
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence", "transactional")
 READ_COLUMNS = ("key", "value", "headers", "event_timestamp", "accept_timestamp", "batch")
-"""What a reader of records needs; the log entry says the rest."""
+"""The columns that a reader of records needs; the log entry has the rest."""
 READ_SCHEMA = pa.schema([INTAKE_SCHEMA.field(name) for name in READ_COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """A segment on its way into a file."""
+    """A segment before it is written."""
 
     topic_id: TopicId
     partition: int
@@ -70,14 +71,14 @@ class SegmentRows:
     raw_bytes: int
     accept_max_us: int
     stamp: Stamp | None = None
-    """Whose batch it is; None: the records of no idempotent producer."""
+    """Its producer batch; None without an idempotent producer."""
     offset: int | None = None
     """Of its first record, in a mirrored topic; the others follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A segment and where in its file it stands."""
+    """A segment and its place in the file."""
 
     topic_id: TopicId
     partition: int
@@ -97,13 +98,13 @@ class IntakeFileBytes:
     data: bytes
     footer_sha256: bytes
     segments: tuple[PlacedSegment, ...]
-    """In file order: those of one topic stand together, partitions ascending."""
+    """In file order: those of one topic are adjacent, with ascending partitions."""
 
 
 def write_intake_file(
     rows: pa.Table, segments: Sequence[SegmentRows], row_group_bytes: int, log_index: int | None = None
 ) -> IntakeFileBytes:
-    """Write `rows` (columns of `INTAKE_SCHEMA`, sorted) whose runs are `segments`, in order and without a
+    """Write `rows` (columns of `INTAKE_SCHEMA`, sorted), whose runs are `segments`, in order and without a
     gap.
 
     `log_index` is the index of the next entry of the intake log as its writer knows it; None leaves it out.
@@ -143,7 +144,7 @@ def write_intake_file(
 
 
 def _parquet_writer(sink: pa.NativeFile, *, stamped: bool) -> pq.ParquetWriter:
-    writer_class: Any = pq.ParquetWriter  # its published types know no list of dictionary columns
+    writer_class: Any = pq.ParquetWriter  # its published types lack lists of dictionary columns
     writer: pq.ParquetWriter = writer_class(
         sink,
         INTAKE_SCHEMA,
@@ -177,8 +178,8 @@ def _row_groups(segments: Sequence[SegmentRows], row_group_bytes: int) -> list[l
 
 
 def footer_length(tail: bytes) -> int | None:
-    """Bytes of the footer with its length and magic, read from the last `FOOTER_TAIL_BYTES` of a file; None
-    if they are no such tail.
+    """Bytes of the footer with its length and magic, from the last `FOOTER_TAIL_BYTES` of a file; None if
+    these are no Parquet tail.
     """
     if len(tail) != FOOTER_TAIL_BYTES or tail[4:] != b"PAR1":
         return None

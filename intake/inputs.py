@@ -1,8 +1,8 @@
-"""What `produce` can read: record JSON lines, Parquet, and values with their lengths before them.
+"""Readers for the input formats of `produce`: record JSON lines, Parquet, and length-prefixed values.
 
-Every reader is lazy and yields records in input order; an error (`InvalidInput`) names the line, row or
-record, and what came before it has been yielded. Whether topic and partition exist, and whether the record is
-too large, is the writer's business. Nothing is guessed: what cannot be understood is refused.
+Readers are lazy and yield records in input order. An error (`InvalidInput`) names the line, row or record,
+and comes after all records before it. The writer checks topic, partition and record size. Unknown or
+ambiguous input is refused.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ InputFormat = Literal["jsonl", "parquet", "delimited"]
 
 @dataclass(slots=True)
 class InputPosition:
-    """How far an input is read. A reader that is given one begins there, and moves it behind each record
-    before it yields it; when it has ended, the place is the end of the input.
+    """The read position in an input. A reader starts there and moves it past each record before it yields the
+    record. At the end it is the end of the input.
     """
 
     position: int = 0
@@ -53,8 +53,8 @@ def _is_headers(found: pa.DataType) -> bool:
 _VARINT_BYTES_MAX = 5
 _NO_LIMIT = 2**63
 _FRAME_BYTES = 64 * 1024
-"""What a message may take besides the record's own bytes: tags, lengths, the topic. A header's are less than
-it counts in the record."""
+"""Bytes of a message in addition to the record: tags, lengths, topic. A header's framing is smaller than its
+cost in the record."""
 _PARQUET_TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
     "topic": (
         "string",
@@ -83,9 +83,9 @@ def read_inputs(
 ) -> Iterator[Input]:
     """The records of `source` in the given format; `source` must be seekable for Parquet.
 
-    `topic` is that of `--topic`, `text` that of `--text` (which has a meaning for JSON lines alone).
-    `record_bytes_max` bounds how much of a single record is held in memory. `place` (default: the beginning)
-    is where `source` stands; a Parquet file finds it by itself.
+    `topic` is that of `--topic`, `text` that of `--text` (only for JSON lines). `record_bytes_max` bounds the
+    memory for a single record. `place` (default: the beginning) is the position of `source`; a Parquet reader
+    seeks to it.
     """
     place = place or InputPosition()
     if form == "jsonl":
@@ -125,9 +125,7 @@ def read_jsonl(
 def read_parquet(
     source: BinaryIO, topic: str | None, record_bytes_max: int, place: InputPosition
 ) -> Iterator[Input]:
-    """Rows of a Parquet file whose columns have the names of the JSON fields; headers are a list of
-    struct<key, value>.
-    """
+    """Rows of a Parquet file named like the JSON fields; headers are a list of struct<key, value>."""
     try:
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -147,9 +145,7 @@ def read_parquet(
 def read_delimited(
     source: BinaryIO, topic: str, record_bytes_max: int, place: InputPosition | None = None
 ) -> Iterator[Input]:
-    """Values, each after its length as a varint (as Protobuf's delimited streams); no key, no headers, no
-    time.
-    """
+    """Values with a varint length prefix (as Protobuf's delimited streams), without key, headers and time."""
     place = place or InputPosition()
     while True:
         where = f"record {place.number} (byte {place.position})"
@@ -170,7 +166,7 @@ def read_delimited(
 
 
 def read_messages(source: BinaryIO, topic: str, record_bytes_max: int) -> Iterator[Input]:
-    """`ProduceRecord` messages (archiver/proto/produce.proto), each after its length as a varint."""
+    """`ProduceRecord` messages (archiver/proto/produce.proto) with a varint length prefix."""
     for framed in read_delimited(source, topic, record_bytes_max + _FRAME_BYTES):
         assert framed.record.value is not None, "delimited input has no nulls"
         yield _checked(
@@ -234,10 +230,10 @@ def _check_columns(schema: pa.Schema) -> None:
             )
         if schema.names.count(field.name) > 1:
             raise InvalidInput(f"column {field.name!r} is there twice")
-        wanted, fits = _PARQUET_TYPES[field.name]
+        type_name, fits = _PARQUET_TYPES[field.name]
         if not fits(field.type):
             raise InvalidInput(
-                f"column {field.name!r} is of type {excerpt(str(field.type))}; it must be {wanted}"
+                f"column {field.name!r} is of type {excerpt(str(field.type))}; it must be {type_name}"
             )
     if "value" not in schema.names:
         raise InvalidInput("column 'value' is missing; it may be null in every row, but it must be there")
@@ -266,7 +262,7 @@ def _input_of(row: dict[str, object], where: str, topic: str | None) -> Input:
 
 
 def _read_varint(source: BinaryIO, where: str) -> tuple[int | None, int]:
-    """A length and the bytes it took; None at the end of the input."""
+    """A length and its number of bytes; None at the end of the input."""
     length = 0
     for count in range(_VARINT_BYTES_MAX):
         byte = source.read(1)
@@ -283,7 +279,7 @@ def _read_varint(source: BinaryIO, where: str) -> tuple[int | None, int]:
 
 
 def _read_all(source: BinaryIO, length: int) -> bytes:
-    """`length` bytes, or fewer at the end of the input: a pipe gives what it has."""
+    """`length` bytes, or fewer at the end of the input. A pipe may return less than requested per read."""
     pieces: list[bytes] = []
     missing = length
     while missing and (piece := source.read(missing)):

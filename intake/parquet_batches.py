@@ -1,9 +1,8 @@
-"""The rows of a Parquet file in batches of a bounded size, whatever its encodings make of little.
+"""Reads a Parquet input file in batches of bounded size.
 
-A few hundred bytes may stand for gigabytes: repeated values, long runs, pages that compress well. So each row
-group is judged by the headers of its pages (`intake.parquet_pages`) before anything is decoded; what would
-take too much is refused. Promises that what is decoded at a time stays within `PAGES_BYTES_MAX` for the pages
-and about twice that for the rows.
+A few hundred bytes may expand to gigabytes: repeated values, long runs, well compressed pages. So each row
+group is checked by its page headers (`intake.parquet_pages`) before anything is decoded, and refused if it is
+too large. Decoded pages stay within `PAGES_BYTES_MAX`, and decoded rows within about twice that.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from intake.parquet_pages import Pages, read_pages
 from intake.records import HEADER_COST_BYTES
 
 PAGES_BYTES_MAX: Final = 256 << 20
-"""Of the largest page and the dictionary of each column of a row group together; more where two of the
-largest records need it."""
+"""Sum over the columns of a row group, of the largest page and the dictionary. More if two of the largest
+records need it."""
 _DICTIONARY_VALUES_MAX: Final = 4 << 20
 _PAGE_VALUES_MAX: Final = 16 << 20
 _ROWS_PER_BATCH: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
 _HEADERS_BYTES_MAX: Final = 64 << 20
-"""Headers of a row group that repeat values are decoded at once only up to so many bytes."""
+"""Header values that repeat are decoded at once up to this size per row group."""
 _HEADER_OBJECT_BYTES: Final = 256
-"""What a header takes in Python besides its bytes."""
+"""Memory of a header in Python in addition to its bytes."""
 _STREAM_BYTES: Final = 1 << 20
-"""A column is read in pieces of this size, not as a whole."""
+"""A column is read in pieces of this size."""
 _NUMBER_BYTES: Final = 8
 _VALUE_BYTES_MAX: Final = 64 << 20
-"""Of a dictionary's values, which are put in their places by a reader that does not look at their size; more
-if records may be larger."""
+"""Bound for a dictionary value, because the reader copies dictionary values without a size check. More if
+records may be larger."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -45,10 +44,10 @@ Counts = npt.NDArray[np.int64]
 def batches_from(
     source: BinaryIO, file: pq.ParquetFile, row: int, record_bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows from `row` on; `file` is what `source` holds.
+    """The rows from `row` on; `file` is the content of `source`.
 
-    Raises `InvalidInput` for a row group that takes too much, behind the row groups before it.
-    `RecordRefused` for a row above `record_bytes_max`, behind the rows before it; not each of them is found
+    Raises `InvalidInput` for a row group that is too large, after the row groups before it. Raises
+    `RecordRefused` for a row above `record_bytes_max`, after the rows before it; not every such row is found
     here.
     """
     passed = 0
@@ -72,7 +71,7 @@ def batches_from(
 def _judged(
     source: BinaryIO, file: pq.ParquetFile, number: int, record_bytes_max: int
 ) -> Mapping[str, Pages]:
-    """The pages of each column of a row group, which may be read."""
+    """The pages of each column of a row group, after the check that they may be read."""
     group, limit = file.metadata.row_group(number), max(PAGES_BYTES_MAX, 2 * record_bytes_max)
     found: dict[str, Pages] = {}
     total = 0
@@ -93,8 +92,8 @@ def _judged(
                 f"{where}: more than {_PAGE_VALUES_MAX} values in one page, or headers in one row "
                 "group; write smaller ones"
             )
-        # A column that is wanted as a dictionary collects what its pages bring, and a single row may have all
-        # headers.
+        # A column read as a dictionary accumulates the values of all its pages, and one row may have all
+        # headers of the row group.
         collected = repeated or pa.types.is_dictionary(
             file.schema_arrow.field(column.path_in_schema.partition(".")[0]).type
         )
@@ -109,10 +108,10 @@ def _judged(
 
 
 def _check_texts(pages: Pages, repeated: bool, value_bytes_max: int, where: str) -> None:
-    """Refuse strings of which nobody knows how large they become."""
+    """Refuse strings whose decoded size cannot be bounded."""
     if not pages.foreseeable:
         raise InvalidInput(
-            f"{where}: how much its encoding stands for is not known before it is decoded; write it "
+            f"{where}: the decoded size of its encoding is not known in advance; write it "
             "plainly or by dictionary"
         )
     if pages.dictionary_values > _DICTIONARY_VALUES_MAX:
@@ -136,12 +135,12 @@ def _is_repeated(path: str) -> bool:
 
 
 def _is_large(pages: Pages) -> bool:
-    """Whether the values behind the references may take too much if they are all put in their places."""
+    """Whether dictionary values may take too much memory when they are all copied to their rows."""
     return pages.indexed_values * pages.longest_bytes > _HEADERS_BYTES_MAX
 
 
 def _batch_rows(found: Mapping[str, Pages]) -> int:
-    """So many rows that they take `_BATCH_BYTES`, and a page besides at each end, whichever rows they are."""
+    """A number of rows that takes at most `_BATCH_BYTES`, plus one page at each end."""
     row_bytes = 1.0
     for path, pages in found.items():
         if not _is_repeated(path):
@@ -178,13 +177,13 @@ def _portions(batch: pa.RecordBatch, row: int, record_bytes_max: int) -> Iterato
     if len(over):
         raise RecordRefused(
             f"row {row + refused}: the record has {weights[refused]} bytes (each header counts "
-            f"{HEADER_COST_BYTES} besides), "
+            f"{HEADER_COST_BYTES} more), "
             f"more than intake.record_bytes_max = {record_bytes_max}; make it smaller or raise the limit"
         )
 
 
 def _headers(column: Any) -> tuple[Counts, Counts]:
-    """Per row: how many headers, and the bytes of their names and values."""
+    """Per row: the number of headers, and the bytes of their names and values."""
     counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     values = column.flatten()
     reached = np.concatenate(
@@ -198,7 +197,7 @@ def _headers(column: Any) -> tuple[Counts, Counts]:
 
 
 def _lengths(column: Any) -> Counts:
-    """Bytes of each value, none of a null."""
+    """Bytes of each value; zero for null."""
     if pa.types.is_dictionary(column.type):
         found: Any = pc.binary_length(column.dictionary).take(column.indices)
     else:

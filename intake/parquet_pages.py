@@ -1,8 +1,7 @@
-"""What the pages of a Parquet file say of themselves, read from their headers: nothing is decoded, a
-dictionary at most decompressed.
+"""Statistics of Parquet pages from their headers, without decoding; at most a dictionary is decompressed.
 
-A footer may say anything about sizes; what a reader allocates follows the page headers. Must never hold more
-than one header and one dictionary page of a size its caller allows.
+Sizes in a footer may be wrong, and what a reader allocates follows the page headers. At most one header and
+one dictionary page of an allowed size are in memory.
 """
 
 from __future__ import annotations
@@ -36,42 +35,42 @@ _CODECS: Final[dict[str, Literal["snappy", "gzip", "brotli", "zstd"]]] = {
 
 @dataclass(slots=True)
 class Pages:
-    """One column of a row group."""
+    """Statistics of one column of a row group."""
 
     dictionary_bytes: int = 0
     """Decompressed."""
     dictionary_values: int = 0
     longest_bytes: int = 0
-    """No value of the dictionary is longer."""
+    """Upper bound of the length of a dictionary value."""
     page_bytes: int = 0
-    """Of the largest page, compressed or decompressed, whichever is more; of the dictionary, compressed
-    alone."""
+    """Of the largest page, the larger of compressed and decompressed size. Of the dictionary, the compressed
+    size only."""
     plain_bytes: int = 0
-    """Decompressed, of all data pages that bring values themselves."""
+    """Decompressed, of all data pages that hold values themselves."""
     page_values: int = 0
-    """Of the data page that has most, nulls included."""
+    """Of the data page with the most values, nulls included."""
     indexed_values: int = 0
     """Of the data pages that refer to the dictionary, nulls included."""
     densest: float = 0.0
-    """Bytes per value, of the data page that has most."""
+    """Bytes per value, of the data page with the most."""
     values: int = 0
     """Of all data pages, nulls included."""
     bytes: int = 0
     """Of all pages and their headers, decompressed."""
     stored_bytes: int = 0
-    """Of all pages and their headers, as they are stored."""
+    """Of all pages and their headers, compressed."""
     encodings: frozenset[int] = frozenset()
-    """Numbers of Parquet's, of the data pages."""
+    """Parquet's encoding numbers of the data pages."""
 
     @property
     def plain(self) -> bool:
-        """Whether the values stand in the pages as they are, so that they take no more than the pages."""
+        """Whether all values are stored plainly, so that they take no more space than the pages."""
         return self.encodings <= {_PLAIN} and not self.dictionary_bytes
 
     @property
     def foreseeable(self) -> bool:
-        """Whether no value takes more than its page or its dictionary has: where values share what they begin
-        with, it may.
+        """Whether no value is larger than its page or its dictionary. With prefix-sharing encodings it may
+        be.
         """
         return self.encodings <= {_PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY}
 
@@ -95,7 +94,7 @@ def read_pages(
         header, header_bytes = _header_at(source, position)
         kind, size, stored = _number(header, 1), _number(header, 2), _number(header, 3)
         if min(kind, size, stored) < 0 or position + header_bytes + stored > end:
-            raise InvalidInput("a page header makes no sense")
+            raise InvalidInput("a page header is invalid")
         position += header_bytes + stored
         pages.stored_bytes += header_bytes + stored
         pages.bytes += header_bytes + size
@@ -124,11 +123,11 @@ def read_pages(
 def check_pages(
     source: BinaryIO | pa.NativeFile, metadata: pq.FileMetaData, group: int, columns: Collection[str]
 ) -> dict[str, Pages]:
-    """The pages of some top-level columns of a row group, once they are what the footer says: only then may
-    they be decompressed.
+    """The pages of some top-level columns of a row group, checked against the footer. Only then may they be
+    decompressed.
 
-    For files of our own, whose footers are known to be whole: a page header has no checksum, and the reader
-    allocates what it says. Raises `InvalidInput` that names row group and column. Reads the headers alone.
+    For files of this system, whose footers are verified: a page header has no checksum, and the reader
+    allocates what it says. Raises `InvalidInput` that names row group and column. Reads only the headers.
     """
     found: dict[str, Pages] = {}
     for place in range(metadata.row_group(group).num_columns):
@@ -160,8 +159,8 @@ def checked_batches(
     *,
     use_threads: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a file of our own, each row group once its page headers are what the footer says. `columns`
-    are paths; None: all.
+    """Batches of a file of this system; each row group after its page headers are checked against the footer.
+    `columns` are paths; None: all.
 
     Raises `ArrowInvalid` for other headers, as Parquet does for damage.
     """
@@ -178,9 +177,9 @@ def checked_batches(
 
 
 def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
-    """Count a data page; its values."""
+    """Count a data page; returns its number of values."""
     if values < 0 or encoding < 0:
-        raise InvalidInput("a page header makes no sense")
+        raise InvalidInput("a page header is invalid")
     pages.encodings |= {encoding}
     pages.page_values = max(pages.page_values, values)
     pages.densest = max(pages.densest, size / max(1, values))
@@ -194,7 +193,7 @@ def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
 def _longest(
     source: BinaryIO | pa.NativeFile, position: int, stored: int, size: int, values: int, compression: str
 ) -> int:
-    """Bytes of the longest value of a dictionary page; of the whole page if nobody can tell."""
+    """Bytes of the longest value of a dictionary page; of the whole page if that is unknown."""
     if compression != "UNCOMPRESSED" and compression not in _CODECS:
         return size
     source.seek(position)
@@ -219,13 +218,13 @@ Header = dict[int, object]
 
 
 def _number(header: object, field: int) -> int:
-    """A whole number of a header, -1 if it is not there."""
+    """A whole number of a header, -1 if it is missing."""
     found = header.get(field) if isinstance(header, dict) else None
     return found if isinstance(found, int) and not isinstance(found, bool) else -1
 
 
 def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Header, int]:
-    """A page header and how many bytes it takes."""
+    """A page header and its number of bytes."""
     room = _HEADER_BYTES
     while True:
         source.seek(position)
@@ -242,14 +241,14 @@ def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Header,
 
 
 class _Compact:
-    """Thrift's compact protocol, as far as a page header needs it. `IndexError` where the data ends."""
+    """Thrift's compact protocol, as far as page headers use it. `IndexError` where the data ends."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
 
     def struct(self, depth: int) -> Header:
-        """Fields by their numbers; texts and lists are passed over."""
+        """Fields by their numbers; strings and lists are skipped."""
         if depth > _DEPTH_MAX:
             raise InvalidInput("a page header is nested too deeply")
         found: Header = {}
@@ -291,7 +290,9 @@ class _Compact:
                 raise InvalidInput("a page header has a number without an end")
 
     def _zigzag(self) -> int:
-        """A number of 32 bits; a reader that cuts off the rest would see another one than this does."""
+        """A 32-bit number. A reader that truncates a longer one would see another value, so longer ones are
+        refused.
+        """
         found = self._varint()
         number = (found >> 1) ^ -(found & 1)
         if not -_NUMBER_MAX <= number <= _NUMBER_MAX:

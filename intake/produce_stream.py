@@ -1,8 +1,7 @@
-"""Sends records through an intake writer and tells, in input order, what became of each.
+"""Sends records through an intake writer and reports the outcome of each, in input order.
 
-Promises one acknowledgement per record that was read, whatever happens in between, and that what was read but
-could not be handed over is `failed`. What may be under way at a time is bounded by the writer's queue and by
-`outstanding_max`.
+Every record read gets one acknowledgement. A record that was read but could not
+be queued is `failed`. The writer's queue and `outstanding_max` bound the number of records on their way.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from intake.write.acknowledgements import Outcome, PendingRecord
 from intake.write.producer import Producer
 from intake.write.writer import IntakeWriter
 
-LOOK_S = 0.2
-"""While the writer works, time between two looks at whether it was closed."""
+POLL_S = 0.2
+"""Interval at which a waiting thread checks whether the writer was closed."""
 
 MARKER_ATTEMPTS_MAX = 3
-"""How often a transaction is ended; each time the log's own retries come to it."""
+"""Attempts to end a transaction, in addition to the retries of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of one record."""
+    """The outcome of one record."""
 
     topic: str
     partition: int | None
@@ -47,7 +46,7 @@ class Sent:
     outcome: Outcome
     error: str | None = None
     refused: bool = False
-    """The record itself is wrong (too large, an unknown topic): sending it again cannot help."""
+    """The record itself is invalid (too large, an unknown topic): sending it again cannot succeed."""
 
     def to_json(self) -> dict[str, object]:
         """The acknowledgement line of `produce --output json`."""
@@ -63,10 +62,10 @@ class Sent:
 
 
 class Sends(Protocol):
-    """What takes records: an intake writer, or an idempotent producer over it."""
+    """An intake writer, or an idempotent producer over it."""
 
     def send(self, topic: str, record: Record, partition: int | None) -> PendingRecord:
-        """Hand over one record."""
+        """Queue one record."""
 
 
 class SendsAndCloses(Sends, Protocol):
@@ -77,52 +76,52 @@ class SendsAndCloses(Sends, Protocol):
 
 
 class Sending:
-    """One run over an input. A thread of its own tells the outcomes, so that whoever waits for one before
-    sending more is answered.
+    """One run over an input. A separate thread reports the outcomes, so a caller that waits for one before it
+    sends the next record gets it.
     """
 
     def __init__(
         self,
         writer: SendsAndCloses,
-        tell: Callable[[Sent], None],
+        report: Callable[[Sent], None],
         timeout_s: float,
         outstanding_max: int = 100_000,
         through: Sends | None = None,
     ) -> None:
-        """`tell` is called from that thread, once per record in input order; `timeout_s` bounds the wait for
-        an outcome after the end.
+        """`report` is called from that thread, once per record in input order. `timeout_s` bounds the wait
+        for an outcome after the end.
 
         Records go `through` a producer over the writer if there is one. The writer is closed at the end.
         """
         self._writer = writer
         self._through: Sends = through or writer
         self.elsewhere = 0
-        """Records that were handed over for another topic than their own, because they do not decode."""
+        """Number of records that went to a DLQ topic because they do not decode."""
         self._broken: str | None = None
-        """Why the input as a whole cannot be stored: the first reason."""
-        self._tell = tell
+        """The first reason why the input as a whole cannot be stored."""
+        self._report = report
         self._timeout_s = timeout_s
         self._waiting: Queue[PendingRecord | Sent | None] = Queue(outstanding_max)
         self._closed = threading.Event()
-        self._telling_failed: BaseException | None = None
+        self._report_failed: BaseException | None = None
 
     def run(self, inputs: Iterable[Input], finish: Callable[[str | None], None] = lambda _: None) -> None:
-        """Send every record, call `finish`, close the writer, and tell the outcome of each, also if the input
-        ends in an error or the run is interrupted. `finish` is told why not the whole input was handed over,
-        or None if it was, without an error or a refused record.
+        """Send every record, call `finish`, close the writer, and report the outcome of each. All of this
+        also happens if the input ends in an error or the run is interrupted.
 
-        Raises what reading the input, `finish` or `tell` raises, and `RetryLater` if the writer has no room
-        for long or does not finish.
+        `finish` gets None if the whole input was queued without an error or a refused record, else the
+        reason. Raises what reading the input, `finish` or `report` raises, and `RetryLater` if the queue
+        stays full or the writer does not finish.
         """
-        teller = threading.Thread(target=self._tell_all, name="acknowledgements", daemon=True)
-        teller.start()
+        reporter = threading.Thread(target=self._report_all, name="acknowledgements", daemon=True)
+        reporter.start()
         ended: str | None = "interrupted"
         try:
             for item in inputs:
                 self._send(item)
-                if self._telling_failed is not None:
+                if self._report_failed is not None:
                     break
-            ended = None if self._telling_failed is None else "the acknowledgements could not be told"
+            ended = None if self._report_failed is None else "the acknowledgements could not be reported"
         except ArchiverError as error:
             ended = str(error)
             raise
@@ -130,17 +129,17 @@ class Sending:
             try:
                 finish(self._broken or ended)
             finally:
-                self._close(teller)
-        if self._telling_failed is not None:
-            raise self._telling_failed
+                self._close(reporter)
+        if self._report_failed is not None:
+            raise self._report_failed
 
-    def _close(self, teller: threading.Thread) -> None:
+    def _close(self, reporter: threading.Thread) -> None:
         try:
             self._writer.close()
         finally:
             self._closed.set()
             self._waiting.put(None)
-            teller.join()
+            reporter.join()
 
     def _send(self, item: Input) -> None:
         try:
@@ -155,44 +154,44 @@ class Sending:
         except RetryLater as error:
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
             raise RetryLater(
-                f"stopped at {item.where}, which was not sent, nor anything behind it: {error}"
+                f"stopped at {item.where}, which was not sent, nor any record after it: {error}"
             ) from error
         except Halt as error:
             self._broken = self._broken or f"{item.where} was not sent: {error}"
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
             raise
 
-    def _tell_all(self) -> None:
+    def _report_all(self) -> None:
         while (item := self._waiting.get()) is not None:
-            told = item if isinstance(item, Sent) else self._outcome(item)
-            if self._telling_failed is not None:
-                # Nobody listens any more; the queue is still emptied, so that sending comes to its end.
+            sent = item if isinstance(item, Sent) else self._outcome(item)
+            if self._report_failed is not None:
+                # Reporting has failed. Empty the queue all the same, or the sender would block on it.
                 continue
             try:
-                self._tell(told)
-            except BaseException as error:  # noqa: BLE001 - handed to the thread that runs, whatever it is
-                self._telling_failed = error
+                self._report(sent)
+            except BaseException as error:  # noqa: BLE001 - `run` raises it in the caller's thread
+                self._report_failed = error
 
     def _outcome(self, item: PendingRecord) -> Sent:
-        """Wait for it as long as the writer works, and `timeout_s` longer."""
+        """Wait for the outcome while the writer works, and `timeout_s` longer."""
         while True:
             last_wait = self._closed.is_set()
             try:
-                told = item.result(self._timeout_s if last_wait else min(self._timeout_s, LOOK_S))
+                sent = item.result(self._timeout_s if last_wait else min(self._timeout_s, POLL_S))
             except RetryLater as error:
                 if last_wait:
                     return Sent(item.topic, item.partition, None, "unknown", str(error))
                 continue
-            return Sent(told.topic, told.partition, told.offset, told.outcome, told.error, told.refused)
+            return Sent(sent.topic, sent.partition, sent.offset, sent.outcome, sent.error, sent.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     transactional_id: str
     outcome: Literal["committed", "aborted", "unknown"]
-    """unknown: nobody can tell whether its records count; sending them again may double them."""
+    """unknown: its records may or may not count; sending them again may duplicate them."""
     error: str | None = None
     """Why it is not committed."""
 
@@ -225,8 +224,8 @@ class WholeInput:
             self.producer.begin()
 
     def end(self, broken: str | None) -> None:
-        """Commit, or abort if the input is `broken`. Raises `ProducerFenced`, or `OutcomeUnknown` if nobody
-        can tell.
+        """Commit, or abort if the input is `broken`. Raises `ProducerFenced`, or `OutcomeUnknown` if the
+        outcome stays unknown.
         """
         producer = self.producer
         if producer is None or producer.transactional_id is None:
@@ -254,8 +253,8 @@ class WholeInput:
 
 
 def settled(end: Callable[[], None]) -> None:
-    """Commit or abort, again if the outcome is unknown or nothing was decided. What became unknown once stays
-    so until it is settled.
+    """Commit or abort; repeat if the outcome is unknown or nothing was decided. An unknown outcome stays
+    unknown until it is resolved.
     """
     doubt: OutcomeUnknown | None = None
     undecided: RetryLater | None = None

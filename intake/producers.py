@@ -1,13 +1,12 @@
-"""Idempotent producers: which batches of theirs are in the log, and where.
+"""Idempotent producers: which of their batches are in the log, and at which offsets.
 
-Pure; part of the intake fold, so every reader of the log comes to the same answer. The rules are Kafka's: a
+Pure; part of the intake fold, so every reader of the log gets the same result. The rules are Kafka's: a
 producer has an id and an epoch, and numbers its records per topic partition from 0 in each epoch. The last
-five batches of a producer and partition are remembered; one that comes again gets the offsets it was given
-the first time. What Kafka has no word for: a repetition may be cut in other places than the original was, so
-it is found by its range of sequence numbers and not by its first and last.
+five batches of a producer and partition are remembered; a repeated batch gets the original offsets. Unlike in
+Kafka, a repetition may be divided in other places than the original. So it is found by its range of sequence
+numbers.
 
-A refused batch changes nothing. Must never look at a clock: producers are forgotten by an entry of the log
-that says so.
+A refused batch changes nothing. No clock is read: a log entry says when producers are forgotten.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Literal
 from archiver.runtime.ids import TopicPartition
 
 SEQUENCE_COUNT = 1 << 31
-"""Sequence numbers go from 0 to one less, and begin at 0 again."""
+"""Sequence numbers go from 0 to one less, then wrap to 0."""
 EPOCH_MAX = 32_767
-"""As a 16-bit number with sign; a producer that has used it up gets a new id."""
+"""A signed 16-bit number; a producer that has used it gets a new id."""
 BATCHES_REMEMBERED = 5
 
 Refusal = Literal[
@@ -39,20 +38,19 @@ Refusal = Literal[
 """Why a segment or a marker does not count.
 
 `fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is
-forgotten. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody
-knows the offsets any more, but which is in the log. `wrong_kind`: a transactional batch of a producer without
+forgotten. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch in the log
+whose offsets are no longer remembered. `wrong_kind`: a transactional batch of a producer without
 transactions, or the reverse. `barrier`: its file may have been deleted. `deleted`: its topic was deleted.
-`position`: an item of a source does not stand where the entry begins (`intake.log.source_positions`).
-`mirrored`: it states no offset, and its topic has those of an upstream.
-"""
+`position`: an item of a source is not at the entry's start position (`intake.log.source_positions`).
+`mirrored`: it states no offset, but its topic has the offsets of an upstream."""
 
 Run = tuple[int, int]
-"""Offset of the first record and the number of records that follow each other there."""
+"""Offset of the first record, and the number of consecutive records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Whose batch it is, and which."""
+    """Producer, epoch and sequence number of a batch."""
 
     producer_id: int
     epoch: int
@@ -63,7 +61,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class KnownBatch:
-    """A batch that is in the log."""
+    """A batch in the log."""
 
     sequence: int
     rows: int
@@ -73,7 +71,7 @@ class KnownBatch:
 
 @dataclass(slots=True)
 class Producer:
-    """A producer as the log has it."""
+    """State of a producer in the log."""
 
     producer_id: int
     epoch: int
@@ -98,7 +96,7 @@ def after(sequence: int, rows: int) -> int:
 
 
 class Producers:
-    """Every producer that is not forgotten."""
+    """All producers that are not forgotten."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
@@ -130,15 +128,15 @@ class Producers:
         return producer
 
     def add(self, producer: Producer) -> None:
-        """Take in a producer as it is (from a checkpoint)."""
+        """Add a producer from a checkpoint."""
         self._by_id[producer.producer_id] = producer
         if producer.transactional_id:
             self._by_name[producer.transactional_id] = producer
 
     def fence(self, producer: Producer) -> bool:
-        """Refuse the batches of the producer's present epoch from here on.
+        """Move the producer to its next epoch; batches of the present one are refused from here on.
 
-        It gets the next epoch; with none left it is forgotten, and the answer is False.
+        Without a next epoch the producer is forgotten, and the result is False.
         """
         if producer.epoch == EPOCH_MAX:
             self._remove(producer)
@@ -148,7 +146,7 @@ class Producers:
         return True
 
     def forget(self, idle_since_us: int, busy: frozenset[int]) -> None:
-        """Forget the producers last heard of before that, but for those in `busy`."""
+        """Forget the producers last used before that, except those in `busy`."""
         for producer in [
             one
             for one in self._by_id.values()
@@ -157,7 +155,7 @@ class Producers:
             self._remove(producer)
 
     def forget_partitions(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget every batch in these partitions: their topic was deleted."""
+        """Forget all batches in these partitions, because their topic was deleted."""
         gone = list(tps)
         for producer in self._by_id.values():
             for tp in gone:
@@ -169,8 +167,8 @@ class Producers:
             del self._by_name[producer.transactional_id]
 
     def next_sequence(self, tp: TopicPartition, producer_id: int, epoch: int) -> int | None:
-        """The sequence number that the producer's next new batch in that partition must have; None if this is
-        not its epoch.
+        """The sequence number that the producer's next new batch in that partition must have. None if `epoch`
+        is not its epoch.
         """
         producer = self._by_id.get(producer_id)
         if producer is None or producer.epoch != epoch:
@@ -179,7 +177,7 @@ class Producers:
         return after(known[-1].sequence, known[-1].rows) if known else 0
 
     def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
-        """May the batch be appended: None if it may; else where it is already, or why it does not count."""
+        """None if the batch may be appended; else where it is already, or why it does not count."""
         producer = self._by_id.get(stamp.producer_id)
         if producer is None or stamp.epoch > producer.epoch:
             return "unknown_producer"
@@ -195,12 +193,12 @@ class Producers:
         if behind == 0:
             return None
         if behind > SEQUENCE_COUNT // 2 or rows > behind:
-            return "out_of_order"  # a gap, or some of it is new
+            return "out_of_order"  # it leaves a gap, or overlaps the end of the known records
         runs = _runs(known, stamp.sequence, rows)
         return "forgotten" if runs is None else Repeated(runs)
 
     def appended(self, tp: TopicPartition, stamp: Stamp, rows: int, base: int, time_us: int) -> None:
-        """The batch, judged before, is in the log from offset `base` on."""
+        """Record a judged batch that is in the log from offset `base` on."""
         producer = self._by_id[stamp.producer_id]
         known = producer.batches.get(tp)
         if known is None:
@@ -210,7 +208,7 @@ class Producers:
 
 
 def _runs(known: deque[KnownBatch], sequence: int, rows: int) -> tuple[Run, ...] | None:
-    """Where the records with these sequence numbers are; None if not all of them are remembered."""
+    """Offsets of the records with these sequence numbers; None if not all of them are remembered."""
     runs: list[Run] = []
     for batch in known:
         if rows == 0:

@@ -1,10 +1,10 @@
-"""A record as a line of JSON, both ways: what `produce` reads and `consume` prints.
+"""The JSON form of a record: input of `produce`, output of `consume`.
 
-Owns the exact form: `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`, to which
-`consume` adds `ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null
-is null. Times are RFC 3339 in UTC with six decimals. Choices of this version: on the way in `topic` and
-`value` must be there (null is a tombstone), a missing `key` or `timestamp` is null, missing headers are none;
-a partition may be written as 3.0; a time is any of RFC 3339 (`archiver.runtime.rfc3339`).
+The form is `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`; `consume` adds
+`ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null is null. Times
+are RFC 3339 in UTC with six decimals. In the input, `topic` and `value` are required (null is a tombstone), a
+missing `key` or `timestamp` is null, and missing headers are none. A partition may be written as 3.0; a time
+may have any RFC 3339 form (`archiver.runtime.rfc3339`).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ SEQUENCE_ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One record on its way in."""
+    """One input record."""
 
     topic: str
     partition: int | None
-    """None lets the key decide."""
+    """None: the key decides."""
     record: Record
     where: str
     """Its place in the input, for messages: `line 3`, `row 3`, `record 3`."""
 
 
 def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> Input:
-    """One line as a record. `topic` is that of `--topic`: it stands in where the line has none, and may not
-    contradict it.
+    """Parse one line. `topic` comes from `--topic`: it applies where the line has none, and must not
+    contradict the line.
 
     Raises `InvalidInput`; the message begins with `where`.
     """
     try:
         document = json.loads(line, object_pairs_hook=_fields_once)
     except json.JSONDecodeError as error:
-        # Without the tail that counts lines of its own: `where` says which line it is.
+        # Leave out the parser's own line number, which is always 1: `where` has the line.
         raise InvalidInput(
             f"{where}: this is no JSON: {error.msg[:1].lower()}{error.msg[1:]}, at column {error.colno}"
         ) from error
@@ -88,7 +88,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
 
 
 def resolve_topic(found: object, given: str | None, where: str) -> str:
-    """The record's topic from its own field and the one given for the whole input; raises `InvalidInput`."""
+    """The topic from the record's field and the one given for the whole input; raises `InvalidInput`."""
     if found is None:
         if given is None:
             raise InvalidInput(
@@ -119,8 +119,8 @@ def record_json(
     source: Literal["archive", "intake"],
     text: bool = False,
 ) -> str:
-    """One line for `consume`, without the line end; `InvalidInput` if `text` is asked for and the bytes are
-    no UTF-8.
+    """One line for `consume`, without the line end. Raises `InvalidInput` if `text` is set and the bytes are
+    not UTF-8.
     """
     where = f"{topic}:{partition}:{offset}"
     document = {
@@ -150,9 +150,7 @@ def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def whole_number(found: object) -> int | None:
-    """A whole number as JSON can write it, also with a fraction of zero (3.0) or an exponent; None for
-    anything else.
-    """
+    """A whole number as JSON may write it, also as 3.0 or with an exponent; None for anything else."""
     if isinstance(found, float) and found.is_integer():  # neither an infinity nor NaN
         return int(found)
     return found if isinstance(found, int) and not isinstance(found, bool) else None

@@ -1,12 +1,12 @@
-"""Records as producers hand them over, one at a time or as Arrow batches.
+"""Records from producers, one at a time or as Arrow batches, and the rules that they must meet.
 
-Owns the rules a record must keep: types, size, header names, the range of timestamps. Promises that what
-passes can be stored and read back unchanged. Never changes a byte of a key, a value or a header.
+The rules concern types, size, header names and the range of timestamps. A record that passes can be stored
+and read back unchanged. No byte of a key, a value or a header is changed.
 
-A record's *raw bytes* are the bytes of its key, its value and its header names and values; a null counts
-zero. Its *weight* is what it is measured by against `record_bytes_max` and the writer's queue: raw bytes and
-`HEADER_COST_BYTES` per header. Without that a record of millions of empty headers would weigh nothing and
-still fill the memory. What is stored and counted elsewhere is always raw bytes.
+The *raw bytes* of a record are the bytes of its key, its value and its header names and values; null counts
+zero. Its *weight* counts against `record_bytes_max` and the writer's queue: raw bytes plus
+`HEADER_COST_BYTES` per header. Without it, a record with millions of empty headers would weigh nothing and
+still fill the memory. All other counts and limits use raw bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from archiver.runtime.redaction import excerpt
 from intake.arrow_arrays import ArrowArray, binary_lengths, header_lengths, list_array, list_lengths
 
 HEADER_COST_BYTES = 16
-"""What a header weighs besides its name and its value, so that empty headers are bounded too."""
+"""Weight of a header in addition to its name and value, so that empty headers are bounded too."""
 
 TIMESTAMP_MIN_US = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z, the first instant that can be written as a date of four digits."""
@@ -45,34 +45,33 @@ RECORD_SCHEMA = pa.schema(
         pa.field("event_timestamp", TIMESTAMP),
     ]
 )
-"""Columns of a batch; `partition` (any integer type, null where the key decides) may stand beside them."""
+"""Columns of a batch. An additional column `partition` is allowed (any integer type; null: the key
+decides)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message without its place: topic, partition and offset are given to it elsewhere."""
+    """One message without topic, partition and offset."""
 
     key: bytes | None
     value: bytes | None
-    """None is a tombstone and is not the same as empty bytes."""
+    """None is a tombstone; that differs from empty bytes."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    """In the producer's order; a name may come up again."""
+    """In the producer's order; names may repeat."""
     timestamp_us: int | None = None
-    """Event time; None lets the writer put its accept time there, as a Kafka producer does."""
+    """Event time. With None the writer uses its accept time, as a Kafka producer does."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalBatch:
-    """An accepted batch: columns exactly as `RECORD_SCHEMA`, what each row holds and weighs, and the
-    partitions it asks for.
-    """
+    """An accepted batch: columns exactly as `RECORD_SCHEMA`, sizes per row, and the requested partitions."""
 
     columns: pa.RecordBatch
     raw_bytes: npt.NDArray[np.int64]
     weights: npt.NDArray[np.int64]
-    """Raw bytes and the cost of the headers, per row."""
+    """Raw bytes plus the cost of the headers, per row."""
     partitions: ArrowArray
-    """int64, null where the key decides; None if there is no such column."""
+    """int64, null where the key decides; None without such a column."""
 
 
 def raw_bytes_of(record: Record) -> int:
@@ -84,12 +83,12 @@ def raw_bytes_of(record: Record) -> int:
 
 
 def weight_of(record: Record, raw_bytes: int) -> int:
-    """What the record weighs, given its raw bytes."""
+    """The weight of a record with these raw bytes."""
     return raw_bytes + HEADER_COST_BYTES * len(record.headers)
 
 
 def validate(record: Record, record_bytes_max: int) -> int:
-    """Check one record and return its raw bytes; raises `RecordRefused` with the rule it breaks.
+    """Check one record and return its raw bytes; raises `RecordRefused` with the broken rule.
 
     `record_bytes_max` bounds the record's weight.
     """
@@ -151,7 +150,7 @@ def _too_large(raw_bytes: int, headers: int, record_bytes_max: int) -> str:
     if headers:
         weight = raw_bytes + HEADER_COST_BYTES * headers
         what += (
-            f" and {headers} headers, which count {HEADER_COST_BYTES} bytes each besides, together "
+            f" and {headers} headers, which count {HEADER_COST_BYTES} additional bytes each, together "
             f"{weight} bytes"
         )
     return (
@@ -161,12 +160,12 @@ def _too_large(raw_bytes: int, headers: int, record_bytes_max: int) -> str:
 
 
 def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch:
-    """Check a whole batch and bring it to `RECORD_SCHEMA`; raises `RecordRefused` that names the column or
-    the row.
+    """Check a batch and convert it to `RECORD_SCHEMA`; raises `RecordRefused` that names the column or the
+    row.
 
-    `value` must be there; a missing `key`, `headers` or `event_timestamp` is null in every row. Large binary
-    columns and timestamps of another unit are cast where nothing is lost. Other columns are refused, so that
-    a misspelt one is not dropped unseen.
+    `value` is required; a missing `key`, `headers` or `event_timestamp` is null in every row. Large binary
+    columns and timestamps of another unit are cast if nothing is lost. Other columns are refused, so that a
+    misspelt one is noticed.
     """
     names = batch.schema.names
     known = [*RECORD_SCHEMA.names, "partition"]
@@ -209,7 +208,7 @@ def _binary_column(batch: pa.RecordBatch, name: str) -> ArrowArray:
 
 
 def no_headers(rows: int) -> ArrowArray:
-    """The headers of so many records that have none."""
+    """A headers column of that many rows without headers."""
     return list_array(np.zeros(rows + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS)
 
 
@@ -242,14 +241,12 @@ def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
 
 
 def _nullable_headers(found: pa.DataType) -> pa.DataType:
-    """The type to cast to before nulls are looked for; refuses what is no list of (key string, value
-    binary).
-    """
-    wanted = "list<struct<key: string, value: binary>>"
+    """The type to cast to before the check for nulls. Refuses all but lists of (key string, value binary)."""
+    expected = "list<struct<key: string, value: binary>>"
     if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(
         found.value_type
     ):
-        raise RecordRefused(f"the column 'headers' is of type {found}; it must be {wanted}")
+        raise RecordRefused(f"the column 'headers' is of type {found}; it must be {expected}")
     fields = {field.name: field.type for field in found.value_type}
     name_type, value_type = fields.get("key"), fields.get("value")
     names_fit = name_type is not None and (
@@ -259,7 +256,7 @@ def _nullable_headers(found: pa.DataType) -> pa.DataType:
         pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type) or pa.types.is_null(value_type)
     )
     if len(fields) != 2 or not names_fit or not values_fit or [*fields] != ["key", "value"]:
-        raise RecordRefused(f"the column 'headers' is of type {found}; it must be {wanted}")
+        raise RecordRefused(f"the column 'headers' is of type {found}; it must be {expected}")
     return pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 

@@ -1,8 +1,8 @@
-"""Where records are: consecutive records of one topic partition inside one intake file, one by one or many as
+"""Segments: consecutive records of one topic partition inside one intake file, as objects or as rows of
 numbers.
 
-Pure. An object for each takes four times the memory and, where there are half a million of them, seconds to
-make, to collect and to send.
+Pure. An object per segment takes four times the memory, and seconds to make, collect and send half a million
+of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """An intake file that the log names."""
+    """An intake file named in the log."""
 
     log_index: int
     key: str
@@ -31,7 +31,7 @@ class FileRef:
 
 
 class SegmentRef(NamedTuple):
-    """Consecutive records of one topic partition and where they are."""
+    """Consecutive records of one topic partition and their place."""
 
     file: FileRef
     row_group: int
@@ -43,7 +43,7 @@ class SegmentRef(NamedTuple):
     raw_bytes: int
     accept_max_us: int
     floor_us: int
-    """No record of the segment has an ingest time before this."""
+    """Lower bound of the ingest times of its records."""
 
     @property
     def end(self) -> int:
@@ -57,30 +57,29 @@ class SegmentRef(NamedTuple):
 
 
 NUMBERS = ("base", "end", "log_index", "row_group", "first_row", "raw_bytes", "accept_max_us", "floor_us")
-"""What is known of a segment, as columns."""
+"""The columns of a segment."""
 Numbers = npt.NDArray[np.int64]
-"""A line for each segment, its columns `NUMBERS`."""
+"""One row per segment, with the columns `NUMBERS`."""
 LARGEST = 2**63 - 1
-"""Of all these numbers; the fold refuses an entry that states a larger offset."""
+"""Upper bound of all these numbers; the fold rejects an entry with a larger offset."""
 LARGEST_BYTES = 2**40
-"""Of one segment; no intake file is as large. So the bytes of millions of them still are such a number."""
+"""Upper bound for one segment; no intake file is as large. So the sum of millions of segments fits 64
+bits."""
 _LINE, _WIDTH = Struct(f"={len(NUMBERS)}q"), 8
 BASE, END, LOG_INDEX, ROW_GROUP, FIRST_ROW, RAW_BYTES, ACCEPT_MAX_US, FLOOR_US = range(len(NUMBERS))
 
 
 class Segments(Sequence[SegmentRef]):
-    """Segments of one topic partition, in offset order, as numbers: found in a shelf, cut into plans and sent
-    to the tasks as they are.
+    """Immutable segments of one topic partition, in offset order, as numbers. They are read from history
+    files, divided into plans and sent to tasks in this form.
 
-    Whoever needs one of them as an object takes it out like out of a list. Never changed.
+    Indexing and iteration give `SegmentRef` objects.
     """
 
     __slots__ = ("files", "numbers")
 
     def __init__(self, numbers: Numbers, files: Mapping[int, FileRef]) -> None:
-        """`files` has at least the files that `numbers` name, by their place in the log; many may share
-        it.
-        """
+        """`files` has at least the files that `numbers` name, by log index; it may be shared."""
         self.numbers = numbers
         self.files = files
 
@@ -91,7 +90,7 @@ class Segments(Sequence[SegmentRef]):
 
     @classmethod
     def joined(cls, parts: Sequence[Segments]) -> Segments:
-        """Those of all parts, one after the other."""
+        """The segments of all parts, one after the other."""
         parts = [part for part in parts if part] or parts[:1]
         if not parts:
             return NONE
@@ -103,9 +102,7 @@ class Segments(Sequence[SegmentRef]):
 
     @classmethod
     def sharing(cls, groups: Sequence[Segments]) -> list[Segments]:
-        """The same groups with one mapping that has just the files they name: what is sent elsewhere with all
-        of them.
-        """
+        """The same groups with one mapping of exactly their files, for sending them together."""
         files: dict[int, FileRef] = {}
         for group in groups:
             files.update((index, group.files[index]) for index in group.indexes.difference(files))
@@ -113,37 +110,37 @@ class Segments(Sequence[SegmentRef]):
 
     @property
     def bases(self) -> Numbers:
-        """Of each its first offset."""
+        """First offset of each."""
         return self.numbers[:, BASE]
 
     @property
     def ends(self) -> Numbers:
-        """Of each one past its last offset."""
+        """One past the last offset of each."""
         return self.numbers[:, END]
 
     @property
     def raw_bytes(self) -> Numbers:
-        """Of each the bytes of its records."""
+        """Bytes of the records of each."""
         return self.numbers[:, RAW_BYTES]
 
     @property
     def indexes(self) -> set[int]:
-        """The places in the log of their files."""
+        """Log indexes of their files."""
         return set(self.numbers[:, LOG_INDEX].tolist())
 
     @property
     def first_index(self) -> int:
-        """The place in the log of the first one's file. There must be one."""
+        """Log index of the first one's file. There must be one."""
         return int(self.numbers[0, LOG_INDEX])
 
     @property
     def last_index(self) -> int:
-        """The place in the log of the last one's file. There must be one."""
+        """Log index of the last one's file. There must be one."""
         return int(self.numbers[-1, LOG_INDEX])
 
-    def where(self, wanted: npt.NDArray[np.bool_]) -> Segments:
-        """Those that are wanted, of a true or false for each."""
-        return self if wanted.all() else Segments(self.numbers[wanted], self.files)
+    def where(self, mask: npt.NDArray[np.bool_]) -> Segments:
+        """The segments at which the mask is true."""
+        return self if mask.all() else Segments(self.numbers[mask], self.files)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -177,9 +174,9 @@ class Segments(Sequence[SegmentRef]):
 
 
 class HeldSegments(Sequence[SegmentRef]):
-    """Segments of one topic partition, in offset order, to whose end others come.
+    """Segments of one topic partition, in offset order; append-only.
 
-    Others may read while one thread appends. Nothing is ever taken out: what is left of them is other ones.
+    Other threads may read while one thread appends. Nothing is removed: `parts` makes a new object.
     """
 
     __slots__ = ("_files", "_numbers")
@@ -187,7 +184,8 @@ class HeldSegments(Sequence[SegmentRef]):
     def __init__(self) -> None:
         self._numbers = bytearray()
         self._files: list[FileRef] = []
-        """One for each. It counts them: a reader sees a segment once both are there."""
+        """One per segment. Its length is the number of segments: a reader sees a segment once both parts are
+        appended."""
 
     @classmethod
     def of(cls, segments: Iterable[SegmentRef]) -> HeldSegments:
@@ -198,7 +196,7 @@ class HeldSegments(Sequence[SegmentRef]):
         return held
 
     def append(self, segment: SegmentRef) -> None:
-        """One more; it begins where the last one ends, or behind that."""
+        """Append a segment that begins at or after the end of the last one."""
         file, row_group, first_row, rows, base, raw_bytes, accept_max_us, floor_us = segment
         self._numbers += _LINE.pack(
             base, base + rows, file.log_index, row_group, first_row, raw_bytes, accept_max_us, floor_us
@@ -206,7 +204,7 @@ class HeldSegments(Sequence[SegmentRef]):
         self._files.append(file)
 
     def parts(self, places: Iterable[tuple[int, int]]) -> HeldSegments:
-        """Those in the places [first, end), and no others."""
+        """Only those at the places [first, end)."""
         left = HeldSegments()
         for first, end in places:
             left._numbers += self._lines(first, end)
@@ -215,24 +213,24 @@ class HeldSegments(Sequence[SegmentRef]):
 
     @property
     def files(self) -> Sequence[FileRef]:
-        """Of each its file."""
+        """The file of each."""
         return self._files
 
     def end_of(self, place: int) -> int:
-        """One past the last offset of the segment in that place."""
+        """One past the last offset of the segment at that place."""
         at = place * _LINE.size + END * _WIDTH
         return int.from_bytes(self._numbers[at : at + _WIDTH], sys.byteorder)
 
     def first_beyond(self, offset: int, low: int = 0) -> int:
-        """The place of the first segment, from the place `low` on, that reaches beyond the offset."""
+        """The first place from `low` on whose segment reaches beyond the offset."""
         return low + bisect_right(range(low, len(self)), offset, key=self.end_of)
 
     def numbers(self, first: int, end: int) -> Numbers:
-        """Those in the places [first, end); there must be so many."""
+        """Those at the places [first, end), which must exist."""
         return np.frombuffer(self._lines(first, end), np.int64).reshape(end - first, len(NUMBERS))
 
     def _lines(self, first: int, end: int) -> bytearray:
-        """A copy. Nothing may look into the buffer itself: as long as somebody does, it cannot grow."""
+        """A copy. A view of the bytearray would block its growth."""
         return self._numbers[first * _LINE.size : end * _LINE.size]
 
     def __len__(self) -> int:
@@ -245,7 +243,7 @@ class HeldSegments(Sequence[SegmentRef]):
     def __getitem__(self, place: int | slice) -> SegmentRef | Segments:
         if isinstance(place, slice):
             first, end, step = place.indices(len(self))
-            assert step == 1, "they are taken one after the other"
+            assert step == 1, "only slices with step 1 are supported"
             end = max(first, end)
             return Segments(
                 self.numbers(first, end), {file.log_index: file for file in self._files[first:end]}

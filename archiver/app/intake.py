@@ -59,7 +59,7 @@ class Intake:
 
     @cached_property
     def _checkpoints(self) -> CheckpointLoop:
-        return CheckpointLoop(self._deployment.checkpointer, beside=self.end_overdue)
+        return CheckpointLoop(self._deployment.checkpointer, before_each=self.end_overdue)
 
     @cached_property
     def accept_clock(self) -> AcceptClock:

@@ -26,7 +26,7 @@ from archiver.refine.plan import Plan, plan_partition
 from archiver.refine.triggers import bytes_within, concurrent_limit, gaps_due, is_due
 from archiver.runtime.errors import Halt, InvalidInput, TopicHalted
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.backlog import WINDOW_BYTES, Backlog, BacklogSummary, Window, look, windows
+from intake.log.backlog import WINDOW_BYTES, Backlog, BacklogSummary, Window, read_window, windows
 from intake.log.fold import TopicState
 from intake.log.state import Gap
 from intake.segments import NONE, Segments
@@ -301,7 +301,7 @@ def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_l
     gaps: list[Gap] = []
     at = candidate.start
     while at < candidate.stable and wanted > 0 and segments_left > 0:
-        window = look(
+        window = read_window(
             intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES)
         )
         segments.append(window.segments)

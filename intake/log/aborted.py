@@ -1,7 +1,7 @@
-"""Which transaction some aborted offset belonged to, as far as the log still tells.
+"""Finds the transaction that an aborted offset belonged to, as far as the log still holds it.
 
-A fold keeps gaps, not whose they were. So the entries since the older of the last two checkpoints are folded
-once more, and the one after which the offset is a gap is the one that aborted it. Must never write.
+A fold keeps gaps without their transactions. So the entries since the older of the last two checkpoints are
+folded again; the entry after which the offset is a gap is the one that aborted it. Read-only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENDING = ("transaction", "producer", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """How some offset came to be a gap."""
+    """Why an offset is a gap."""
 
     transactional_id: str
     producer_id: int
@@ -30,14 +30,13 @@ class Aborted:
     """Of the entry that ended the transaction."""
     ended_us: int
     how: str
-    """For people."""
+    """A sentence for people."""
 
 
 def aborted_by(log: Log, store: CheckpointStore, tp: TopicPartition, offset: int) -> Aborted | None:
-    """The transaction that `offset`, which is a gap, was part of; None if the entry that aborted it was
-    trimmed.
+    """The transaction of `offset`, which is a gap; None if the entry that aborted it was trimmed.
 
-    Raises `Trimmed` if the log is trimmed meanwhile, and what log and store raise.
+    Raises `Trimmed` if the log is trimmed during the call, and what log and store raise.
     """
     fold = _oldest(log, store)
     if fold is None or _is_gap(fold, tp, offset):
@@ -64,7 +63,7 @@ def aborted_by(log: Log, store: CheckpointStore, tp: TopicPartition, offset: int
 
 
 def _oldest(log: Log, store: CheckpointStore) -> IntakeFold | None:
-    """The oldest state from which the log can be read on; None if there is none."""
+    """The oldest state from which the log can be read; None if there is none."""
     floor = log.floor()
     if floor == 0:
         return IntakeFold()
@@ -75,7 +74,7 @@ def _oldest(log: Log, store: CheckpointStore) -> IntakeFold | None:
 def _is_gap(fold: IntakeFold, tp: TopicPartition, offset: int) -> bool:
     if tp[0] not in fold.topics_by_id:
         return False
-    # What is below `shelved_to` was decided before the checkpoint, and its gaps are not held here.
+    # Gaps below `history_end` are in history files and not in memory.
     return bool(fold.gaps(tp, offset, offset + 1)) or offset < fold.partition(tp).history_end
 
 

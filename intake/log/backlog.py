@@ -1,9 +1,8 @@
-"""The whole view of the intake log that readers use: what the fold holds, and before it what stands in
-shelves.
+"""The readers' view of the intake log: segments and gaps in the fold's memory and in history files.
 
-Promises the same answers as a fold that never shelved anything. Only reads: the fold goes on under it, and so
-does the view. May be used while one thread appends and another makes a checkpoint; an answer is never older
-than the call. Must never decide anything: offsets, transactions and the stable offset are the fold's.
+It gives the same answers as a fold that dropped nothing. Read-only: the fold advances under it, and so does
+the view. It may be used while one thread appends and another makes a checkpoint; a result is never older than
+the call. Offsets, transactions and the stable offset are decided by the fold alone.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class BacklogSummary:
 
     rows: int
     bytes: int
-    """Raw bytes: keys, values, header names and values. Of a segment that is counted in part, in proportion
+    """Raw bytes: keys, values, header names and values. A segment counted in part contributes in proportion
     to its rows."""
     first_accept_us: int
     """Newest accept time of the first segment; 0 if there is none."""
     newest_us: int
     """Newest accept time; 0 if there is none."""
     first_floor_us: int
-    """No record that is counted has an ingest time before this; 0 if there is none."""
+    """Lower bound of the ingest times of these records; 0 if there are none."""
 
 
 EMPTY = BacklogSummary(0, 0, 0, 0, 0)
@@ -52,7 +51,7 @@ EMPTY = BacklogSummary(0, 0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What was accepted at or beyond some offset, stable or not."""
+    """Records accepted at or beyond some offset, stable or not."""
 
     records: int
     """Offsets without those of aborted transactions; records of open ones count."""
@@ -61,8 +60,8 @@ class Waiting:
 
 
 class HistorySegments(Protocol):
-    """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends
-    at a shelved offset.
+    """Segments and gaps that checkpoints moved from the log to history files. Every range [start, end) passed
+    in ends at such an offset.
     """
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
@@ -75,11 +74,11 @@ class HistorySegments(Protocol):
         """The records beyond `start`."""
 
     def key_of(self, log_index: int) -> str | None:
-        """The object that holds what the entry at `log_index` decided; None if it is in no shelf."""
+        """The key of the history file for the entry at `log_index`; None if no history file has it."""
 
 
 class NoHistory:
-    """Nothing was shelved yet."""
+    """A log without history files."""
 
     def key_of(self, log_index: int) -> str | None:
         del log_index
@@ -100,23 +99,21 @@ class NoHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the fold held of a partition at one moment."""
+    """A partition in the fold's memory at one moment."""
 
     history_end: int
     segments: HeldSegments
-    """More may come to its end while it is read."""
+    """Other segments may be appended during reading."""
     gaps: list[Gap]
 
     def first_beyond(self, start: int) -> int:
-        """The place of the first that reaches beyond `start` and is not in a shelf."""
+        """The place of the first segment in memory that reaches beyond `start`."""
         return self.segments.first_beyond(max(start, self.history_end))
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was summed up of the segments that are held of a partition: the next look only adds those that
-    came since.
-    """
+    """The sum of a partition's segments in memory. The next call only adds newer segments."""
 
     held: _Held
     start: int
@@ -125,10 +122,9 @@ class Counted:
     summary: BacklogSummary
 
     def goes_on(self, held: _Held, start: int, stable: int) -> bool:
-        """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the
-        list, or it is another.
+        """Whether the sum up to `stable` can start from this one: the segment list is the same and only grew.
 
-        Not if nothing was counted: it may have been asked beyond the end of the log, and what comes later may
+        False if nothing was counted: the call may have been beyond the end of the log, and later segments may
         still be below `start`.
         """
         if not self.summary.rows:
@@ -141,10 +137,10 @@ class Counted:
 
 
 class Backlog:
-    """Topics, offsets, segments and gaps, wherever they are kept.
+    """Topics, offsets, segments and gaps, in memory and in history files.
 
-    Methods that take a topic partition raise `NotFound` if there is none; those that look into shelves also
-    `Corrupted` for a damaged shelf, `Halt` for one that is gone, `RetryLater` if the object store cannot be
+    Methods with a topic partition raise `NotFound` if there is none. Methods that read history files also
+    raise `Corrupted` for a damaged file, `Halt` for a missing one, `RetryLater` if the object store cannot be
     reached.
     """
 
@@ -154,9 +150,7 @@ class Backlog:
         history: HistorySegments | None = None,
         counted: dict[TopicPartition, Counted] | None = None,
     ) -> None:
-        """`counted` remembers sums from one view of the same log to the next; it may be emptied at any
-        time.
-        """
+        """`counted` carries sums from one view of the same log to the next; it may be cleared at any time."""
         self.fold = fold
         self._history = history or NoHistory()
         self._counted = {} if counted is None else counted
@@ -179,31 +173,29 @@ class Backlog:
 
     @property
     def next_index(self) -> int:
-        """How far the log was read: one past the last entry."""
+        """Number of log entries read."""
         return self.fold.next_index
 
     def next_offset(self, tp: TopicPartition) -> int:
-        """The offset the partition's next record will get."""
+        """The offset of the partition's next record."""
         return self.fold.next_offset(tp)
 
     def stable_offset(self, tp: TopicPartition) -> int:
-        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end
-        of the partition.
+        """Records at or beyond it are not archived: the first offset of the oldest open transaction, else the
+        partition's end.
         """
         return self.fold.stable_offset(tp)
 
     def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
-        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds
-        it back.
-        """
+        """The open transaction that determines the partition's stable offset; None if there is none."""
         return self.fold.blocking(tp)
 
     def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> Segments:
         """The segments that reach beyond offset `start`, in offset order, without those of aborted
         transactions.
 
-        With `bytes_max` the answer ends with the segment with which their raw bytes reach it; the stable
-        offset is not looked at.
+        With `bytes_max` the result ends with the segment whose raw bytes reach it. The stable offset is not
+        considered.
         """
         held = self._held(tp)
         part = (
@@ -215,9 +207,9 @@ class Backlog:
         numbers = held.segments.numbers(first, end)
         if bytes_max is not None:
             before = int(part.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
-            wanted = int(np.searchsorted(before, bytes_max))
+            count = int(np.searchsorted(before, bytes_max))
             numbers = numbers[
-                : wanted if part else max(wanted, 1)
+                : count if part else max(count, 1)
             ].copy()  # or all that is held would be kept for these
         self._files.update(
             zip(
@@ -227,24 +219,24 @@ class Backlog:
         return Segments.joined([part, Segments(numbers, self._files)])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
-        """The offsets in [start, end) that belong to aborted transactions; merged, ascending."""
+        """The offsets in [start, end) without a record; merged, ascending."""
         held = self._held(tp)
         below = self._history.gaps(tp, start, min(end, held.history_end)) if start < held.history_end else []
         return merged([*below, *(gap for gap in held.gaps if gap[1] > held.history_end)], start, end)
 
     def summary(self, tp: TopicPartition, start: int, stable: int | None = None) -> BacklogSummary:
-        """What is stable and beyond offset `start`. To find the stable offset goes through all open
-        transactions; a caller that has done so for many partitions says what it found.
+        """The stable records beyond offset `start`. Finding the stable offset visits all open transactions,
+        so a caller with many partitions passes it.
         """
         if stable is None:
-            stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
+            stable = self.fold.stable_offset(tp)  # first: a later abort only affects offsets beyond it
         held = self._held(tp)
         below = self._history.summary(tp, start, held.history_end) if start < held.history_end else EMPTY
         return joined(below, self._summed(tp, held, max(start, held.history_end), stable))
 
     def _summed(self, tp: TopicPartition, held: _Held, start: int, stable: int) -> BacklogSummary:
-        """Of what is held from `start` on, which is not in a shelf. Every partition is looked at every few
-        seconds, and may have thousands of segments.
+        """The sum of the segments in memory from `start` on. Kept between calls: every partition is polled
+        every few seconds, and may have thousands of segments.
         """
         known = self._counted.get(tp)
         if known is None or not known.goes_on(held, start, stable):
@@ -259,9 +251,7 @@ class Backlog:
         return found
 
     def waiting(self, tp: TopicPartition, start: int) -> Waiting:
-        """What was accepted at or beyond `start`. Goes through the gaps that are held, never through the
-        segments.
-        """
+        """Records accepted at or beyond `start`. Visits the gaps in memory, but not the segments."""
         end = self.fold.next_offset(tp)
         held = self._held(tp)
         below = self._history.summary(tp, start, held.history_end) if start < held.history_end else EMPTY
@@ -276,7 +266,7 @@ class Backlog:
         return Waiting(records, held.segments[place].accept_max_us if place < len(held.segments) else None)
 
     def history_file_of(self, tp: TopicPartition, segment: SegmentRef) -> str | None:
-        """The key of the shelf in which the log keeps that segment; None if the segment is held here."""
+        """The key of the history file that holds that segment; None if the segment is in memory."""
         return (
             self._history.key_of(segment.file.log_index)
             if segment.end <= self._held(tp).history_end
@@ -284,8 +274,8 @@ class Backlog:
         )
 
     def _held(self, tp: TopicPartition) -> _Held:
-        """A partition at one moment, though a checkpoint may take segments out meanwhile: it raises
-        `shelved_to` first.
+        """A consistent view of a partition. A checkpoint may drop segments at the same time, but raises
+        `history_end` first.
         """
         state = self.fold.partition(tp)
         while True:
@@ -295,7 +285,7 @@ class Backlog:
 
 
 def summed(segments: Segments, start: int) -> BacklogSummary:
-    """Sum up segments that reach beyond `start`; only the first of them can begin before it."""
+    """Sum segments that reach beyond `start`; only the first of them can begin before it."""
     if not segments:
         return EMPTY
     first = segments[0]
@@ -308,7 +298,7 @@ def summed(segments: Segments, start: int) -> BacklogSummary:
 
 
 def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
-    """The sum of two ranges that follow each other."""
+    """The sum of two consecutive ranges."""
     if not earlier.rows or not later.rows:
         return earlier if earlier.rows else later
     newest_us = max(earlier.newest_us, later.newest_us)
@@ -322,25 +312,25 @@ def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
 
 
 WINDOW_BYTES = 16 * 2**20
-"""Raw bytes of the records behind one window, where nothing else bounds it: some ten thousand segments, if
-they are small."""
+"""Raw bytes of the records in a window, where no other bound applies: ten thousand segments, if they are
+small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the offsets from some start to `end` consist of."""
+    """Segments and gaps of the offsets from some start to `end`."""
 
     segments: Segments
     """In offset order; the first and the last may reach beyond the window."""
     gaps: list[Gap]
     """Inside the window; ascending."""
     end: int
-    """Exclusive. Where the next segment begins, or the stop that was asked for: gaps behind the last segment
-    are in the window."""
+    """Exclusive: the begin of the next segment, or the requested stop. Gaps after the last segment belong to
+    the window."""
 
 
-def look(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int) -> Window:
-    """What is in [start, stop), up to the segment with which the raw bytes reach `bytes_max`."""
+def read_window(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int) -> Window:
+    """The content of [start, stop), up to the segment whose raw bytes reach `bytes_max`."""
     found = backlog.segments(tp, start, bytes_max)
     segments = found.where(found.bases < stop)
     end, reached = stop, int(found.ends[-1]) if found else stop
@@ -353,9 +343,13 @@ def look(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max:
 def windows(
     backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int = WINDOW_BYTES
 ) -> Iterator[Window]:
-    """[start, stop) in windows of about `bytes_max` raw bytes, each looked up when it is asked for."""
+    """[start, stop) in windows of about `bytes_max` raw bytes, each read when requested.
+
+    A backlog may have millions of segments, so callers iterate. Consecutive windows show every segment and
+    every gap of the range, each once.
+    """
     at = start
     while at < stop:
-        window = look(backlog, tp, at, stop, bytes_max)
+        window = read_window(backlog, tp, at, stop, bytes_max)
         yield window
         at = window.end

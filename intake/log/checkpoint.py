@@ -1,13 +1,15 @@
 """A checkpoint: the state of the intake fold before one entry of the log, as bytes.
 
-Frozen format 1: the magic, the SHA-256 of all that follows it, an `IntakeState` message. Its field `format`
-is 2, and the rest as before, where it holds what a reader of format 1 would misread: then that one stops.
-Promises that the same state gives the same bytes and that a single wrong bit is noticed. Pure: neither reads
-nor writes an object (`intake.log.checkpoint_store` does).
+Frozen format 1: the magic, the SHA-256 of all that follows, an `IntakeState` message. Its field `format` is
+higher where the state has content that a reader of format 1 would misread; that reader then stops. The same
+state gives the same bytes, and a single wrong bit is detected. Pure: `intake.log.checkpoint_store` reads and
+writes the objects.
 
-What is decided, which is everything below the stable offsets, stands in shelves and not here. So the size
-follows the number of partitions, producers and remembered ids, and what open transactions hold back, not how
-far archiving is behind.
+Everything below the stable offsets is in history files and not here. So the size depends on the number of
+partitions, producers and remembered ids, and on open transactions, but not on the archiving lag.
+
+The names of a source's finished items are sorted and prefix-compressed. Otherwise folders with many files
+would make every checkpoint large.
 """
 
 from __future__ import annotations
@@ -32,35 +34,34 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 FORMAT = 1
 """Of the object; part of its key as well."""
 STATE_FORMATS = (1, 2, 3)
-"""Of the state in it: 2 has deleted topics or positions of sources, 3 mirrored topics."""
+"""Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics."""
 MAGIC = b"archiver.state.1"
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRef:
-    """One shelf, as the checkpoints name it that came with it or after it."""
+    """Reference of a checkpoint to one history file."""
 
     start: int
     end: int
-    """What entries [start, end) of the log decided."""
+    """The file covers entries [start, end) of the log."""
     size: int
     """Bytes."""
     sha256: bytes
     footer_sha256: bytes
 
     def __hash__(self) -> int:
-        # What was read of shelves is kept by them, and planning looks there thousands of times: the digest
-        # says it all.
+        # Caches are keyed by refs, and planning looks them up thousands of times. The digest alone is enough.
         return hash(self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state before the entry at `state.next_index`, and where the rest of it is."""
+    """The state before the entry at `state.next_index`, and the history files with the rest."""
 
     state: FoldState
     history: tuple[HistoryRef, ...]
-    """In order, without a hole; the last one ends at the checkpoint."""
+    """In order and without a gap; the last one ends at the checkpoint."""
 
     @property
     def index(self) -> int:
@@ -69,14 +70,12 @@ class Checkpoint:
 
     @property
     def last_id(self) -> bytes | None:
-        """The id of the entry that it took in last."""
+        """The id of the last entry in it."""
         ids = list(self.state.ids)
         return ids[-1] if ids else None
 
     def fold(self) -> IntakeFold:
-        """A fold that goes on from here. The checkpoint must not be used for another one: the state becomes
-        the fold's.
-        """
+        """A fold that continues from here. Call it once: the fold takes over the state."""
         fold = IntakeFold()
         fold.restore(self.state)
         return fold
@@ -88,8 +87,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer
-    version wrote it.
+    """The inverse of `encode`. Raises `Corrupted` with `where` if a bit is wrong, `Halt` if a newer version
+    wrote it.
     """
     payload = unseal(MAGIC, data, where)
     try:
@@ -105,7 +104,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
 
 
 def same(one: FoldState, other: FoldState) -> bool:
-    """Whether two folds know the same and hold the same; how their gaps are cut does not matter."""
+    """Whether two states are equal; adjacent gaps may be merged or not."""
     if _scalars(one) != _scalars(other) or one.partitions.keys() != other.partitions.keys():
         return False
     if {source.name: source for source in one.sources} != {source.name: source for source in other.sources}:
@@ -199,7 +198,7 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 
 
 def _state_format(state: FoldState) -> int:
-    """A later one only if it is needed, so that older versions read on as long as they misread nothing."""
+    """The oldest format that can express the state, so that older versions can read it."""
     if any(topic.mirrored for topic in state.topics):
         return 3
     return 2 if state.deleted or state.sources else 1
@@ -213,7 +212,7 @@ def _deleted_message(topic: DeletedTopic) -> pb.Topic:
 
 
 def _files_of(partitions: Mapping[TopicPartition, PartitionState]) -> list[FileRef]:
-    """The files of all segments that are held, in order of the log."""
+    """The files of all segments in memory, in log order."""
     found = {file.log_index: file for state in partitions.values() for file in state.segments.files}
     return [found[index] for index in sorted(found)]
 
@@ -401,7 +400,7 @@ def source_state(message: pb.Source) -> SourceState:
 
 
 def _shared(one: str, other: str) -> int:
-    """With how many of the same characters both begin."""
+    """Length of the common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

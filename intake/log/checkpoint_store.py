@@ -1,4 +1,4 @@
-"""Where checkpoints of the intake log are kept, with the shelves that they name."""
+"""Stores checkpoints of the intake log, and finds superseded checkpoints and history files."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from intake.log.entries import parse_entry
 
 
 class CheckpointStore(Checkpoints[Checkpoint]):
-    """The checkpoints of the intake log in an object store. Holds no state; safe to use from several
-    threads.
-    """
+    """The checkpoints of the intake log in an object store. Stateless; safe to use from several threads."""
 
     def __init__(self, objects: ObjectStore) -> None:
         super().__init__(objects, "intake", FORMAT, decode, lambda index, data: parse_entry(index, data).id)
 
     def newest_history(self, log: Log) -> tuple[HistoryRef, ...]:
-        """The shelves of the newest checkpoint."""
+        """The history files of the newest checkpoint."""
         newest = self.start(log)
         return () if newest is None else newest.history
 
 
 def superseded(objects: ObjectStore) -> list[str]:
-    """Keys of the checkpoints older than the last two, and of the shelves that neither of those names;
+    """Keys of the checkpoints older than the last two, and of history files that neither of those names;
     ascending.
 
-    Nothing if there are not two. What is newer than the newest checkpoint may be in the making and is left
-    out. A process that slept may still hold an older list, so delete them after a grace.
+    Empty if there are fewer than two. Objects newer than the newest checkpoint may belong to an unfinished
+    one and are left out. A process that slept may still use an older list, so delete the keys only after a
+    delay.
     """
     store = CheckpointStore(objects)
     kept = store.last()
@@ -37,7 +36,7 @@ def superseded(objects: ObjectStore) -> list[str]:
         return []
     named = {history_key(ref.start, ref.end) for checkpoint in kept for ref in checkpoint.history}
     if any(objects.info(key) is None for key in sorted(named)):
-        return []  # what takes their place is not whole itself
+        return []  # the newer history is incomplete, so the older one may still be required
     keys = store.older_than(kept[-1].index)
     for info in objects.list(HISTORY_PREFIX):
         span = parse_history_key(info.key)

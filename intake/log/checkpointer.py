@@ -1,21 +1,21 @@
-"""Makes checkpoints of the intake log, shelves what it decided, and trims it.
+"""Makes checkpoints of the intake log, stores history files, and trims the log.
 
-Order of writes, each step only after the one before it was read back and compared:
+Order of writes; each step begins only after the one before it was read back and compared:
 
-1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows
+1. The log is folded from the newest checkpoint to the entry where the next one is due. That index follows
    from the log and the settings.
-2. The shelf of that span is stored. Nobody knows of it yet. A crash here leaves an object that the next run
-   makes again, byte for byte, or that `superseded` names once nobody can need it.
-3. The checkpoint is stored; it names the shelf. From here on a reader may start from it. What it replaces is
-   still in the log, so readers agree whichever way they came by the state. A crash here leaves a log that is
-   longer than it need be.
-4. The log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one
-   costs time and no data. One entry more is kept: its id shows that the checkpoint is of this log.
+2. The history file of that span is stored, still unreferenced. After a crash here the next run writes the
+   same bytes again, or `superseded` lists the object once no reader can need it.
+3. The checkpoint is stored; it names the history file. From here on a reader may start from it. The entries
+   that it replaces are still in the log, so readers of log and checkpoint agree. After a crash here the
+   log is longer than necessary.
+4. The log is trimmed below the *older* of the last two intact checkpoints, so a damaged newest one costs time
+   but no data. One more entry is kept: its id shows that the checkpoint is of this log.
 
-Trimming earlier would leave entries nowhere; naming a shelf before it is stored would leave a checkpoint that
-cannot be read on from. Every object is a function of the log, so it does no harm if several processes do this
-at once, or one that slept goes on where it was: it meets its own bytes. Fencing is the store's: an append
-below the floor is refused (rule L1).
+Trimming earlier would lose entries. Naming a history file before it is stored would leave a checkpoint that
+cannot be used. Every object is a function of the log, so several processes may do this at once, and a process
+that slept may continue: it finds its own bytes. The store does the fencing: an append below the floor is
+refused (rule L1).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
 
 LEASE_TRIES_MAX = 5
-"""So often another process may be found to have the right to make checkpoints, before this one makes them
-beside it: the other may be stopped, and metadata must not grow for ever. Making them twice is harmless."""
+"""How often another process may hold the lease before this one makes checkpoints all the same: the holder may
+be stopped, and metadata must not grow without bound. Making them twice is harmless."""
 CHECKPOINTS_PER_RUN_MAX = 10
-"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and
-the next run goes on."""
+"""A log without any checkpoint may need hundreds. A run stops after this many so that its caller can
+continue; the next run makes more."""
 _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are
-    sent away.
+    """Makes checkpoints that are due, on request. Callable from any thread; one thread of a process works,
+    others return at once.
 
-    `lease` keeps processes of one machine from doing the same work twice; nothing depends on it.
+    `lease` avoids duplicate work between the processes of one machine; correctness does not depend on it.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Checkpointer:
         return self._sequencer.checkpoint_due
 
     def run_if_due(self) -> bool:
-        """Make the checkpoints that are due, and let the sequencer forget what is shelved; whether there are
-        new ones.
+        """Make the checkpoints that are due, and let the sequencer drop what is in history files. True if
+        there are new ones.
 
         Raises nothing: an error is logged, and the next call tries again. Does nothing if another thread or
-        process is at it.
+        process is working.
         """
         if not self._sequencer.checkpoint_due or not self._busy.acquire(blocking=False):
             return False
@@ -95,17 +95,16 @@ class Checkpointer:
                 "no checkpoint of the intake log was made, so its entries stay in the metadata store: %s",
                 error,
             )
-        except Exception:  # noqa: BLE001 - nobody waits for a checkpoint, so nobody else would learn of it
-            _log.exception("making a checkpoint of the intake log ended in an error nobody expected")
+        except Exception:  # noqa: BLE001 - no caller waits for a checkpoint, so the error must be logged here
+            _log.exception("unexpected error while making a checkpoint of the intake log")
         finally:
             self._busy.release()
         return False
 
     def learn(self) -> None:
-        """If a checkpoint is due and others have made it, let the sequencer forget what is shelved: for
-        processes that only read.
+        """Use a due checkpoint that another process made. For processes that only read.
 
-        Raises nothing that log and store raise: what is kept too long does no harm.
+        Raises no error of log and store: keeping entries in memory longer is harmless.
         """
         if self._sequencer.checkpoint_due and self._busy.acquire(blocking=False):
             try:
@@ -125,19 +124,19 @@ class Checkpointer:
         except LeaseHeld as error:
             self._lease_tries += 1
             if self._lease_tries < LEASE_TRIES_MAX:
-                return  # its checkpoints are learnt when they are there
+                return  # `_learn_newest` will use the holder's checkpoints
             _log.warning(
-                "%s makes no checkpoint of the intake log though it has the lease for that; going on "
-                "beside it",
+                "%s holds the checkpoint lease of the intake log but makes no checkpoint; "
+                "making one without the lease",
                 error.holder,
             )
         try:
-            looked_to = self._sequencer.fold.next_index
+            read_to = self._sequencer.fold.next_index
             made = self.run()
             newest = self._store.start(self._log)
             if newest is not None:
                 self._sequencer.learn(
-                    newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else looked_to
+                    newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else read_to
                 )
         finally:
             if held and self._lease is not None:
@@ -151,12 +150,10 @@ class Checkpointer:
                 self._sequencer.learn(newest, newest.index)
 
     def run(self) -> list[int]:
-        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of
-        those that were made.
+        """Make up to `CHECKPOINTS_PER_RUN_MAX` checkpoints that are due, and trim; returns their indexes.
 
-        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do,
-        if another object stands under its key, and what log and store raise. Then the log is as long as
-        before.
+        Raises `Corrupted` if a stored object does not read back as written, `Halt` with instructions if
+        another object has its key, and errors of log and store. The log then keeps its length.
         """
         made: list[int] = []
         newest = self._store.start(self._log)
@@ -169,9 +166,9 @@ class Checkpointer:
                 made.append(newest.index)
                 self._trim()
         except Trimmed as error:
-            _log.info("others made checkpoints meanwhile: %s", error)
+            _log.info("another process made checkpoints and trimmed the log: %s", error)
         if not made:
-            self._trim()  # whoever made the last one may have been stopped before
+            self._trim()  # the process that made the last checkpoint may have stopped before it trimmed
         return made
 
     def _span_from(self, index: int) -> list[Entry] | None:
@@ -184,12 +181,12 @@ class Checkpointer:
         return None
 
     def _make(self, before: Checkpoint | None, entries: list[Entry]) -> Checkpoint:
-        """The checkpoint that follows `before`, which must not be used any more."""
+        """The checkpoint that follows `before`, which must not be used afterwards."""
         named = before.history if before else ()
         for earlier in named:
             self._check_stored(
                 earlier
-            )  # what the new checkpoint names must exist, also if this process slept since the listing
+            )  # this process may have slept since the listing, and the file may have been deleted
         fold = before.fold() if before else IntakeFold()
         for entry in entries:
             fold.apply(entry.index, entry.data)
@@ -203,7 +200,7 @@ class Checkpointer:
         return stored
 
     def _store_history(self, start: int, end: int, content: history_file.Content) -> HistoryRef:
-        """Store the shelf, or take the one that is there; it is as `content` says."""
+        """Store the history file, or reuse an existing one with the same content."""
         key, data = history_key(start, end), history_file.encode(content)
         failpoints.reach("checkpoint.shelf.before")
         try:
@@ -221,7 +218,7 @@ class Checkpointer:
         return ref
 
     def _store_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Store the checkpoint, or take the one that is there; it reads back as the state it was made of."""
+        """Store the checkpoint, or reuse an existing one; it reads back as the given state."""
         key = self._store.key(checkpoint.index)
         try:
             create_once(self._store.objects, key, encode(checkpoint))
@@ -232,7 +229,7 @@ class Checkpointer:
                 raise _other(self._store.objects.uri(key)) from error
             if not same(found.state, checkpoint.state):
                 raise _other(self._store.objects.uri(key)) from error
-            return found  # the same state, its shelves cut in other places
+            return found  # the same state, with history files of other spans
         stored = self._store.load(checkpoint.index)
         if not same(stored.state, checkpoint.state) or stored.history != checkpoint.history:
             raise Corrupted(
@@ -241,8 +238,8 @@ class Checkpointer:
         return stored
 
     def _trim(self) -> None:
-        """Trim below the older of the last two checkpoints, if both are whole, of this log, and the shelves
-        of what goes are there.
+        """Trim below the older of the last two checkpoints, if both are intact and of this log, and their
+        history files exist.
         """
         last = self._store.last()
         if len(last) < KEPT:
@@ -268,11 +265,11 @@ class Checkpointer:
 
 
 class CheckpointLoop:
-    """A thread that makes checkpoints when they are due, so that nobody waits for them. Close it.
+    """A thread that makes checkpoints when they are due, so that no other thread waits for them. Close it.
 
-    `beside` is called at every look; what it raises of ours is logged. `interval_s` is how often it looks,
-    which costs nothing; it looks ever less often, down to every `interval_max_s`, while what is due cannot be
-    made. `closing_s` bounds the wait for a checkpoint in the making when it is closed.
+    `before_each` is called before every poll; an `ArchiverError` from it is logged. `interval_s` is the
+    polling interval; a poll costs nothing. While a due checkpoint fails, the interval doubles up to
+    `interval_max_s`. `closing_s` bounds the wait for an unfinished checkpoint in `close`.
     """
 
     def __init__(
@@ -281,10 +278,10 @@ class CheckpointLoop:
         interval_s: float = 1.0,
         interval_max_s: float = 60.0,
         closing_s: float = 30.0,
-        beside: Callable[[], object] | None = None,
+        before_each: Callable[[], object] | None = None,
     ) -> None:
         self._checkpointer = checkpointer
-        self._beside = beside
+        self._before_each = before_each
         self._interval_s = interval_s
         self._interval_max_s = interval_max_s
         self._closing_s = closing_s
@@ -293,8 +290,8 @@ class CheckpointLoop:
         self._thread.start()
 
     def close(self) -> None:
-        """Make what is due, then end. A checkpoint that takes too long is left behind: it can be cut off
-        anywhere.
+        """Make what is due, then stop. A checkpoint that takes too long is abandoned: it may be interrupted
+        at any point.
         """
         self._closing.set()
         self._thread.join(self._closing_s)
@@ -307,9 +304,9 @@ class CheckpointLoop:
     def _run(self) -> None:
         wait_s = self._interval_s
         while not self._closing.wait(wait_s):
-            if self._beside is not None:
+            if self._before_each is not None:
                 try:
-                    self._beside()
+                    self._before_each()
                 except ArchiverError as error:
                     _log.warning("%s", error)
             self._checkpointer.run_if_due()
@@ -321,12 +318,12 @@ def _holds(start: int, end: int, data: bytes, content: history_file.Content) -> 
     try:
         return history_file.content_of(history_file.ref_of(start, end, data), data) == content
     except (Corrupted, ValueError, LookupError, TypeError):
-        return False  # no digest of it is known, so a wrong bit may be anywhere, in the name of a column too
+        return False  # its digest is unknown, so a wrong bit may be anywhere, even in a column name
 
 
 def _other(where: str) -> Halt:
     return Halt(
-        f"{where} is not what the intake log says: it was damaged, or another deployment's log was "
+        f"{where} does not match the intake log: it was damaged, or another deployment's log was "
         "used with this data folder. Find out "
-        "which; if it is damaged, delete it and it is made again. The log is not trimmed until then"
+        "which; if it is damaged, delete it, and it is made again. The log is not trimmed until then"
     )

@@ -1,4 +1,8 @@
-"""Entries of the intake log, as they are made from what a writer has stored. Pure."""
+"""Entries of the intake log: their formats, and how to build them from stored files.
+
+Pure. An entry is written in the oldest format that can express it, and an entry of an unknown format stops
+the reader.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,18 @@ from intake.log.source_positions import Move
 from intake.producers import Stamp
 
 _FRAME_BYTES = 8
-"""More than the tag of a message inside another one, and its length."""
+"""Upper bound of the tag and length of a nested message."""
 
 
 ENTRY_FORMATS = (1, 2, 3, 4)
-"""Format 2 has producers, transactions and barriers, format 3 deleted topics and positions of sources, format
-4 mirrored topics."""
+"""Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
+format 4 mirrored topics."""
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
-    """One entry of the intake log; `Corrupted` if it is none, `Halt` if a newer version wrote it."""
+    """Parse one entry of the intake log. Raises `Corrupted` if it is not one, `Halt` if a newer version wrote
+    it.
+    """
     try:
         entry = pb.IntakeEntry.FromString(data)
     except DecodeError as error:
@@ -40,9 +46,7 @@ def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
 
 
 def format_of(entry: pb.IntakeEntry) -> int:
-    """The format of an entry that is about to be written: a later one only if it needs what came with it, so
-    that older readers go on as long as nothing is there that they would misread.
-    """
+    """The format of a new entry: the oldest that can express it, so that older readers can read on."""
     segments = [segment for group in entry.file.topics for segment in group.segments]
     if (
         entry.WhichOneof("body") == "grown"
@@ -60,8 +64,8 @@ def format_of(entry: pb.IntakeEntry) -> int:
 def file_entry(
     key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment], moves: Sequence[Move] = ()
 ) -> pb.IntakeFile:
-    """The body of the entry that names an intake file; segments of one topic stand together. `moves` go on
-    with it.
+    """The body of the entry that names an intake file. Segments of one topic are adjacent. `moves` are its
+    source positions.
     """
     topics = [
         pb.TopicSegments(
@@ -92,7 +96,7 @@ def file_entry(
 
 
 def position_entry(move: Move) -> pb.SourcePosition:
-    """How far an item of a source is taken in, as the entry says it."""
+    """The position of an item of a source, as an entry states it."""
     return pb.SourcePosition(
         source=move.source,
         item=move.item,
@@ -106,12 +110,12 @@ def position_entry(move: Move) -> pb.SourcePosition:
 
 
 def positions_bytes(moves: Sequence[Move]) -> int:
-    """More than the positions add to an entry."""
+    """Upper bound of the bytes that the positions add to an entry."""
     return sum(position_entry(move).ByteSize() + _FRAME_BYTES for move in moves)
 
 
 def batch_entry(stamp: Stamp | None) -> pb.ProducerBatch | None:
-    """Whose batch a segment is, as the entry says it."""
+    """The producer batch of a segment, as an entry states it."""
     if stamp is None:
         return None
     return pb.ProducerBatch(

@@ -1,24 +1,24 @@
 """The fold of the intake log: from entries to topics, offsets, producers, transactions and backlog.
 
-Pure, deterministic: whoever applies the same entries has the same state. Promises that an entry which is
-refused with an error changes nothing; a segment that does not count (a repetition, a fenced producer) changes
-nothing either, and its neighbours in the entry go on. Never reads a file or a clock.
+Pure and deterministic: the same entries give the same state. An entry that is rejected with an error changes
+nothing. A segment that does not count (a repetition, a fenced producer) changes nothing either, and the other
+segments of the entry do. Never reads a file or a clock.
 
 Ingest time. A record's ingest time is the running maximum of accept times over its partition, and never
-before the newest tick that stands earlier in the log. `SegmentRef.floor_us` carries that maximum to the
-beginning of each segment, so the ingest time of a segment's record is max(`floor_us`, accept times of the
-segment up to and with that record).
+before the newest tick earlier in the log. `SegmentRef.floor_us` carries that maximum to the beginning of each
+segment. So the ingest time of a record is max(`floor_us`, accept times of the segment up to and with that
+record).
 
-Deletion. From its entry on a deleted topic is not there: no partition, no segment, no gap of it. Its id is
-remembered for good, and the segments of it that come later are refused one by one. A transaction that has
-records in it is aborted whole and its producer fenced: what is left of it could only be committed in part.
+Deletion. From its entry on, a deleted topic has no partition, no segment and no gap. Its id is kept for good,
+and later segments of it are refused one by one. A transaction with records in it is aborted as a whole and
+its producer fenced, because the rest could only be committed in part.
 
-Mirrored topics. Their segments state the offsets that an upstream gave their records; what lies between two
-of them holds no record, and is a gap like those of aborted transactions. An entry whose offsets do not go on
-from where the partition is counts for nothing.
+Mirrored topics. Their segments state the offsets that an upstream assigned. Offsets between two segments hold
+no record and are gaps, like those of aborted transactions. An entry whose offsets do not continue the
+partition does not count.
 
-Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at
-or beyond the first offset of an open transaction is stable.
+Transactions. A marker takes no offset. Aborted records keep their offsets, as gaps. Nothing at or beyond the
+first offset of an open transaction is stable.
 """
 
 from __future__ import annotations
@@ -52,42 +52,44 @@ __all__ = [
 ]
 
 IDS_REMEMBERED = 65_536
-"""Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past
+"""Number of entry ids kept, so that an entry of unknown outcome is found after the log was trimmed past
 it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of one segment of an entry."""
+    """The result of one segment of an entry."""
 
     tp: TopicPartition
     rows: int
     runs: tuple[Run, ...]
-    """Where its records are, in their order; of a repetition, where the originals are. Empty if it was
+    """Offsets of its records, in their order; for a repetition those of the originals. Empty if it was
     refused."""
     segment: SegmentRef | None
-    """What it added to the backlog; None for a repetition and for one that was refused."""
+    """The segment added to the backlog; None for a repetition and for a refused one."""
     refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an entry brought about."""
+    """The result of an entry."""
 
     landed: tuple[Landed, ...] = ()
-    """Of a file: its segments, in the order of the entry."""
+    """For a file: its segments, in the order of the entry."""
     refusal: Refusal | None = None
-    """Why a marker, or the deletion of a topic that was deleted before, touched nothing; why a file with
-    positions does not count."""
+    """Why a marker, or a repeated deletion of a topic, changed nothing; why a file with positions does not
+    count."""
     producer: tuple[int, int] | None = None
-    """Of a producer that was opened: its id and epoch."""
+    """For an opened producer: its id and epoch."""
 
 
 NOTHING = Applied()
 
 
 class IntakeFold:
-    """State of the intake log up to `next_index`. One thread applies; others may read meanwhile."""
+    """State of the intake log up to `next_index`. One thread applies entries; other threads may read at the
+    same time.
+    """
 
     def __init__(self) -> None:
         self._next_index = 0
@@ -112,8 +114,8 @@ class IntakeFold:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster whose data folder this log belongs to (32 hex digits); None before the entry that says
-        so.
+        """The cluster whose data folder this log belongs to (32 hex digits); None before the entry that binds
+        it.
         """
         return self._cluster_id
 
@@ -134,9 +136,7 @@ class IntakeFold:
 
     @property
     def barrier_ms(self) -> int:
-        """A later entry counts for nothing if its file was written before this; 0 before the first
-        barrier.
-        """
+        """An entry does not count if its file was written before this; 0 before the first barrier."""
         return self._barrier_ms
 
     @property
@@ -155,9 +155,7 @@ class IntakeFold:
         return MappingProxyType(self._deleted)
 
     def deleted_named(self, name: str) -> DeletedTopic | None:
-        """The topic of that name that was deleted last; None if none was, or if another topic has the name
-        now.
-        """
+        """The last deleted topic of that name; None without one, or if another topic has the name now."""
         if name in self._by_name:
             return None
         return next((topic for topic in reversed(list(self._deleted.values())) if topic.name == name), None)
@@ -174,16 +172,16 @@ class IntakeFold:
 
     @property
     def positions(self) -> Positions:
-        """How far sources were taken in; only the fold changes it."""
+        """Positions of sources; only the fold changes them."""
         return self._positions
 
     def next_offset(self, tp: TopicPartition) -> int:
-        """The offset the partition's next record will get; `NotFound` if there is no such partition."""
+        """The offset of the partition's next record; `NotFound` if there is no such partition."""
         return self.partition(tp).next_offset
 
     def stable_offset(self, tp: TopicPartition) -> int:
-        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end
-        of the partition.
+        """Records at or beyond it are not archived: the first offset of the oldest open transaction, else the
+        partition's end.
         """
         stable = self.partition(tp).next_offset
         for transaction in self._transactions:
@@ -193,25 +191,21 @@ class IntakeFold:
         return stable
 
     def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
-        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds
-        it back.
-        """
+        """The open transaction that determines the partition's stable offset; None if there is none."""
         stable = self.stable_offset(tp)
         return next((one for one in self._transactions if one.first_offset(tp) == stable), None)
 
     def segments(self, tp: TopicPartition, start: int = 0) -> Segments:
-        """The segments held here that reach beyond offset `start`, in offset order, without those of aborted
+        """The segments in memory that reach beyond offset `start`, in offset order, without those of aborted
         transactions.
 
-        What lies below `shelved_to` of the partition is in shelves (`intake.log.backlog`). `NotFound` if
-        there is no such partition.
+        Segments below the partition's `history_end` are in history files (`intake.log.backlog`). `NotFound`
+        if there is no such partition.
         """
         return self.partition(tp).from_offset(start)
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
-        """The offsets in [start, end) that hold no record, as far as they are held here; merged,
-        ascending.
-        """
+        """The offsets in [start, end) without a record, as far as they are in memory; merged, ascending."""
         return merged(self.partition(tp).gaps, start, end)
 
     def partition(self, tp: TopicPartition) -> PartitionState:
@@ -233,14 +227,14 @@ class IntakeFold:
         return held
 
     def entry_id(self, index: int) -> bytes | None:
-        """The id of the entry at `index`; None if it is not remembered (any more) or not applied yet."""
+        """The id of the entry at `index`; None if it is no longer remembered or not applied yet."""
         place = index - (self._next_index - len(self._ids))
         return self._ids[place] if 0 <= place < len(self._ids) else None
 
     def apply(self, index: int, data: bytes) -> Applied:
-        """Take in the entry at `index`.
+        """Apply the entry at `index`.
 
-        Raises `Halt` for an entry of an unknown format or out of turn, `Corrupted` for one that contradicts
+        Raises `Halt` for an entry of an unknown format or out of order, `Corrupted` for one that contradicts
         itself or the log before it.
         """
         if index != self._next_index:
@@ -300,13 +294,13 @@ class IntakeFold:
             )
         topic_id = TopicId(declared.topic_id.hex())
         if declared.name in self._by_name or topic_id in self._by_id or topic_id in self._deleted:
-            return  # somebody was first: a double is void
+            return  # another process declared it first; the second entry has no effect
         topic = TopicState(
             topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored
         )
         for number in range(declared.partitions):
             self._partitions[topic_id, number] = PartitionState()
-        # Other dictionaries, so that whoever goes through the topics meanwhile is not disturbed.
+        # Replace the dictionaries instead of changing them: another thread may be iterating over them.
         self._by_id = {**self._by_id, topic_id: topic}
         self._by_name = {**self._by_name, topic.name: topic}
 
@@ -321,12 +315,11 @@ class IntakeFold:
                 "restore the log"
             )
         if grown.partitions <= topic.partitions:
-            return  # somebody was first
+            return  # another process added them first
         for number in range(topic.partitions, grown.partitions):
             self._partitions[topic_id, number] = PartitionState()
         larger = replace(topic, partitions=grown.partitions)
-        # Other dictionaries in the same order, as above; the partitions are there before anybody can ask for
-        # them.
+        # Replace the dictionaries, in the same order. The partitions exist before the topic shows them.
         self._by_id = {known: larger if one is topic else one for known, one in self._by_id.items()}
         self._by_name = {name: larger if one is topic else one for name, one in self._by_name.items()}
 
@@ -347,7 +340,7 @@ class IntakeFold:
             assert producer is not None, "a producer with an open transaction is not forgotten"
             self._producers.fence(producer)
         self._producers.forget_partitions(tps)
-        # Other dictionaries, as above; known as deleted first, so that the topic is never nowhere.
+        # Replace the dictionaries, `_deleted` first, so that readers find the topic in one of them.
         gone = DeletedTopic(topic_id, topic.name, topic.partitions, topic.created_us, deleted.time_us)
         self._deleted = {**self._deleted, topic_id: gone}
         self._by_name = {name: one for name, one in self._by_name.items() if one is not topic}
@@ -359,7 +352,7 @@ class IntakeFold:
     # files
 
     def _check_file(self, index: int, file: pb.IntakeFile) -> None:
-        """Raise `Corrupted` unless every segment has its place; changes nothing."""
+        """Raise `Corrupted` unless every segment is valid; changes nothing."""
         if wrong := contradiction(file):
             raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
         if (file.topics or not file.positions) and (not file.key or len(file.footer_sha256) != 32):
@@ -420,7 +413,7 @@ class IntakeFold:
         if not file.positions:
             return None
         if any(TopicId(group.topic_id.hex()) in self._deleted for group in file.topics):
-            return "deleted"  # as a whole: the position must not pass records that do not count
+            return "deleted"  # the whole entry: the position must not move past records that do not count
         follows = self._positions.follow(file.positions) and follow_offsets(file, self._partitions)
         return None if follows else "position"
 
@@ -431,7 +424,7 @@ class IntakeFold:
         return parsed is None or parsed.written_ms < self._barrier_ms
 
     def _place_batch(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
-        """A producer's batch: appended, unless it is here already or does not count."""
+        """Append a producer's batch, unless it is a repetition or does not count."""
         stated = segment.producer
         stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional)
         verdict = self._producers.judge(tp, stamp, segment.rows)
@@ -441,7 +434,7 @@ class IntakeFold:
             return Landed(tp, segment.rows, (), None, verdict)
         base = self._partitions[tp].next_offset
         if stamp.transactional:
-            # Before the partition grows, so that no other thread ever sees these offsets as stable.
+            # Register before the partition grows; otherwise another thread could see these offsets as stable.
             self._transactions.wrote(
                 self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows
             )
@@ -449,12 +442,12 @@ class IntakeFold:
         return self._place_segment(ref, tp, segment)
 
     def _transaction(self, stamp: Stamp, time_us: int) -> OpenTransaction:
-        """The open transaction of the batch's producer, which the batch begins if there is none."""
+        """The open transaction of the batch's producer; the batch begins one if there is none."""
         transaction = self._transactions.get(stamp.producer_id)
         if transaction is None:
             producer = self._producers.get(stamp.producer_id)
             assert producer is not None, "the batch was judged before"
-            time_us = max(time_us, self._tick_us)  # a writer whose clock is behind gets its whole time
+            time_us = max(time_us, self._tick_us)  # a clock that is behind must not shorten the time-out
             deadline_us = time_us + producer.transaction_timeout_us
             transaction = OpenTransaction(
                 stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us
@@ -468,7 +461,7 @@ class IntakeFold:
             held.pass_over(segment.offset)
         rows, base, accept_max_us = segment.rows, held.next_offset, segment.accept_max_us
         floor_us = max(self._tick_us, held.ingest_max_us)
-        # By position: this line runs for every segment there ever was, and names would take a third more.
+        # Positional arguments: this runs for every segment, and keywords take a third longer.
         placed = SegmentRef(
             ref, segment.row_group, segment.first_row, rows, base, segment.raw_bytes, accept_max_us, floor_us
         )
@@ -509,14 +502,14 @@ class IntakeFold:
         if not commit:
             for tp, ranges in transaction.ranges.items():
                 self._partitions[tp].abort(ranges)
-        # After that, so that no other thread ever sees aborted records below the stable offset.
+        # Close last; otherwise another thread could see aborted records below the stable offset.
         self._transactions.close(producer_id)
 
     # checkpoints
 
     def release_history(self, history_end: Mapping[TopicPartition, int]) -> None:
-        """Let go of the segments and gaps below these offsets: a checkpoint at or before `next_index` has
-        moved them to shelves.
+        """Drop the segments and gaps below these offsets. A checkpoint at or before `next_index` has them in
+        history files.
         """
         for tp, offset in history_end.items():
             held = self._partitions.get(tp)
@@ -524,7 +517,7 @@ class IntakeFold:
                 held.forget_below(offset)
 
     def restore(self, state: FoldState) -> None:
-        """Become the fold of a checkpoint; only a fold that has applied nothing may."""
+        """Take over the state of a checkpoint; only allowed before the first `apply`."""
         assert self._next_index == 0, "a fold is restored before it applies anything"
         self._next_index = state.next_index
         self._cluster_id = state.cluster_id
@@ -546,9 +539,7 @@ class IntakeFold:
         self._ids.extend(state.ids)
 
     def state(self) -> FoldState:
-        """Everything this fold knows, for a checkpoint. Not a copy: it is of use until the next entry is
-        applied.
-        """
+        """The whole state, for a checkpoint. Not a copy: it is valid until the next entry is applied."""
         return FoldState(
             next_index=self._next_index,
             cluster_id=self._cluster_id,

@@ -1,9 +1,9 @@
-"""The intake log as one process has read it: the fold, the shelves behind it, and how much came since the
-newest checkpoint.
+"""The intake log as one process has read it: the fold, the history files, and the distance to the next
+checkpoint.
 
-Promises that the fold is that of the whole log up to `next_index`, whether it was read from the beginning or
-from a checkpoint, and whether or not others trimmed meanwhile. Not thread-safe: the sequencer, whose part it
-is, lets one thread at a time change it. Others may read the fold and the shelves at any time.
+The fold equals that of the whole log up to `next_index`, whether it was read from the beginning or from a
+checkpoint, and even if other processes trimmed the log. Not thread-safe: the sequencer lets one thread at a
+time change it. Other threads may read the fold and the history at any time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from intake.log.fold import Applied, IntakeFold
 from intake.log.history import History
 
 _RELOADS_MAX = 3
-"""How often in a row the log may be trimmed below what a newly loaded checkpoint needs."""
+"""How often in a row the log may be trimmed below the checkpoint just loaded."""
 
 _log = logging.getLogger(__name__)
 
 
 class FoldedLog:
-    """The fold of a log and what belongs to it.
+    """The fold of a log with its history files.
 
-    `store` None: there are no checkpoints, the log is read from its beginning. `applied` is told of every
-    entry and what it brought about.
+    Without `store` there are no checkpoints, and the log is read from its beginning. `applied` is called for
+    every entry with its result.
     """
 
     def __init__(
@@ -58,19 +58,17 @@ class FoldedLog:
 
     @property
     def fold(self) -> IntakeFold:
-        """The state as of the last entry that was read. Another object after the log was trimmed under this
-        process.
-        """
+        """The state as of the last entry read. A new object after the log was trimmed past this process."""
         return self._fold
 
     @property
     def backlog(self) -> Backlog:
-        """The fold together with the shelves."""
+        """The fold together with the history files."""
         return Backlog(self._fold, self._history, self._counted)
 
     @property
     def checkpoint_index(self) -> int:
-        """Of the newest checkpoint that this process knows; 0 for none."""
+        """Index of the newest checkpoint that this process knows; 0 for none."""
         return self._checkpoint_index
 
     @property
@@ -79,7 +77,7 @@ class FoldedLog:
         return bool(self._due_at)
 
     def apply(self, index: int, data: bytes) -> Applied:
-        """Take in the next entry; raises as `IntakeFold.apply`."""
+        """Apply the next entry; raises as `IntakeFold.apply`."""
         applied = self._fold.apply(index, data)
         self._applied(index, data, applied)
         if self._span.add(len(data)):
@@ -87,9 +85,9 @@ class FoldedLog:
         return applied
 
     def read_on(self) -> None:
-        """Read up to the tail that the log has now, the first time from the newest checkpoint on.
+        """Read up to the present tail of the log; the first time from the newest checkpoint.
 
-        Raises `Halt`, naming the repair, if the log was trimmed and no checkpoint leads to where it begins.
+        Raises `Halt` with the repair if the log was trimmed and no checkpoint reaches its floor.
         """
         for _ in range(_RELOADS_MAX):
             if not self._started:
@@ -110,29 +108,25 @@ class FoldedLog:
         raise Halt(f"log {self._log.name} was trimmed {_RELOADS_MAX} times while it was read; try again")
 
     def reload(self) -> None:
-        """Start again from the newest checkpoint and read on: the log was trimmed under this process. Without
-        checkpoints nothing is done.
+        """Start again from the newest checkpoint and read on, because the log was trimmed past this process.
+        Without checkpoints nothing is done.
         """
         if self._store is not None:
             self._started = False
             self.read_on()
 
-    def learn(self, checkpoint: Checkpoint, looked_to: int) -> None:
-        """A checkpoint was made, by this process or another: let go of what is shelved. Nothing is due any
-        more below entry `looked_to`.
+    def learn(self, checkpoint: Checkpoint, read_to: int) -> None:
+        """Use a new checkpoint of this process or another: drop what its history files hold. Nothing below
+        entry `read_to` is due any more.
 
-        The log must have been read to the checkpoint. An older one than is known changes nothing.
+        The log must have been read to the checkpoint. An older checkpoint than the known one changes nothing.
         """
-        self._due_at = [index for index in self._due_at if index > max(looked_to, checkpoint.index)]
+        self._due_at = [index for index in self._due_at if index > max(read_to, checkpoint.index)]
         if checkpoint.index <= self._checkpoint_index or self._history is None:
             return
-        assert checkpoint.index <= self._fold.next_index, (
-            "the log is read to a checkpoint before it is learnt"
-        )
-        self._history.learn(
-            checkpoint.history
-        )  # before anything is let go of: readers look into the fold first
-        self._counted.clear()  # or it would keep what the fold lets go of
+        assert checkpoint.index <= self._fold.next_index, "the log must be read to the checkpoint first"
+        self._history.learn(checkpoint.history)  # before the fold drops anything: readers read the fold first
+        self._counted.clear()  # it holds references to segments that the fold drops
         self._fold.release_history(
             {tp: state.history_end for tp, state in checkpoint.state.partitions.items()}
         )
@@ -149,6 +143,6 @@ class FoldedLog:
         self._started = True
 
     def _read_to_tail(self) -> None:
-        # If the tail moved back (a restored backup), this ends early; the next append says so.
+        # If the tail moved back (a restored backup), this ends early; the next append reports it.
         for entry in entries_from(self._log, self._fold.next_index, self._log.tail()):
             self.apply(entry.index, entry.data)

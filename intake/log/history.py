@@ -1,11 +1,11 @@
-"""Reads the shelves: the segments and gaps of one partition, of all spans that were taken out of the log.
+"""Reads history files: the segments and gaps of one partition over all spans trimmed from the log.
 
-Promises to read no more than the footers of some shelves and the row groups that hold the partitions asked
-for, and to keep no more than `rows_bytes` of these and `cache_bytes` of what else was read. A shelf that is
-missing, short or altered is an error that names it. Thread-safe.
+It reads only footers and the row groups of the requested partitions. It caches at most `rows_bytes` of row
+groups and `cache_bytes` of the rest. A history file that is missing, short or altered is an error that names
+it. Thread-safe.
 
-A process that sleeps while others make checkpoints may hold a list of shelves that were replaced and deleted
-since: then the newest list is asked for, once, which holds the same offsets in other files.
+A process that slept while another made checkpoints may hold refs of files that were replaced and deleted.
+Then the newest list is fetched, once; it covers the same offsets in other files.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from intake.log.state import Gap
 from intake.segments import NONE, FileRef, Segments
 
 CACHE_BYTES = 64 * 2**20
-"""A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds
-them."""
+"""A history file of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python
+objects."""
 ROWS_BYTES = 64 * 2**20
-"""Row groups that are kept, as numbers: a million segments. Of thousands of partitions a row group holds
-those of dozens, and a round asks for one after the other."""
+"""Cached row groups, as numbers: a million segments. A row group holds dozens of partitions, and a round
+requests thousands one after the other."""
 PARTS_MAX = 20_000
-"""Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4
-KB each."""
+"""Cached sums of parts of history files: one per partition whose backlog begins inside a file. About 0.4 KB
+each."""
 _FOOTER_GUESS_BYTES = 128 * 1024
-"""Usually the whole footer: one request instead of two."""
+"""Usually covers the whole footer: one request instead of two."""
 _PARTITION_COST_BYTES = 600
 """Of an index, per partition."""
 _FILE_COST_BYTES = 400
@@ -61,22 +61,23 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Opened:
-    """What is known of one shelf."""
+    """The cached content of one history file."""
 
     index: HistoryIndex
     files: Mapping[int, FileRef] | None = None
 
     @property
     def cost_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Estimated memory."""
         return len(self.index.partitions) * _PARTITION_COST_BYTES + len(self.files or ()) * _FILE_COST_BYTES
 
 
 class History:
-    """The shelves of the newest checkpoint that this process knows; see `intake.log.backlog.ShelvedSegments`.
+    """The history files of the newest checkpoint that this process knows; see
+    `intake.log.backlog.HistorySegments`.
 
-    `newest` gives the list of the newest checkpoint there is. Methods raise `Corrupted` for a shelf that is
-    damaged or gone, and what the object store raises.
+    `newest` returns the list of the newest checkpoint in the store. Methods raise `Corrupted` for a file that
+    is damaged or missing, and errors of the object store.
     """
 
     def __init__(
@@ -99,11 +100,11 @@ class History:
 
     @property
     def refs(self) -> tuple[HistoryRef, ...]:
-        """The shelves, in order."""
+        """The history files, in order."""
         return self._refs
 
     def learn(self, refs: Sequence[HistoryRef]) -> None:
-        """The shelves of a newer checkpoint."""
+        """Use the history files of a newer checkpoint."""
         with self._lock:
             self._refs = tuple(refs)
             known = set(self._refs)
@@ -134,7 +135,7 @@ class History:
         return self._reading(collect)
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
-        """The offsets of aborted transactions in what lies between `start` and `end`; ascending."""
+        """The gaps that overlap `start` to `end`; ascending."""
 
         def collect() -> list[Gap]:
             refs = [ref for ref, place in self._places(tp, start, end) if place.gaps]
@@ -145,8 +146,8 @@ class History:
         return self._reading(collect)
 
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
-        """The records beyond `start` and below `end`; only a shelf that holds one of the two inside is
-        read.
+        """The records beyond `start` and below `end`. Rows are read only from a file that one of the two lies
+        inside of.
         """
 
         def collect() -> BacklogSummary:
@@ -168,8 +169,8 @@ class History:
         return self._reading(collect)
 
     def key_of(self, log_index: int) -> str | None:
-        """The shelf of the span of the log that the entry is in; what an open transaction held back may be in
-        a later one.
+        """The history file whose span contains the entry. Segments that an open transaction held back may be
+        in a later one.
         """
         return next(
             (history_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None
@@ -192,12 +193,12 @@ class History:
     def _places(
         self, tp: TopicPartition, start: int, end: int
     ) -> Iterator[tuple[HistoryRef, PartitionIndex]]:
-        """The shelves that hold something of the partition between `start` and `end`, with what their index
-        says of it.
+        """The history files with content of the partition between `start` and `end`, and its index entry in
+        each.
 
-        A shelf that cannot be opened is an error only if it holds some of that: the offsets of a partition go
-        on from shelf to shelf without a hole, so where the readable ones meet, the one between them holds
-        nothing of it.
+        A file that cannot be opened is an error only if it holds such content. The offsets of a partition
+        continue from file to file without a hole. So where the readable files on both sides meet, the file
+        between them holds nothing of it.
         """
         refs = self._refs
         unopened: NotFound | Halt | None = None
@@ -221,22 +222,24 @@ class History:
             raise unopened
 
     def _first(self, tp: TopicPartition, start: int) -> int:
-        """No shelf before this one holds anything of the partition beyond `start`."""
+        """The index of the first file that may hold content of the partition beyond `start`."""
         refs = self._refs
         low, high = 0, len(refs)
         while low < high:
             middle = (low + high) // 2
-            looked = middle
-            while isinstance(place := self._tried(refs[looked], tp), NotFound | Halt) and looked + 1 < high:
-                looked += 1
+            probe = middle
+            while isinstance(place := self._tried(refs[probe], tp), NotFound | Halt) and probe + 1 < high:
+                probe += 1
             if not isinstance(place, NotFound | Halt) and (place is None or place.end <= start):
-                low = looked + 1
+                low = probe + 1
             else:
                 high = middle
         return low
 
     def _tried(self, ref: HistoryRef, tp: TopicPartition) -> PartitionIndex | NotFound | Halt | None:
-        """What a shelf's index says of the partition, None if that is younger; or why it cannot be read."""
+        """The partition's entry in the file's index, None if the partition is younger, or the error of
+        reading it.
+        """
         try:
             return self._opened(ref).index.partitions.get(tp)
         except (NotFound, Halt) as error:
@@ -251,7 +254,7 @@ class History:
         end: int,
         bytes_max: int | None = None,
     ) -> tuple[Segments, int]:
-        """The segments of one shelf, and their bytes."""
+        """The segments in one history file, and their bytes."""
         if not place.segments:
             return NONE, 0
         rows, size = inside(self._rows(ref, tp), start, end, bytes_max)
@@ -260,8 +263,8 @@ class History:
     def _part(
         self, ref: HistoryRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int
     ) -> BacklogSummary:
-        """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks
-        for it every few seconds.
+        """The sum of a part of one history file. Cached: files never change, and the status poll asks every
+        few seconds.
         """
         key = (ref, tp, start, end)
         found = self._parts.get(key)
@@ -285,7 +288,7 @@ class History:
             with self._objects.open_input(history_key(ref.start, ref.end)) as source:
                 groups.update((number, read_group(ref, index, source, number)) for number in missing)
         found = rows_of(ref, index, tp, [groups[number] for number in numbers])
-        # Only now: what turned out to be damaged is read again, for it may be restored meanwhile.
+        # Cache only after the check: a damaged row group must be read again, because it may be restored.
         self._groups.update(((ref, number), group) for number, group in groups.items())
         self._groups_bytes += sum(group.nbytes for group in groups.values())
         while self._groups_bytes > self._rows_bytes:
@@ -329,7 +332,7 @@ class History:
         return footer
 
     def _evict(self, kept: HistoryRef) -> None:
-        """Drop what was used longest ago, but for `kept`."""
+        """Drop the least recently used entries, except `kept`."""
         total = sum(opened.cost_bytes for opened in self._cache.values())
         for ref in list(self._cache):
             if total <= self._cache_bytes:
@@ -340,6 +343,6 @@ class History:
 
 def _gone(error: NotFound) -> Corrupted:
     return Corrupted(
-        f"a shelf that the newest checkpoint names is gone ({error}); restore it from a copy; until "
-        "then what it holds cannot be archived"
+        f"a history file that the newest checkpoint names is missing ({error}); restore it from a copy; "
+        "until then its records cannot be archived"
     )

@@ -1,13 +1,13 @@
-"""A shelf: what one span of the intake log decided, as one immutable Parquet file.
+"""A history file: the segments and gaps of one span of the intake log, as one immutable Parquet file.
 
-Frozen format 1. The rows of a partition stand together, in offset order; partitions in order of topic id and
-number; behind them a row for every intake file that they name. A row group holds `ROW_GROUP_ROWS` rows, so
-the place of a row says its row group. The footer's key `archiver.shelf` holds an index (`HistoryIndex`):
-which rows are whose, what they sum up to, and a digest of them. So one partition is found with the footer
-alone and read with the one or two row groups that hold it. The columns are in docs/data-layout.md.
+Frozen format 1. The rows of a partition are adjacent, in offset order; partitions are ordered by topic id and
+number; after them comes a row for every intake file that they name. A row group holds `ROW_GROUP_ROWS` rows,
+so the index of a row gives its row group. The footer's key `archiver.shelf` holds an index (`HistoryIndex`):
+the rows of each partition, their sums, and a digest. So the footer alone finds a partition, and one or two
+row groups hold it. The columns are in docs/data-layout.md.
 
-Promises that the same span of the same log gives the same content. An altered bit is noticed: the checkpoint
-knows size and digest of the object and of its footer, the footer those of each partition's rows. Pure but for
+The same span of the same log gives the same content. An altered bit is detected: the checkpoint has size and
+digest of the object and of its footer, and the footer has digests of each partition's rows. Pure except for
 the Parquet codec.
 """
 
@@ -51,7 +51,8 @@ from intake.segments import (
 FORMAT = 1
 INDEX_KEY = b"archiver.shelf"
 ROW_GROUP_ROWS = 8192
-"""Part of the format. Some 100 KB: little enough for one partition, enough that the footer stays small."""
+"""Part of the format. About 100 KB: small enough to read one partition, large enough to keep the footer
+small."""
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("topic_id", pa.binary()),
@@ -62,19 +63,17 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("footer_sha256", pa.binary()),
 ]
 SCHEMA = pa.schema(_FIELDS)
-"""A segment has everything up to `floor_us`; a gap no more than `end`; a file `log_index` and what is behind
-`floor_us`."""
+"""A segment has all columns up to `floor_us`; a gap only the first ones up to `end`; a file `log_index` and
+the columns after `floor_us`."""
 
 Rows = Numbers
-"""Rows of a partition: a line for each segment and gap, as `intake.segments` has them; -1 for null."""
+"""Rows of a partition: one per segment and gap, as in `intake.segments`; -1 for null."""
 _NULL = -1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionHistory:
-    """What a span of the log decided of one partition: offsets [start, end), each in a segment or in a
-    gap.
-    """
+    """One partition in a span of the log: offsets [start, end), each in a segment or in a gap."""
 
     start: int
     end: int
@@ -83,12 +82,12 @@ class PartitionHistory:
 
 
 Content = dict[TopicPartition, PartitionHistory]
-"""Of a shelf: every partition there was, in order of topic id and number."""
+"""Of a history file: every partition that existed, in order of topic id and number."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionIndex:
-    """What the index says of one partition."""
+    """The index entry of one partition."""
 
     start: int
     end: int
@@ -105,18 +104,18 @@ class PartitionIndex:
 
 @dataclass(frozen=True, slots=True)
 class HistoryIndex:
-    """What the footer of a shelf says."""
+    """The content of a history file's footer."""
 
     partitions: Mapping[TopicPartition, PartitionIndex]
     files: int
     files_digest: int
     rows: int
-    """Of partitions; those of files are behind them."""
+    """Of partitions; the rows of files follow them."""
     metadata: pq.FileMetaData = field(repr=False)
 
 
 def decided(fold: IntakeFold) -> Content:
-    """What a fold holds below its stable offsets: the content of the shelf that a checkpoint of it needs."""
+    """The content below the stable offsets of a fold: what the history file of its checkpoint must hold."""
     stable = {tp: state.next_offset for tp, state in fold.state().partitions.items()}
     for transaction in fold.transactions:
         for tp, ranges in transaction.ranges.items():
@@ -135,7 +134,7 @@ def decided(fold: IntakeFold) -> Content:
 
 
 def encode(content: Content) -> bytes:
-    """The object of a shelf."""
+    """The object of a history file."""
     rows_of = {tp: _rows(part) for tp, part in content.items()}
     files = _files_of(content)
     index = _index_message(content, rows_of, files)
@@ -161,7 +160,7 @@ def encode(content: Content) -> bytes:
 
 
 def ref_of(start: int, end: int, data: bytes) -> HistoryRef:
-    """How checkpoints name the shelf of entries [start, end) with these bytes."""
+    """The reference to the history file of entries [start, end) with these bytes."""
     return HistoryRef(start, end, len(data), hashlib.sha256(data).digest(), footer_sha256(data))
 
 
@@ -254,9 +253,9 @@ def _files_digest(files: Iterable[FileRef]) -> int:
 
 
 def read_index(ref: HistoryRef, footer: bytes) -> HistoryIndex:
-    """What the footer (with its length and magic, its digest checked before) says.
+    """Parse the footer (with its length and magic), whose digest was checked before.
 
-    Raises `Corrupted` if it is no shelf's, `Halt` if a newer version wrote it.
+    Raises `Corrupted` if it is not of a history file, `Halt` if a newer version wrote it.
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
@@ -306,14 +305,14 @@ def groups_of(place: PartitionIndex) -> range:
 
 
 def read_group(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile, number: int) -> Rows:
-    """The rows of partitions in one row group. None of them is checked."""
+    """The partition rows of one row group, unchecked."""
     first = number * ROW_GROUP_ROWS
     return _matrix(ref, index, source, first, min(ROW_GROUP_ROWS, index.rows - first))
 
 
 def rows_of(ref: HistoryRef, index: HistoryIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
-    """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that
-    were written.
+    """The rows of one partition, from the row groups that hold them; `Corrupted` if their digest does not
+    match.
     """
     place = index.partitions[tp]
     first = place.first_row % ROW_GROUP_ROWS
@@ -341,9 +340,7 @@ def _checked(ref: HistoryRef, tp: TopicPartition, place: PartitionIndex, rows: R
 
 
 def read_files(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile) -> list[FileRef]:
-    """The intake files that the shelf names, in order of the log; `Corrupted` if they are not those that were
-    written.
-    """
+    """The intake files that the history file names, in log order; `Corrupted` if the digest differs."""
     table = _table(ref, index, source, index.rows, index.files, ("log_index", "key", "size", "footer_sha256"))
     columns = [table.column(name).to_pylist() for name in ("log_index", "key", "size", "footer_sha256")]
     try:
@@ -357,8 +354,8 @@ def read_files(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile) -> l
 
 
 def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Rows, int]:
-    """The segments among the rows that reach beyond `start` and not beyond `end`, until their bytes reach
-    `bytes_max`; and their bytes.
+    """The segments that reach beyond `start` and end by `end`, until their bytes reach `bytes_max`; and their
+    bytes.
     """
     found = rows[(rows[:, LOG_INDEX] != _NULL) & (rows[:, END] > start) & (rows[:, END] <= end)]
     reached = np.cumsum(found[:, RAW_BYTES])
@@ -368,7 +365,7 @@ def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Row
 
 
 def segments_of(rows: Rows, file_of: Mapping[int, FileRef]) -> Segments:
-    """The segments among the rows; `file_of` finds a file by its place in the log."""
+    """The segments among the rows; `file_of` maps a log index to its file."""
     return Segments(rows[rows[:, LOG_INDEX] != _NULL], file_of)
 
 
@@ -378,18 +375,18 @@ def gaps_of(rows: Rows) -> list[Gap]:
 
 
 def decode(ref: HistoryRef, data: bytes) -> Content:
-    """The inverse of `encode`, for a shelf of that name. Raises as `read_index`, and `Corrupted` if a bit is
+    """The inverse of `encode` for the referenced file. Raises as `read_index`, and `Corrupted` if a bit is
     wrong.
     """
     if len(data) != ref.size or hashlib.sha256(data).digest() != ref.sha256:
         raise damaged(
-            ref, f"{len(data)} bytes of another digest than the checkpoint says, which has {ref.size}"
+            ref, f"{len(data)} bytes do not match the checkpoint's digest and size ({ref.size} bytes)"
         )
     return content_of(ref, data)
 
 
 def content_of(ref: HistoryRef, data: bytes) -> Content:
-    """What the bytes say; nothing but their own digests is checked."""
+    """Parse the bytes; only their own digests are checked."""
     length = int.from_bytes(data[-8:-4], "little") + 8
     if data[-4:] != b"PAR1" or length > len(data):
         raise damaged(ref, "it does not end in a Parquet footer")
@@ -414,16 +411,16 @@ def _table(
     count: int,
     columns: Sequence[str],
 ) -> pa.Table:
-    """`count` rows from the row `first` on."""
-    wanted = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)
+    """`count` rows from row `first` on."""
+    groups = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)
     try:
         parquet = pq.ParquetFile(
             source, metadata=index.metadata, page_checksum_verification=True, pre_buffer=False
         )
-        for group in wanted:
+        for group in groups:
             check_pages(source, index.metadata, group, columns)
-        table = parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
-        table = table.slice(first - wanted.start * ROW_GROUP_ROWS, count) if count else table
+        table = parquet.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+        table = table.slice(first - groups.start * ROW_GROUP_ROWS, count) if count else table
     except (OSError, pa.ArrowException, InvalidInput) as error:
         raise _unreadable(ref, str(error), error) from error
     if table.num_rows != count:
@@ -436,8 +433,8 @@ def _unreadable(ref: HistoryRef, why: str, error: Exception) -> ArchiverError:
 
 
 def damaged(ref: HistoryRef, why: str) -> Corrupted:
-    """The error for a shelf that is not what was written."""
+    """The error for a history file whose content is not what was written."""
     return Corrupted(
         f"history file {history_key(ref.start, ref.end)} is damaged: {why}; restore it from a copy; until "
-        "then what it holds cannot be archived"
+        "then its records cannot be archived"
     )

@@ -1,9 +1,9 @@
-"""Mirrored topics in the intake fold: what an entry with an upstream's offsets must hold to count.
+"""Mirrored topics in the intake fold: the conditions under which an entry with upstream offsets counts.
 
-Pure. A segment of a mirrored topic states the offset of its first record, and lies within the move of its own
-partition in the same entry. The records of a segment follow each other without a gap, so what the upstream
-has no record for (aborted transactions, transaction markers, what compaction took) lies between segments.
-Promises that a partition only ever goes on: whoever repeats an entry, or slept before it, changes nothing.
+Pure. A segment of a mirrored topic states the offset of its first record. It must lie within the position
+move of its own partition in the same entry. The records of a segment are consecutive, so offsets without a
+record (aborted transactions, transaction markers, compacted records) lie between segments. A partition only
+grows: a repeated or late entry changes nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ _SOURCE_PREFIX = "kafka:"
 
 
 def mirror_source(topic_id: TopicId) -> str:
-    """What the log calls the upstream of a mirrored topic: its items are partitions, by their numbers."""
+    """The log's name for the upstream of a mirrored topic. Its items are the partition numbers."""
     return f"{_SOURCE_PREFIX}{topic_id}"
 
 
 def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]) -> str | None:
-    """What makes the offsets that an entry states impossible, whatever was taken in before; None if nothing
-    does.
-    """
+    """Why the offsets that an entry states are impossible in any state; None if they are possible."""
     for group in file.topics:
         stated = [segment for segment in group.segments if segment.HasField("offset")]
         topic = topics.get(TopicId(group.topic_id.hex()))
@@ -58,8 +56,8 @@ def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]
 
 
 def follow_offsets(file: pb.IntakeFile, partitions: Mapping[TopicPartition, PartitionState]) -> bool:
-    """Whether every stated offset lies at or beyond the end of its partition, and within what the entry says
-    was read of just that one. Where two would mirror into one topic, one of them wins.
+    """Whether every stated offset is at or beyond the end of its partition, and inside the range that the
+    entry moves that partition over. If two processes mirror into one topic, one of them wins.
     """
     spans = {(move.source, move.item): (move.base, move.end) for move in file.positions}
     for group in file.topics:

@@ -1,14 +1,14 @@
-"""The one appender to the intake log of a process: gives topics their identity and records their offsets.
+"""The one appender to the intake log in a process: declares topics and appends files, markers and ticks.
 
-Owns the process's fold of the log and an entry whose outcome is not known yet. Promises: entries go in one at
-a time; whoever is told of a success finds the entry in the log for good; after an unknown outcome nothing
-else is appended until that entry is settled (protocol rule L2); when somebody else was faster, the log is
-read to its tail first (rule L3). Must never append at an index it has not read up to.
+Owns the process's fold of the log, and an entry whose outcome is unknown. Entries are appended one at a time,
+and a reported success is final. After an unknown outcome nothing else is appended until that entry is
+resolved (protocol rule L2). After a lost race the log is read to its tail first (rule L3). It must never
+append at an index that it has not read up to.
 
-A process that slept while the log was trimmed past it appends nothing: the store refuses what is below the
-floor, the state is loaded from the newest checkpoint, and the caller is told that its entry is not there. An
-entry of unknown outcome below the floor is settled, because nothing can land there any more: the ids that the
-checkpoint remembers say whether it did.
+A process that slept while the log was trimmed past it appends nothing. The store refuses an index below the
+floor, the state is loaded from the newest checkpoint, and the caller learns that its entry is not in the log.
+An entry of unknown outcome below the floor can be resolved, because nothing can be appended there any more:
+the ids in the checkpoint show whether it is in the log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ TOPIC_NAME_BYTES_MAX = 249
 PARTITIONS_MAX = 100_000
 """Partition numbers have five digits in object keys."""
 RACES_PER_ATTEMPT = 10
-"""A lost race means that somebody else got on, so it may happen this many times as often as a failure."""
+"""Lost races allowed per append attempt. A lost race means that another process made progress, so many are
+allowed."""
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = logging.getLogger(__name__)
@@ -67,12 +68,12 @@ _OTHER_KIND = {
 
 @dataclass(slots=True)
 class _Marker:
-    """The end of a transaction that was of unknown outcome."""
+    """A transaction marker whose outcome was unknown."""
 
     index: int
     data: bytes
     applied: Applied | None = None
-    """What it brought about, once it is known to be in the log."""
+    """Its result, once it is known to be in the log."""
 
 
 class Sequencer:
@@ -100,7 +101,7 @@ class Sequencer:
 
     @property
     def fold(self) -> IntakeFold:
-        """The state as of the last entry this process has read; only the sequencer applies to it."""
+        """The state as of the last entry read; only the sequencer applies entries to it."""
         return self._read.fold
 
     @property
@@ -109,27 +110,25 @@ class Sequencer:
 
     @property
     def entry_bytes_max(self) -> int:
-        """Bytes of the largest entry the log takes."""
+        """Bytes of the largest entry that the log accepts."""
         return self._settings.entry_bytes_max
 
     def refresh(self) -> IntakeFold:
-        """Read the log up to the tail it has now; returns the fold."""
+        """Read the log up to its present tail; returns the fold."""
         with self._lock:
             self._read.read_on()
             return self._fold
 
     def backlog(self) -> Backlog:
-        """Read the log up to the tail it has now; returns the view of it that readers use, shelves
-        included.
-        """
+        """Read the log up to its present tail; returns the readers' view of it, history files included."""
         with self._lock:
             self._read.read_on()
             return self._read.backlog
 
     def settle(self) -> None:
-        """Read the log up to the tail, after finding out about an entry of unknown outcome if there is one.
+        """Resolve an entry of unknown outcome, if there is one, and read the log up to its tail.
 
-        Raises `RetryLater` if that cannot be told yet.
+        Raises `RetryLater` if the entry cannot be resolved yet.
         """
         with self._lock:
             self._settle_earlier()
@@ -142,22 +141,22 @@ class Sequencer:
 
     @property
     def checkpoint_index(self) -> int:
-        """Of the newest checkpoint that this process knows; 0 for none."""
+        """Index of the newest checkpoint that this process knows; 0 for none."""
         return self._read.checkpoint_index
 
-    def learn(self, checkpoint: Checkpoint, looked_to: int) -> None:
-        """A checkpoint was made: keep no longer what it has shelved. Nothing is due any more below entry
-        `looked_to`.
+    def learn(self, checkpoint: Checkpoint, read_to: int) -> None:
+        """Use a new checkpoint: drop what its history files hold. Nothing below entry `read_to` is due any
+        more.
         """
         with self._lock:
             if checkpoint.index > self._fold.next_index:
                 self._read.read_on()
-            self._read.learn(checkpoint, looked_to)
+            self._read.learn(checkpoint, read_to)
 
     def bind_cluster(self, cluster_id: str) -> None:
-        """Make the log say which cluster's data folder it belongs to; nothing happens if it does already.
+        """Append the cluster id of the data folder, unless the log has it already.
 
-        Raises `ConfigInvalid` if it belongs to another.
+        Raises `ConfigInvalid` if the log belongs to another cluster.
         """
         with self._lock:
             self._read.read_on()
@@ -168,15 +167,14 @@ class Sequencer:
     def declare_topic(
         self, name: str, partitions: int, *, again: bool = False, mirrored: bool = False
     ) -> TopicState:
-        """The topic of that name, created if nobody has done so yet.
+        """The topic of that name; it is created if it does not exist.
 
-        `mirrored`: with the offsets of an upstream; if it has fewer partitions than that, it grows. With 0
-        partitions it is one that its source declares, and `RetryLater` is raised as long as none has.
+        `mirrored`: a topic with the offsets of an upstream; with fewer partitions than requested, it grows.
+        With 0 partitions its source declares it, and `RetryLater` is raised until then.
 
-        A name whose topic was deleted is declared only if that is asked for (`again`): whoever has not heard
-        of the deletion, a daemon with the configuration of yesterday, must not undo it. Raises `InvalidInput`
-        for a bad name or number of partitions, `ConfigInvalid` if the topic exists with another number or was
-        deleted.
+        The name of a deleted topic is declared only with `again`: a daemon with an old configuration must not
+        undo a deletion. Raises `InvalidInput` for a bad name or number of partitions, `ConfigInvalid` if the
+        topic exists with another number or was deleted.
         """
         check_topic_name(name)
         if partitions == 0:
@@ -199,7 +197,7 @@ class Sequencer:
                     mirrored=mirrored,
                 )
                 self._append(
-                    pb.IntakeEntry(topic=declared), wanted=lambda: self._is_declarable(name, again=again)
+                    pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=again)
                 )
                 failpoints.reach("topic.append.after")
             if mirrored:
@@ -207,9 +205,9 @@ class Sequencer:
             topic = self._fold.topics_by_name.get(name)
             if topic is None:
                 raise ConfigInvalid(
-                    f"topic {name} was deleted, and nothing but `archiver topics create {name}` makes "
+                    f"topic {name} was deleted, and only `archiver topics create {name}` makes "
                     "a new one of that name; "
-                    "take it out of the configuration, or create it"
+                    "remove it from the configuration, or create it"
                 )
         if topic.mirrored != mirrored:
             raise ConfigInvalid(_OTHER_KIND[mirrored].format(name=name))
@@ -222,8 +220,8 @@ class Sequencer:
         return topic
 
     def _declared_elsewhere(self, name: str) -> TopicState:
-        """A mirrored topic, which only its source can declare: it knows how many partitions the upstream
-        has.
+        """A mirrored topic. Only its source can declare it, because only the source knows the upstream's
+        number of partitions.
         """
         with self._lock:
             self._read.read_on()
@@ -247,18 +245,18 @@ class Sequencer:
             topic_id = bytes.fromhex(self._fold.topics_by_name[name].topic_id)
             self._append(
                 pb.IntakeEntry(grown=pb.TopicGrown(topic_id=topic_id, partitions=partitions)),
-                wanted=is_smaller,
+                is_needed=is_smaller,
             )
 
     def _is_declarable(self, name: str, *, again: bool) -> bool:
         return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)
 
     def delete_topic(self, topic_id: TopicId) -> None:
-        """Delete a topic: from the entry on, nothing of its id counts. Nothing is appended if somebody else
-        has deleted it.
+        """Delete a topic: from the entry on, nothing of its id counts. Nothing is appended if it is deleted
+        already.
 
-        Raises `NotFound` if there never was such a topic, `OutcomeUnknown` if the entry may or may not be
-        there: then call it again.
+        Raises `NotFound` if there never was such a topic. Raises `OutcomeUnknown` if the entry may or may not
+        be in the log: then call it again.
         """
         deleted = pb.TopicDeleted(topic_id=bytes.fromhex(topic_id), time_us=self._clock.now_us())
         with self._lock:
@@ -268,17 +266,17 @@ class Sequencer:
             if topic_id in self._fold.topics_by_id:
                 failpoints.reach("topic_deleted.append.before")
                 self._append(
-                    pb.IntakeEntry(deleted=deleted), wanted=lambda: topic_id in self._fold.topics_by_id
+                    pb.IntakeEntry(deleted=deleted), is_needed=lambda: topic_id in self._fold.topics_by_id
                 )
                 failpoints.reach("topic_deleted.append.after")
 
     def append_file(
         self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]
     ) -> tuple[Landed, ...]:
-        """Name an uploaded intake file in the log. Returns what became of its segments, in order: from here
-        on the records of those that landed exist, at the offsets that stand there.
+        """Append the entry that names an uploaded intake file; returns the result of each segment, in order.
+        From here on the landed records exist, at the returned offsets.
 
-        Raises `OutcomeUnknown` if the entry may or may not be there; after any other error of ours it
+        Raises `OutcomeUnknown` if the entry may or may not be in the log; after any other `ArchiverError` it
         certainly is not.
         """
         file = file_entry(key, size, footer_sha256, segments)
@@ -292,27 +290,26 @@ class Sequencer:
         size: int = 0,
         footer_sha256: bytes = b"",
         segments: Sequence[PlacedSegment] = (),
-        wanted: Callable[[], bool] = lambda: True,
+        is_needed: Callable[[], bool] = lambda: True,
     ) -> Refusal | None:
-        """Take in more of some items of a source: the entry that names the uploaded file moves their
-        positions on. Without segments there is no file. None, or why nothing of it counts. Given up without
-        an error as soon as the state is such that it is not `wanted`.
+        """Append an entry that moves positions of a source, and names the uploaded file with the records.
 
-        Raises as `append_file`, and `InvalidInput` for what no reader of the log would take: that never gets
-        in.
+        Without segments there is no file. Returns None, or why the entry does not count. Gives up without an
+        error as soon as `is_needed` is false. Raises as `append_file`, and `InvalidInput` for an entry that
+        no reader of the log would accept; it is never appended.
         """
         file = file_entry(key, size, footer_sha256, segments, moves)
 
-        def is_wanted() -> bool:
+        def check_needed() -> bool:
             if wrong := contradicts_topics(file, self._fold.topics_by_id):
                 raise InvalidInput(f"nothing was appended, because the entry {wrong}")
-            return wanted()
+            return is_needed()
 
         with self._lock:
-            return self._append(pb.IntakeEntry(file=file), wanted=is_wanted).refusal
+            return self._append(pb.IntakeEntry(file=file), is_needed=check_needed).refusal
 
     def forget_items(self, source: str, items: Sequence[str], seen: int) -> None:
-        """Forget finished items that were found to be gone when `seen` entries of the log were known; see
+        """Forget finished items that were missing when `seen` log entries were known; see
         `intake.log.source_positions`.
         """
         forgotten = pb.SourceForgotten(source=source, items=items, seen=seen)
@@ -322,9 +319,9 @@ class Sequencer:
     def open_producer(self, transactional_id: str, transaction_timeout_us: int) -> tuple[int, int]:
         """Open a producer; returns its id and its epoch.
 
-        With a transactional id (else ""), whoever had it before is fenced, and what that one left open is
-        aborted. Raises `OutcomeUnknown` if the entry may or may not be there: then open it again, an unused
-        producer is forgotten in time.
+        With a transactional id (else ""), the earlier epoch is fenced and its open transaction aborted.
+        Raises `OutcomeUnknown` if the entry may or may not be in the log: then open it again; an unused
+        producer is forgotten later.
         """
         opened = pb.ProducerOpened(
             transactional_id=transactional_id,
@@ -338,11 +335,11 @@ class Sequencer:
         return producer
 
     def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
-        """Commit or abort the producer's open transaction; None, or why the marker touched nothing.
+        """Commit or abort the producer's open transaction; None, or why the marker changed nothing.
 
-        Raises `OutcomeUnknown` if the marker may or may not be there. The same call again then settles it: if
-        that marker is in the log, what it brought about is the answer, whatever happened to the producer
-        since; else another one is appended.
+        Raises `OutcomeUnknown` if the marker may or may not be in the log. The same call again resolves it:
+        if that marker is in the log, its result is returned, even if the producer has moved on; else another
+        marker is appended.
         """
         ended = pb.TransactionEnded(
             producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us()
@@ -358,9 +355,9 @@ class Sequencer:
                 and self._is_there(earlier.index, earlier.data) is not False
             ):
                 raise OutcomeUnknown(
-                    "the log was trimmed before this process read what came of the end of the "
-                    f"transaction; open producer {producer_id} "
-                    "again and look at what is committed"
+                    "the log was trimmed before this process read the result of the transaction's "
+                    f"marker; open producer {producer_id} "
+                    "again and check what is committed"
                 )
             self._markers.pop((producer_id, epoch), None)
             if earlier is not None and earlier.applied is not None:
@@ -373,7 +370,7 @@ class Sequencer:
                 raise
 
     def _applied(self, index: int, data: bytes, applied: Applied) -> None:
-        """An entry was read or appended: note what a marker of unknown outcome brought about."""
+        """Called for every entry read or appended: keep the result of a marker of unknown outcome."""
         for marker in self._markers.values():
             if (marker.index, marker.data) == (index, data):
                 marker.applied = applied
@@ -387,7 +384,7 @@ class Sequencer:
             ) from error
 
     def end_overdue(self, now_us: int) -> list[OpenTransaction]:
-        """Abort the transactions whose time is over, and fence their producers; returns those that were."""
+        """Abort the transactions whose time is over, fence their producers, and return the transactions."""
         with self._lock:
             self._read.read_on()
             overdue = [one for one in self._fold.transactions if one.deadline_us <= now_us]
@@ -396,9 +393,7 @@ class Sequencer:
         return overdue
 
     def _end_overdue(self, transaction: OpenTransaction, now_us: int) -> None:
-        """Nothing is appended if somebody else ended it meanwhile: the producer may have begun its next
-        one.
-        """
+        """Append nothing if the transaction has ended already: the producer may have begun its next one."""
         ended = pb.TransactionEnded(
             producer_id=transaction.producer_id,
             epoch=transaction.epoch,
@@ -408,14 +403,14 @@ class Sequencer:
         )
         self._append(
             pb.IntakeEntry(transaction=ended),
-            wanted=lambda: any(
+            is_needed=lambda: any(
                 (one.producer_id, one.started_us) == (transaction.producer_id, transaction.started_us)
                 for one in self._fold.transactions
             ),
         )
 
     def forget_producers(self, idle_since_us: int) -> int:
-        """Forget the producers last heard of before that; returns how many. Nothing is appended if there are
+        """Forget the producers last used before that; returns their number. Nothing is appended if there are
         none.
         """
         with self._lock:
@@ -430,8 +425,8 @@ class Sequencer:
             return before - len(self._fold.producers)
 
     def raise_barrier(self, written_before_ms: int) -> None:
-        """Promise that no file written before that comes into the log any more; nothing is appended if a
-        later barrier stands.
+        """Exclude files written before that time from the log from now on. Nothing is appended if a later
+        barrier exists.
         """
         with self._lock:
             self._read.read_on()
@@ -439,8 +434,8 @@ class Sequencer:
                 self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
     def tick(self, now_us: int) -> int:
-        """Promise that nothing later in the log has an ingest time before `now_us`; returns the newest tick,
-        which may be later.
+        """Guarantee that no later entry has an ingest time before `now_us`; returns the newest tick, which
+        may be later.
         """
         with self._lock:
             self._read.read_on()
@@ -450,9 +445,9 @@ class Sequencer:
                 failpoints.reach("tick.append.after")
             return self._fold.tick_us
 
-    def _append(self, entry: pb.IntakeEntry, wanted: Callable[[], bool] = lambda: True) -> Applied:
-        """Put the entry at the tail; what it brought about. Given up, without an error, as soon as the state
-        says it is not `wanted`.
+    def _append(self, entry: pb.IntakeEntry, is_needed: Callable[[], bool] = lambda: True) -> Applied:
+        """Append the entry at the tail and return its result. Gives up without an error as soon as
+        `is_needed` is false.
         """
         entry.format = format_of(entry)
         entry.id = new_entry_id(self._ids)
@@ -467,7 +462,7 @@ class Sequencer:
             if race:
                 self._clock.sleep(self._jitter_s(race))
                 self._read.read_on()
-            if not wanted():
+            if not is_needed():
                 return NOTHING
             index = self._fold.next_index
             try:
@@ -475,27 +470,27 @@ class Sequencer:
             except Trimmed as error:
                 self._read.reload()
                 raise RetryLater(
-                    f"the log went on without this process, so nothing was appended ({error}); its "
-                    "state is loaded anew"
+                    f"the log was trimmed past this process, so nothing was appended ({error}); the "
+                    "state was reloaded"
                 ) from error
             except OutcomeUnknown as error:
                 self._last_unknown = (index, data)
                 self._unsettled = (index, data)
                 if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
                     raise RetryLater(
-                        f"nothing was appended: another entry stood at {index} before the log was trimmed"
+                        f"nothing was appended: another entry was at index {index} before the log was trimmed"
                     ) from error
                 raise
             if outcome is Appended.OK:
                 return self._read.apply(index, data)
             self._read.read_on()
         raise RetryLater(
-            f"log {self._log.name}: others were faster "
+            f"log {self._log.name}: lost the race for the tail "
             f"{self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
         )
 
     def _settle_earlier(self) -> None:
-        """Find out about an entry of unknown outcome before anything else is appended."""
+        """Resolve an entry of unknown outcome before anything else is appended."""
         if self._unsettled is not None and self._fold.next_index > self._unsettled[0]:
             self._unsettled = None
         if self._unsettled is None:
@@ -511,7 +506,7 @@ class Sequencer:
                 self._settle_trimmed()
                 return
             raise RetryLater(
-                "an earlier entry of the intake log is not settled yet, so nothing is appended after "
+                "an earlier entry of the intake log is not resolved yet, so nothing is appended after "
                 f"it ({error})"
             ) from error
         self._unsettled = None
@@ -521,8 +516,8 @@ class Sequencer:
             self._read.read_on()
 
     def _proves_absence(self, error: OutcomeUnknown) -> bool:
-        """Settle the entry below the floor; True if it is certainly not there. Raises `error` if the state
-        cannot be loaded.
+        """Resolve the entry below the floor; True if it is certainly not in the log. Raises `error` if the
+        state cannot be loaded.
         """
         try:
             return self._settle_trimmed() is False
@@ -530,20 +525,20 @@ class Sequencer:
             raise error from loading
 
     def _settle_trimmed(self) -> bool | None:
-        """The unsettled entry lies below the floor, where nothing can land any more: is it there? None if
-        nobody remembers.
+        """Whether the unresolved entry, which is below the floor, is in the log; None if its id is no longer
+        kept. Nothing can be appended below the floor.
         """
-        assert self._unsettled is not None, "only an unsettled entry is looked for"
+        assert self._unsettled is not None, "called only with an unresolved entry"
         index, data = self._unsettled
         self._read.reload()
         present = self._is_there(index, data)
         self._unsettled = None
         found = (
-            "is not remembered, so its sender never learns"
+            "is too old to be found, so its outcome stays unknown"
             if present is None
-            else "is there"
+            else "is in the log"
             if present
-            else "is not there"
+            else "is not in the log"
         )
         _log.warning(
             "log %s was trimmed past entry %d, whose outcome was unknown: it %s", self._log.name, index, found
@@ -551,8 +546,8 @@ class Sequencer:
         return present
 
     def _is_there(self, index: int, data: bytes) -> bool | None:
-        """Whether the entry at `index`, which was read past, is this one; None if its id is not
-        remembered.
+        """Whether the entry at `index`, which was read already, is this one; None if its id is no longer
+        kept.
         """
         known = self._fold.entry_id(index)
         return None if known is None else known == parse_entry(index, data).id
@@ -568,7 +563,7 @@ class Sequencer:
         )
 
     def _jitter_s(self, race: int) -> float:
-        """A random wait, so that two appenders do not keep step; grows a little while races are lost."""
+        """A random wait, so that two appenders do not stay in step; grows with the lost races."""
         share = int.from_bytes(self._ids.random_bytes(2), "big") / 65536
         return self._settings.append_backoff * share * min(1.0, race / 10)
 
@@ -579,15 +574,15 @@ def check_cluster(fold: IntakeFold, cluster_id: str) -> None:
         raise ConfigInvalid(
             f"the metadata store belongs to the data folder of cluster id {fold.cluster_id}, but "
             f"data.uri has {cluster_id}; "
-            "correct metadata or data.uri: the two are only of use together"
+            "correct metadata or data.uri: the two belong together"
         )
 
 
 def check_topic_name(name: str) -> None:
-    """Kafka's rule for topic names; raises `InvalidInput`."""
+    """Apply Kafka's rule for topic names; raises `InvalidInput`."""
     if not _TOPIC_NAME.fullmatch(name) or len(name) > TOPIC_NAME_BYTES_MAX or name in (".", ".."):
         raise InvalidInput(
-            f"{name!r} is no topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, "
+            f"{name!r} is not a topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, "
             "underscores or hyphens "
             "and is neither '.' nor '..'"
         )

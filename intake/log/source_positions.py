@@ -1,19 +1,17 @@
-"""How far sources were taken in: the part of the intake fold that makes "exactly once" of what is read again
-after a crash.
+"""Positions of sources: the part of the intake fold that makes re-reading after a crash exactly-once.
 
-A *source* is whoever has records that can be read again (`files:orders`), an *item* a part of it that is read
-in one order (a file, by its absolute path; a partition of an upstream topic, by its number). An entry that
-brings records of an item says from where to where they reach. It counts only if all of these hold, else
-nothing of it counts:
+A *source* provides records that can be read again (`files:orders`). An *item* is a part of it that is read in
+order: a file by its absolute path, a partition of an upstream topic by its number. An entry with records of
+an item states the range that they cover. It counts only if all of these hold, else nothing of it counts:
 
-- the item was taken in up to just there (0: nothing of it was), and is not finished;
-- its identity is that with which it was begun;
-- whoever read it had looked at the source after the newest entry that forgot finished items of it.
+- the item's position is the begin of that range (0 for a new item), and the item is not finished;
+- its identity is the one it was begun with;
+- the reader listed the source after the newest entry that forgot finished items of it.
 
-Pure: the same entries give the same state. Positions only ever go on, in the entry that names the records, so
-whoever repeats an entry, slept before it, or works beside another on the same item changes nothing. A
-finished item is kept by its name, 4 bytes of its identity and the entry that finished it; nothing but
-`forget` ever takes it out, and nothing takes out an item that is not finished.
+Pure: the same entries give the same state. Positions only advance, in the entry that names the records. So a
+repeated or late entry, or a second reader of the same item, changes nothing. A finished item is kept by its
+name, 4 bytes of its identity and the entry that finished it. Only `forget` removes it; an unfinished item is
+never removed.
 """
 
 from __future__ import annotations
@@ -24,32 +22,32 @@ from dataclasses import dataclass, field
 from archiver.proto import intake_log_pb2 as pb
 
 MARK_BYTES = 4
-"""The first bytes of an item's identity: what is kept of it when the item is finished."""
+"""Bytes of an item's identity that are kept once it is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One item of a source goes on; the unit of its positions is the source's own."""
+    """One item of a source advances; the source defines the unit of positions."""
 
     source: str
     item: str
     base: int
-    """From here: where the state must stand."""
+    """The present position of the item."""
     end: int
-    """To here."""
+    """The new position."""
     done: bool
-    """It is finished: nothing of that name is taken in again."""
+    """The item is finished: no item of that name is read again."""
     identity: bytes
-    """Of what is behind the name; must not change while it is taken in."""
+    """Identity of the content behind the name; must not change while it is ingested."""
     seen: int
-    """Entries of the log that were known when the item was looked at."""
+    """Number of log entries that were read when the item was listed."""
     count: int
     """Lines or records of the item before `end`, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An item of which a part was taken in."""
+    """An item that is ingested in part."""
 
     end: int
     count: int
@@ -58,50 +56,51 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An item that was taken in to its end."""
+    """An item that is ingested completely."""
 
     mark: bytes
-    """The first `MARK_BYTES` of its identity; zeros follow if that is shorter."""
+    """The first `MARK_BYTES` of its identity, padded with zeros."""
     log_index: int
     """The entry that finished it."""
 
 
 @dataclass(slots=True)
 class SourceState:
-    """What is known of one source. Only the fold changes it; others may look while it does."""
+    """State of one source. Only the fold changes it; other threads may read at the same time."""
 
     name: str
     forgotten_below: int = 0
-    """Behind the newest entry that forgot something: who looked before that must look again. 0: none did."""
+    """One past the newest entry that forgot an item; a listing older than that must be repeated. 0: no such
+    entry."""
     begun: dict[str, Begun] = field(default_factory=dict)
     finished: dict[str, Finished] = field(default_factory=dict)
 
 
 class Positions:
-    """Every source that was ever taken in from."""
+    """The positions of all sources."""
 
     def __init__(self) -> None:
         self._sources: dict[str, SourceState] = {}
 
     def __iter__(self) -> Iterator[SourceState]:
-        return iter(list(self._sources.values()))  # a copy: another thread may read meanwhile
+        return iter(list(self._sources.values()))  # a copy: the fold may add a source during the iteration
 
     def source(self, name: str) -> SourceState:
-        """What is known of that source; an empty one if it was never heard of."""
+        """State of that source; empty if it is unknown."""
         return self._sources.get(name) or SourceState(name)
 
     def get(self, source: str, item: str) -> Begun | Finished | None:
-        """Where the item stands; None if nothing of it was taken in."""
+        """Position of the item; None if nothing of it was ingested."""
         known = self._sources.get(source)
-        # In this order: an item is known as finished before it is not known as begun any more.
+        # In this order: `move` adds to `finished` before it removes from `begun`.
         return None if known is None else known.begun.get(item) or known.finished.get(item)
 
     def add(self, source: SourceState) -> None:
-        """Take in a source as it is (from a checkpoint)."""
+        """Add a source from a checkpoint."""
         self._sources[source.name] = source
 
     def follow(self, moves: Iterable[pb.SourcePosition]) -> bool:
-        """Whether every one of them goes on from where its item stands."""
+        """Whether every move starts at the present position of its item."""
         return all(self._follows(move) for move in moves)
 
     def _follows(self, move: pb.SourcePosition) -> bool:
@@ -115,7 +114,7 @@ class Positions:
         return move.base == known.end and move.identity == known.identity
 
     def move(self, index: int, moves: Iterable[pb.SourcePosition]) -> None:
-        """Go on: the entry at `index` brought these, and they follow."""
+        """Apply the moves of the entry at `index`, which were checked with `follow`."""
         for move in moves:
             known = self._sources.setdefault(move.source, SourceState(move.source))
             if move.done:
@@ -127,20 +126,20 @@ class Positions:
                 known.begun[move.item] = Begun(move.end, move.count, move.identity)
 
     def forget(self, index: int, forgotten: pb.SourceForgotten) -> None:
-        """Forget finished items, but for those that were finished after whoever asks for it had looked."""
+        """Forget finished items, except those finished after the requester listed the source."""
         known = self._sources.get(forgotten.source)
         if known is None:
             return
         for item in forgotten.items:
             finished = known.finished.get(item)
             if finished is not None and finished.log_index < forgotten.seen:
-                known.forgotten_below = index + 1  # first: whoever sees it gone sees that as well
+                known.forgotten_below = index + 1  # first: a reader that misses the item must see this too
                 del known.finished[item]
 
 
 def contradiction(file: pb.IntakeFile) -> str | None:
-    """What makes the positions of an entry impossible, whatever the state is; None if nothing does, or if it
-    has none.
+    """Why the positions of an entry are impossible in any state; None if they are possible, or if it has
+    none.
     """
     moves = file.positions
     for move in moves:
@@ -149,5 +148,5 @@ def contradiction(file: pb.IntakeFile) -> str | None:
     if len({(move.source, move.item) for move in moves}) < len(moves):
         return "moves an item twice"
     if moves and any(segment.HasField("producer") for group in file.topics for segment in group.segments):
-        return "has a producer's batch, which may count or not, beside positions of sources"
+        return "has a producer's batch, which may not count, and positions of sources"
     return None

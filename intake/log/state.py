@@ -1,10 +1,10 @@
-"""One topic partition of the intake fold: how far it is, its segments in offset order, and its gaps.
+"""State of the intake fold as values: topics, partitions, and the whole state for a checkpoint.
 
-Pure. Segments and gaps up to `shelved_to` are not held any more: they stand in shelves (object storage).
-Promises that segments and gaps together cover the offsets from `shelved_to` to `next_offset`, each once.
+Pure. Segments and gaps below `history_end` are no longer in memory: they are in history files. Segments and
+gaps together cover the offsets from `history_end` to `next_offset`, each once.
 
-Others may read while one thread changes it: a list that anything is taken out of is replaced by another, and
-`shelved_to` rises before what is below it goes.
+Other threads may read while one thread changes a partition. So a list that loses elements is replaced by a
+new one, and `history_end` rises before the elements below it are dropped.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from intake.segments import HeldSegments, SegmentRef, Segments
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as its first declaration says, and how far it has grown since."""
+    """A topic as declared first, with its present number of partitions."""
 
     topic_id: TopicId
     name: str
     partitions: int
-    """Of a mirrored topic it may grow."""
+    """A mirrored topic may grow."""
     created_us: int
     mirrored: bool = False
-    """Its records have the offsets that an upstream gave them, and nobody but its source writes to it."""
+    """Its records have offsets from an upstream, and only its source writes to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A topic that was deleted. Its name may be another topic's by now."""
+    """A deleted topic. Another topic may have its name by now."""
 
     topic_id: TopicId
     name: str
@@ -45,8 +45,7 @@ class DeletedTopic:
 
 
 Gap = tuple[int, int]
-"""Offsets [from, to) that hold no record anybody ever sees: those of an aborted transaction, and those an
-upstream has no record for."""
+"""Offsets [from, to) without a visible record: of an aborted transaction, or missing in the upstream."""
 
 
 @dataclass(slots=True)
@@ -55,22 +54,22 @@ class PartitionState:
 
     next_offset: int = 0
     ingest_max_us: int = 0
-    """Newest accept time so far; the running maximum goes on from here."""
+    """Newest accept time so far; the running maximum continues from here."""
     history_end: int = 0
-    """Segments and gaps below this offset are in shelves."""
+    """Segments and gaps below this offset are in history files."""
     segments: HeldSegments = field(default_factory=HeldSegments)
     gaps: list[Gap] = field(default_factory=list)
-    """Ascending; two that follow each other at once may stand apart."""
+    """Ascending; two adjacent gaps may be separate elements."""
 
     def append(self, segment: SegmentRef) -> None:
-        """The segment follows at `next_offset`."""
+        """Append the segment at `next_offset`."""
         self.segments.append(segment)
         self.next_offset = segment.end
         self.ingest_max_us = max(self.ingest_max_us, segment.accept_max_us, segment.floor_us)
 
     def pass_over(self, offset: int) -> None:
-        """The next record has this offset: what lies before it is a gap. Before the partition grows, so that
-        no reader finds a hole.
+        """The next record has this offset; the offsets before it become a gap. Called before the partition
+        grows, so that no reader finds a hole.
         """
         if offset > self.next_offset:
             self.gaps.append((self.next_offset, offset))
@@ -82,7 +81,7 @@ class PartitionState:
         return segments[segments.first_beyond(start) :]
 
     def abort(self, ranges: Iterable[Gap]) -> None:
-        """The records of those offsets are gone: whole segments, for a transaction never shares one."""
+        """Turn these offsets into gaps. They cover whole segments, because a transaction never shares one."""
         gaps, kept, segments, reached = list(self.gaps), list[tuple[int, int]](), self.segments, 0
         for base, end in ranges:
             first = segments.first_beyond(base, reached)
@@ -92,7 +91,9 @@ class PartitionState:
         self.segments, self.gaps = segments.parts([*kept, (reached, len(segments))]), gaps
 
     def forget_below(self, offset: int) -> None:
-        """Everything below `offset` is in a shelf; a segment or gap never reaches beyond such an offset."""
+        """Drop everything below `offset`, which is in a history file. No segment or gap reaches across such
+        an offset.
+        """
         self.history_end = max(self.history_end, offset)
         self.segments = self.segments.parts([(self.segments.first_beyond(offset), len(self.segments))])
         self.gaps = [gap for gap in self.gaps if gap[1] > offset]
@@ -100,7 +101,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class FoldState:
-    """What a checkpoint keeps of a fold."""
+    """The state of a fold, as a checkpoint stores it."""
 
     next_index: int
     cluster_id: str | None
@@ -118,7 +119,7 @@ class FoldState:
 
 
 def merged(gaps: Iterable[Gap], start: int, end: int) -> list[Gap]:
-    """The gaps (ascending) inside [start, end), cut to it, those that touch joined."""
+    """The gaps (ascending) inside [start, end), cut to it; adjacent ones are joined."""
     found: list[Gap] = []
     for low, high in gaps:
         base, until = max(low, start), min(high, end)

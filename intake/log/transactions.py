@@ -1,9 +1,8 @@
-"""Open transactions: who has one, since when, and where its records are.
+"""Open transactions: their producers, start times and offsets.
 
 Pure; part of the intake fold. A transaction begins with the first batch of a transactional producer after a
-marker and ends with the next marker of the producer's epoch, or when the producer is opened anew. Promises
-that the ranges it keeps for a partition are in order. Says when a transaction is overdue; ending it takes an
-entry of the log.
+marker. It ends with the next marker of the producer's epoch, or when the producer is opened again. Offset
+ranges per partition are ascending. This module only reports an overdue transaction; a log entry ends it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from archiver.runtime.ids import TopicPartition
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that no marker has ended."""
+    """A transaction without an end marker."""
 
     producer_id: int
     epoch: int
@@ -26,7 +25,7 @@ class OpenTransaction:
     deadline_us: int
     """From this time on it may be aborted."""
     ranges: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
-    """Its records: offsets [from, to) per topic partition, ascending; neighbours are merged."""
+    """Its records: offsets [from, to) per topic partition, ascending; adjacent ranges are merged."""
 
     def first_offset(self, tp: TopicPartition) -> int | None:
         """Its first offset in that partition; None if it has written nothing there."""
@@ -56,7 +55,7 @@ class Transactions:
         return self._open.get(producer_id)
 
     def add(self, transaction: OpenTransaction) -> None:
-        """Take in a transaction: a new one, or one from a checkpoint."""
+        """Add a transaction: a new one, or one from a checkpoint."""
         self._open[transaction.producer_id] = transaction
 
     def wrote(self, transaction: OpenTransaction, tp: TopicPartition, base: int, end: int) -> None:
@@ -64,12 +63,12 @@ class Transactions:
         extend(transaction.ranges.setdefault(tp, []), base, end)
 
     def close(self, producer_id: int) -> OpenTransaction | None:
-        """Take the producer's transaction out."""
+        """Remove the producer's transaction."""
         return self._open.pop(producer_id, None)
 
 
 def extend(ranges: list[tuple[int, int]], base: int, end: int) -> None:
-    """Add [base, end) behind the last range; merged with it if it follows at once."""
+    """Add [base, end) after the last range; merge the two if they are adjacent."""
     if ranges and ranges[-1][1] == base:
         ranges[-1] = (ranges[-1][0], end)
     else:

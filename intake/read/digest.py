@@ -1,8 +1,8 @@
-"""One SHA-256 over many records, the same however they are cut into batches.
+"""One SHA-256 over many records, independent of their division into batches.
 
-Pure. Covers what a reader gets back of a record, and nothing else: offset, key, value, headers, event
-timestamp, ingest timestamp and batch start. All of it follows from the intake log, and all of it can be read
-from an archive: an archive is checked by what it gives.
+Pure. It covers exactly what a reader gets of a record: offset, key, value, headers, event timestamp, ingest
+timestamp and batch start. All of these follow from the intake log and can be read from an archive, so the
+digest verifies an archive.
 
 Frozen format. A *part* is one SHA-256 over the content of all records in offset order, without anything
 between them; integers are little endian. The digest is the SHA-256 of the 18 bytes `archiver.records.1` and
@@ -43,7 +43,7 @@ _PARTS = (
 
 
 class RecordsDigest:
-    """Incremental; feed it the records of one topic partition in offset order."""
+    """Incremental; update it with the records of one topic partition in offset order."""
 
     def __init__(self) -> None:
         self._parts = {part: hashlib.sha256() for part in _PARTS}
@@ -52,7 +52,7 @@ class RecordsDigest:
         """Add records, with the columns `offset`, `key`, `value`, `headers`, `event_timestamp`,
         `ingest_timestamp` and `batch_start`.
 
-        Offset, ingest timestamp, headers and their names must not be null. Times are in microseconds.
+        Offset, ingest timestamp, headers and header names must not be null. Times are in microseconds.
         """
         self._feed("offset", _numbers(records.column("offset")))
         self._binary("key", records.column("key"))
@@ -68,7 +68,7 @@ class RecordsDigest:
         self._optional("batch_start", records.column("batch_start"))
 
     def digest(self) -> bytes:
-        """The 32 bytes for what was added so far; more may be added afterwards."""
+        """The 32 bytes for the records so far; more may be added afterwards."""
         whole = hashlib.sha256(b"archiver.records.1")
         for part in _PARTS:
             whole.update(self._parts[part].digest())
@@ -99,7 +99,7 @@ def _numbers(column: ArrowArray) -> npt.NDArray[np.int64]:
 
 
 def _content(column: ArrowArray) -> memoryview:
-    """The bytes of all rows that are not null, one after the other."""
+    """The bytes of all rows that are not null, concatenated."""
     if column.null_count:
         offsets, _ = binary_layout(column)
         if int(offsets[-1]) - int(offsets[0]) != int(binary_lengths(column).sum()):

@@ -1,8 +1,8 @@
-"""Reads records back from intake files, and refuses a file that is not what the log says.
+"""Reads records from intake files, and refuses a file that does not match the log.
 
-Promises that what it yields is what the writer stored: the size and the digest of the footer stand in the log
-entry, every page carries a checksum, and a page header that was altered does not decode to as many rows as
-the footer says. Reads each row group once. Never yields a part of a row group it could not read whole.
+Yielded records are those that the writer stored: size and footer digest are in the log entry, every page
+carries a checksum, and an altered page header does not decode to the footer's row count. Each row group is
+read once, and never yielded in part.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ from intake.segments import FileRef, SegmentRef
 
 _MAGIC = b"PAR1"
 _PLAIN_PATHS = frozenset({"key", "value", "headers.list.element.value"})
-"""Columns that the writer never gives a dictionary."""
+"""Columns that the writer never encodes with a dictionary."""
 _NAMES_PATH = "headers.list.element.key"
 _NAMES_BYTES = 64 * 2**20
-"""Header names of a row group that could take more than this are added up before they are put in their
-places."""
+"""If the header names of a row group could take more, their total is computed before they are decoded."""
 _NAMES_BYTES_MAX = 2**30
-"""No file has more raw bytes: `intake.delay_max_bytes` ends there."""
+"""No file has more raw bytes: it is the upper limit of `intake.delay_max_bytes`."""
 _FOOTER_GUESS_BYTES = 64 * 1024
-"""Usually the whole footer: one request instead of two."""
+"""Usually covers the whole footer: one request instead of two."""
 
 
 class IntakeReader:
-    """Records of segments, from an object store. Holds no state; safe to use from several threads."""
+    """Reads segments from an object store. Stateless; safe to use from several threads."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -59,10 +58,10 @@ class IntakeReader:
         Raises `Corrupted` that names the file if it is missing, shorter, longer or altered; `Halt` if a newer
         version wrote it.
         """
-        wanted = sorted(segments, key=lambda segment: (segment.row_group, segment.first_row))
+        ordered = sorted(segments, key=lambda segment: (segment.row_group, segment.first_row))
         groups = {
             row_group: list(members)
-            for row_group, members in groupby(wanted, key=lambda segment: segment.row_group)
+            for row_group, members in groupby(ordered, key=lambda segment: segment.row_group)
         }
         for row_group, rows in self.row_groups(file, list(groups)):
             for segment in groups[row_group]:
@@ -70,41 +69,39 @@ class IntakeReader:
                     raise beyond(file, row_group, rows.num_rows)
                 yield segment, rows.slice(segment.first_row, segment.rows)
 
-    def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Whole row groups of the file, in the order in which they are wanted; columns as `READ_SCHEMA`.
-        Raises what `read` raises.
-        """
-        if not wanted:
+    def row_groups(self, file: FileRef, numbers: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole row groups of the file, in the given order; columns as `READ_SCHEMA`. Raises as `read`."""
+        if not numbers:
             return
         try:
             source = self._objects.open_input(file.key)
         except NotFound as error:
             raise Corrupted(
                 f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; "
-                "if it was archived and cleaned "
-                "meanwhile, read again, else restore it"
+                "if it was archived and deleted "
+                "during the read, read again, else restore it"
             ) from error
         with source:
             metadata = _checked_footer(file, source)
             parquet = pq.ParquetFile(
                 source, metadata=metadata, page_checksum_verification=True, pre_buffer=False
             )
-            for row_group in wanted:
+            for row_group in numbers:
                 yield row_group, _row_group(file, source, parquet, row_group)
 
 
 def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
-    """The error of a segment that reaches beyond its row group."""
+    """The error for a segment that reaches beyond its row group."""
     return _corrupted(
         file, f"row group {row_group} has {counted(rows, 'row')}, the log has a segment beyond them"
     )
 
 
 def log_index_of(objects: ObjectStore, key: str) -> int | None:
-    """Up to which entry the writer of an intake file had read the log before it stored the file, which proves
+    """Number of log entries that the writer of an intake file had read before it stored the file. It proves
     that the log was that long.
 
-    None if the file does not say, is damaged or gone; raises `RetryLater` if it cannot be read now.
+    None if the file does not state it, is damaged or missing; raises `RetryLater` if it cannot be read now.
     """
     try:
         with objects.open_input(key) as source:
@@ -117,7 +114,7 @@ def log_index_of(objects: ObjectStore, key: str) -> int | None:
 
 
 def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
-    """The Parquet metadata, once size and digest are those of the log entry."""
+    """The Parquet metadata, after size and digest were compared with the log entry."""
     try:
         size = source.size()
         if size != file.size:
@@ -144,9 +141,7 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
 
 
 def footer_only(footer: bytes) -> bytes:
-    """A file that consists of a magic and a footer: enough to parse the metadata without reading the object
-    again.
-    """
+    """A file of a magic and a footer: enough to parse the metadata without reading the object again."""
     return _MAGIC + footer
 
 
@@ -186,15 +181,12 @@ def _row_group(
 def _check_values(
     source: pa.NativeFile, metadata: pq.FileMetaData, row_group: int, pages: Mapping[str, Pages]
 ) -> None:
-    """Raise `InvalidInput` if a page of known size may stand for much more.
-
-    That is by a dictionary where the writer uses none, or by long header names.
+    """Raise `InvalidInput` if a page of known size may expand to much more: by a dictionary where the writer
+    uses none, or by long header names.
     """
     for path in _PLAIN_PATHS & pages.keys():
         if not pages[path].plain:
-            raise InvalidInput(
-                f"row group {row_group}, column {path}: its values are encoded as they never are written"
-            )
+            raise InvalidInput(f"row group {row_group}, column {path}: the writer never uses this encoding")
     names = pages.get(_NAMES_PATH)
     if names is None or names.dictionary_bytes * names.indexed_values <= _NAMES_BYTES:
         return

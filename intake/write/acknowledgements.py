@@ -1,8 +1,7 @@
-"""What the writer tells whoever sent a record.
+"""Acknowledgements of sent records.
 
-Promises: an outcome is given once and never changes; `ok` means that the record is in the intake log at that
-offset for good, `failed` that it is certainly not there, `unknown` that it may be. An offset is there only
-with `ok`; never a made-up number.
+An outcome is set once and never changes. `ok`: the record is in the intake log at that offset, for good.
+`failed`: it is certainly not in the log. `unknown`: it may be. Only `ok` has an offset.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from intake.producers import Refusal
 Outcome = Literal["ok", "failed", "unknown"]
 NO_OFFSET = -1
 NO_SEQUENCE = -1
-"""In the place of the number of a row that has none."""
+"""Marks a row without a sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What became of one record."""
+    """The outcome of one record."""
 
     topic: str
     partition: int
@@ -36,15 +35,14 @@ class Acknowledgement:
     error: str | None = None
     """Why it is not `ok`, and what to do."""
     refusal: Refusal | None = None
-    """The rule of idempotent producers by which the log refused it, for programs; None if it was no such
-    rule."""
+    """The rule of idempotent producers by which the log refused it; None if another reason applies."""
     refused: bool = False
-    """The record itself is wrong, so sending it again cannot help."""
+    """The record itself is invalid, so sending it again cannot succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushOutcome:
-    """What became of records that share their fate."""
+    """The outcome that several records share."""
 
     outcome: Outcome
     error: str | None = None
@@ -57,8 +55,8 @@ OK = FlushOutcome("ok")
 
 
 class BatchAcknowledgement(Sequence[Acknowledgement]):
-    """What became of a batch: a sequence in input order, with the columns behind it for whoever has no need
-    of objects.
+    """The outcomes of a batch: a sequence in input order, and the same as columns for callers that need no
+    objects.
     """
 
     def __init__(self, topic: str, partitions: npt.NDArray[np.int32]) -> None:
@@ -68,9 +66,9 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         """-1 where the outcome is not `ok`."""
         self.verdicts: list[FlushOutcome] = []
         self.verdict_of: npt.NDArray[np.int32] = np.full(len(partitions), -1, np.int32)
-        """Per row, the position in `verdicts`."""
+        """Per row, the index into `verdicts`."""
         self.elsewhere: dict[int, str] = {}
-        """The topics of rows that went into another one, because they do not decode."""
+        """Rows that went to another topic because they do not decode, with its name."""
 
     @property
     def outcome(self) -> Outcome:
@@ -109,7 +107,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         verdict_of: npt.NDArray[np.int32],
         verdicts: list[FlushOutcome],
     ) -> None:
-        """Set the outcome of the rows from `first_row` on (the writer's part)."""
+        """Set the outcome of the rows from `first_row` on. Called by the writer."""
         rows = slice(first_row, first_row + len(offsets))
         self.offsets[rows] = offsets
         self.verdict_of[rows] = verdict_of + len(self.verdicts)
@@ -117,30 +115,34 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
 
 
 class PendingRecord:
-    """The acknowledgement of one record, to come."""
+    """The future acknowledgement of one record."""
 
-    __slots__ = ("_acknowledgement", "partition", "sequence", "settled", "told", "topic")
+    __slots__ = ("_acknowledgement", "on_done", "partition", "sequence", "settled", "topic")
 
     def __init__(
-        self, topic: str, partition: int, settled: threading.Condition, told: Callable[[], None] | None = None
+        self,
+        topic: str,
+        partition: int,
+        settled: threading.Condition,
+        on_done: Callable[[], None] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.sequence: int | None = None
-        """Its sequence number, by which it can be sent again; None if no idempotent producer sent it."""
+        """Its sequence number, which a retry must state; None if no idempotent producer sent it."""
         self.settled = settled
-        """Whoever settles holds it and wakes those who wait."""
-        self.told = told
-        """Called once, when the outcome is there, by the thread that settles: it must be quick and raise
-        nothing."""
+        """The condition under which outcomes are set; waiting threads are notified through it."""
+        self.on_done = on_done
+        """Called once by the thread that sets the outcome, under the lock. It must be quick and must not
+        raise."""
         self._acknowledgement: Acknowledgement | None = None
 
     def done(self) -> bool:
-        """Is the outcome there?"""
+        """Whether the outcome is known."""
         return self._acknowledgement is not None
 
     def result(self, timeout_s: float) -> Acknowledgement:
-        """Wait for the outcome; `RetryLater` if it is not there after `timeout_s` (ask again)."""
+        """Wait for the outcome; `RetryLater` if it is not known after `timeout_s` (call it again)."""
         with self.settled:
             self.settled.wait_for(self.done, timeout_s)
         if self._acknowledgement is None:
@@ -148,9 +150,7 @@ class PendingRecord:
         return self._acknowledgement
 
     def settle(self, offset: int, verdict: FlushOutcome) -> bool:
-        """Set the outcome; False if it was set before and stays (the writer's part; it holds the lock and
-        wakes who waits).
-        """
+        """Set the outcome; False if it was set before, which stays. Called by the writer, under the lock."""
         if self._acknowledgement is not None:
             return False
         known = offset if verdict.outcome == "ok" else None
@@ -163,32 +163,32 @@ class PendingRecord:
             verdict.refusal,
             verdict.refused,
         )
-        if self.told is not None:
-            self.told()
+        if self.on_done is not None:
+            self.on_done()
         return True
 
 
 class PendingBatch:
-    """The acknowledgement of a batch, to come: all rows at once."""
+    """The future acknowledgement of a batch: all rows at once."""
 
     def __init__(self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition) -> None:
         self.topic = topic
         self.partitions = partitions
         self.sequences: npt.NDArray[np.int32] | None = None
-        """Per row its sequence number, -1 where the row found no room, was refused, or went into another
-        topic; None if no idempotent producer sent the batch."""
+        """Per row its sequence number, or -1 where the row was not queued, was refused, or went to another
+        topic. None if no idempotent producer sent the batch."""
         self.settled = settled
-        """Whoever settles holds it and wakes those who wait."""
+        """The condition under which outcomes are set; waiting threads are notified through it."""
         self._acknowledgement = BatchAcknowledgement(topic, partitions)
         self._waiting: set[int] = set()
         self._admitted = False
 
     def done(self) -> bool:
-        """Are all outcomes there?"""
+        """Whether all outcomes are known."""
         return self._admitted and not self._waiting
 
     def result(self, timeout_s: float) -> BatchAcknowledgement:
-        """Wait for the outcome of every row; `RetryLater` if some are missing after `timeout_s` (ask
+        """Wait for the outcome of every row; `RetryLater` if some are missing after `timeout_s` (call it
         again).
         """
         with self.settled:
@@ -199,17 +199,15 @@ class PendingBatch:
 
     @property
     def answered(self) -> BatchAcknowledgement:
-        """The outcomes as far as they are there (the writer's part, as what follows)."""
+        """The outcomes known so far. This and the following methods are for the writer, under the lock."""
         return self._acknowledgement
 
     def expect(self, first_row: int) -> None:
-        """A piece that begins at that row is on its way (the writer's part, as what follows; all under the
-        lock).
-        """
+        """Register a piece that begins at that row."""
         self._waiting.add(first_row)
 
     def admitted(self) -> None:
-        """No more pieces will come."""
+        """All pieces are registered."""
         self._admitted = True
 
     def settle(
@@ -219,7 +217,7 @@ class PendingBatch:
         verdict_of: npt.NDArray[np.int32],
         verdicts: list[FlushOutcome],
     ) -> bool:
-        """Set the outcome of one piece; False if it was set before and stays."""
+        """Set the outcome of one piece; False if it was set before, which stays."""
         if first_row not in self._waiting:
             return False
         self._waiting.remove(first_row)
@@ -228,8 +226,10 @@ class PendingBatch:
 
 
 class PendingParts(PendingBatch):
-    """A `PendingBatch` of several. The writer's part is `refuse`, `fail`, `leave_out` and `add`, before
-    anybody else has it.
+    """A `PendingBatch` whose rows go to several topics, or are refused.
+
+    It gives one acknowledgement per row in input order, once all rows have theirs. The writer calls `refuse`,
+    `fail`, `leave_out` and `add` before it returns the object.
     """
 
     def __init__(
@@ -240,12 +240,12 @@ class PendingParts(PendingBatch):
         if numbered:
             self.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
         self.parts: list[tuple[Int64Array, PendingBatch]] = []
-        """Rows of the whole, and what becomes of them."""
+        """Rows of the whole batch, and the pending batch that carries them."""
         self._taken_over = 0
-        """So many of the parts stand in the acknowledgement."""
+        """Number of parts whose outcomes are copied into the acknowledgement."""
 
     def refuse(self, refused: Mapping[int, str]) -> None:
-        """These rows are not stored."""
+        """Fail rows that validation refused, each with its reason."""
         for row, why in refused.items():
             self._set(
                 np.array([row]),
@@ -253,29 +253,28 @@ class PendingParts(PendingBatch):
             )
 
     def fail(self, rows: Int64Array, why: str) -> None:
-        """These rows could not be handed over."""
+        """Fail rows that could not be queued."""
         self._set(rows, FlushOutcome("failed", why))
 
     def leave_out(self, rows: Int64Array, *, perhaps_elsewhere: bool) -> None:
-        """These rows are sent again and had no number, so they are not sent. `perhaps_elsewhere`: some may
-        have gone into another topic.
+        """Rows that are sent again and had no number are not sent. `perhaps_elsewhere`: some may be in a DLQ
+        topic.
         """
         why = "the row had no sequence number when it was sent before, so it was left out now"
         if perhaps_elsewhere:
             error = (
-                f"{why}; it may have gone into another topic then, of which only the acknowledgement of "
-                "that time tells"
+                f"{why}; it may have gone to another topic then, which only the first acknowledgement shows"
             )
             self._set(rows, FlushOutcome("unknown", error))
         else:
             error = (
-                f"{why}: it was refused then, or found no room, and is not stored; to send it anew, state "
-                "no number"
+                f"{why}: it was refused then, or the queue was full, and it is not stored; to send it now, "
+                "state no number"
             )
             self._set(rows, FlushOutcome("failed", error))
 
     def add(self, rows: Int64Array, part: PendingBatch) -> None:
-        """These rows are on their way as a batch of their own."""
+        """Register rows that were queued as a batch of their own."""
         self.parts.append((rows, part))
         whole = self.answered
         if part.topic != self.topic:

@@ -1,15 +1,15 @@
-"""From the items of a flush to sorted rows, and from there to intake files: no Python per row of a batch.
+"""Encodes the items of a flush into intake files: sort by topic and partition, cut into segments, write
+Parquet.
 
-Pure. Promises that the records of one partition keep the order in which they were accepted, and that every
-row of the flush is in exactly one part. A *part* becomes one intake file and one log entry; a flush whose
-entry would be too large is divided between segments. A row of a partition that its topic does not have is
-refused whole, never numbered into another topic.
+Pure, and no Python code runs per row of a batch. Records of one partition keep the order in which they were
+accepted, and every row is in exactly one part. A *part* becomes one intake file and one log entry. A flush
+whose entry would be too large is divided between segments. If a row names a partition that its topic does not
+have, the whole flush is refused.
 
-The records of no idempotent producer are one segment per partition. Those of a producer are a segment for
-each run of sequence numbers, so what it sends one by one is joined; records whose numbers the caller stated
-are not joined with others, and are cut where the log's knowledge of the producer ends: what is there already
-and what is new must not share a batch. Records of a mirrored topic are a segment for each run of offsets that
-follow each other.
+Records without an idempotent producer form one segment per partition. A producer's records form one segment
+per run of sequence numbers, so single sends are joined. Records whose numbers the caller stated are not
+joined with others. They are also cut where the log's knowledge of the producer ends, because known and new
+records must not share a batch. Records of a mirrored topic form one segment per run of consecutive offsets.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
 from intake.write.queue import BatchItem, Item, RecordItem
 
 ENTRY_BYTES = 256
-"""More than an entry's own fields take: format, id, key, size, digest and their tags."""
+"""Upper bound of an entry's own fields: format, id, key, size, digest and their tags."""
 TOPIC_BYTES = 32
-"""More than a topic adds to an entry beside its segments."""
+"""Upper bound of what a topic adds to an entry, without its segments."""
 SEGMENT_BYTES = 56
-"""More than a segment adds: four 32-bit and two 64-bit varints with tags, and the length before them."""
+"""Upper bound of a segment: four 32-bit and two 64-bit varints with tags, and the length prefix."""
 OFFSET_BYTES = 12
-"""More than a stated offset adds to its segment: a 64-bit varint with its tag."""
+"""Upper bound of a stated offset in a segment: a 64-bit varint with its tag."""
 STAMP_BYTES = 28
-"""More than a producer's batch adds to its segment: a 64-bit and two 32-bit varints and a truth value, with
-tags, and their frame."""
+"""Upper bound of a producer's batch in a segment: a 64-bit and two 32-bit varints and a boolean, with tags
+and frame."""
 
 KnownEnd = Callable[[TopicPartition, Stamp], "int | None"]
-"""The sequence number that the log expects next of the stamp's producer in that partition; None if it knows
-none."""
+"""The sequence number that the log expects next from the stamp's producer in that partition; None if it is
+unknown."""
 
 
-_NOBODY = -1
+_NO_PRODUCER = -1
 
 
 @dataclass(frozen=True, slots=True)
 class StampedRows:
-    """Columns with a place per row."""
+    """Producer columns, one value per row."""
 
     producer_ids: Int64Array
-    """-1 where no idempotent producer sent the row; the other columns are without a meaning there."""
+    """-1 where no idempotent producer sent the row; the other columns are undefined there."""
     epochs: Int64Array
     sequences: Int64Array
     transactional: npt.NDArray[np.bool_]
@@ -74,17 +74,17 @@ class StampedRows:
 
     @property
     def stamped(self) -> npt.NDArray[np.bool_]:
-        """Where there is a producer."""
-        stamped: npt.NDArray[np.bool_] = self.producer_ids != _NOBODY
+        """True where there is a producer."""
+        stamped: npt.NDArray[np.bool_] = self.producer_ids != _NO_PRODUCER
         return stamped
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> Self | None:
-        """Of the rows of `items`, in their order; None if none of them has a stamp."""
+        """The rows of `items`, in their order; None if none of them has a stamp."""
         stamps = [item.stamp for item in items]
         if all(stamp is None for stamp in stamps):
             return None
-        known = [stamp or Stamp(_NOBODY, 0, 0) for stamp in stamps]
+        known = [stamp or Stamp(_NO_PRODUCER, 0, 0) for stamp in stamps]
         rows = np.array([item.rows for item in items], np.int64)
         return cls(
             producer_ids=np.repeat(np.array([stamp.producer_id for stamp in known], np.int64), rows),
@@ -105,7 +105,7 @@ class StampedRows:
         )
 
     def breaks(self) -> npt.NDArray[np.bool_]:
-        """Per row but the first: it does not go on with the batch of the row before it."""
+        """Per row but the first: whether it starts another batch than the row before it."""
         others = (
             (self.producer_ids[1:] != self.producer_ids[:-1])
             | (self.epochs[1:] != self.epochs[:-1])
@@ -117,10 +117,10 @@ class StampedRows:
         return breaks
 
     def stamps(self, rows: Int64Array) -> list[Stamp | None]:
-        """Of those rows."""
+        """The stamps of those rows."""
         columns = (self.producer_ids, self.epochs, self.sequences, self.transactional)
         return [
-            None if producer_id == _NOBODY else Stamp(producer_id, epoch, sequence, transactional)
+            None if producer_id == _NO_PRODUCER else Stamp(producer_id, epoch, sequence, transactional)
             for producer_id, epoch, sequence, transactional in zip(
                 *(column[rows].tolist() for column in columns), strict=True
             )
@@ -133,15 +133,15 @@ class StampedRows:
         none = ~self.stamped[start:end]
         values = (self.producer_ids, self.epochs, self.sequences, self.transactional)
         return [
-            pa.array(column[start:end], mask=none).cast(wanted)
-            for column, wanted in zip(values, types, strict=True)
+            pa.array(column[start:end], mask=none).cast(column_type)
+            for column, column_type in zip(values, types, strict=True)
         ]
 
 
 def _sequences(items: Sequence[Item], stamps: Sequence[Stamp], rows: Int64Array) -> Int64Array:
     ends = np.cumsum(rows)
     firsts = np.array([stamp.sequence for stamp in stamps], np.int64)
-    # As if the rows of an item followed each other; what a batch says otherwise is put over it.
+    # Number the rows of each item consecutively, then overwrite those of batches with own numbers.
     places = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - rows, rows)
     sequences: Int64Array = (np.repeat(firsts, rows) + places) % SEQUENCE_COUNT
     for item, end in zip(items, ends.tolist(), strict=True):
@@ -164,8 +164,8 @@ class SortedFlush:
     """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
 
     def __init__(self, items: Sequence[Item], known_end: KnownEnd | None = None) -> None:
-        """`known_end` is asked about records whose sequence numbers were stated. Raises `InvalidInput` if a
-        topic has not the partition of a row: then its item is of before the topic grew.
+        """`known_end` is called for records whose sequence numbers were stated. Raises `InvalidInput` if a
+        topic lacks the partition of a row: the item was made before the topic grew.
         """
         self._gathered = _gather(items)
         self.rows = len(self._gathered.row_bytes)
@@ -185,7 +185,7 @@ class SortedFlush:
         if self._offsets is not None:
             changed |= self._offsets[1:] != self._offsets[:-1] + 1
         self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
-        """Where each segment begins."""
+        """First row of each segment."""
         if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
             self._cut_at_known_ends(_places(topics, begins, sorted_slots), self._stamps, known_end)
         self.ends: Int64Array = np.append(self.starts[1:], self.rows)
@@ -229,8 +229,8 @@ class SortedFlush:
     def _number_slots(
         self, topics: Sequence[TopicState]
     ) -> tuple[npt.NDArray[np.uint16] | Int64Array, Int64Array]:
-        """A number per row that orders by topic name and partition; the number at which each topic begins,
-        and the end.
+        """A number per row that sorts by topic name and partition; and the first number of each topic, then
+        the end.
         """
         begins = np.concatenate(([0], np.cumsum([topic.partitions for topic in topics])))
         begin_of = {topic.name: int(begin) for topic, begin in zip(topics, begins[:-1], strict=True)}
@@ -242,14 +242,13 @@ class SortedFlush:
             (slots >= np.repeat(item_ends, self._gathered.item_rows)).any()
         ):
             raise InvalidInput(
-                "records are of a partition that their topic did not have when they were read; read "
-                "them again"
+                "records name a partition that their topic did not have when they were read; read them again"
             )
         # A stable sort of 16-bit numbers takes linear time.
         return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), begins
 
     def parts(self, entry_bytes_max: int) -> list[Part]:
-        """Cut between segments so that each part's entry certainly fits; usually there is one part."""
+        """Divide between segments so that each part's entry certainly fits; usually there is one part."""
         parts: list[Part] = []
         first, entry_bytes = 0, ENTRY_BYTES
         for number, segment in enumerate(self.segments):
@@ -271,7 +270,7 @@ class SortedFlush:
         return Part(first, end, int(self.starts[first]), int(self.ends[end - 1]))
 
     def encode(self, part: Part, row_group_bytes: int, log_index: int) -> IntakeFileBytes:
-        """The part's intake file; `log_index` as its footer is to say it."""
+        """Write the part's intake file. `log_index` goes into its footer."""
         segments = self.segments[part.first_segment : part.end_segment]
         order = self.order[part.first_row : part.end_row]
         rows = len(order)
@@ -309,15 +308,13 @@ class SortedFlush:
         return self._stamps.columns(part.first_row, part.end_row, types)
 
     def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
-        """Per row, how many rows of the same segment and the same producer's batch stand before it, where
-        that is known.
-        """
+        """Per row: rows of the same segment and producer batch before it, or `UNKNOWN_BATCH`."""
         if self._offsets is not None:
             return np.full(part.end_row - part.first_row, UNKNOWN_BATCH, np.int32)
         batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
         begins = np.zeros(len(batches), np.bool_)
         begins[1:] = batches[1:] != batches[:-1]
-        if self._stamps is not None:  # of an idempotent producer, the segment is the batch
+        if self._stamps is not None:  # a segment of an idempotent producer is one batch
             begins &= ~self._stamps.stamped[part.first_row : part.end_row]
         begins[self.starts[part.first_segment : part.end_segment] - part.first_row] = True
         places = np.arange(len(batches), dtype=np.int64)
@@ -349,7 +346,7 @@ class _Places(Sequence[tuple[TopicState, int]]):
 def _places(
     topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array
 ) -> _Places:
-    """From slots back to topics and partitions."""
+    """Map slots back to topics and partitions."""
     wide = slots.astype(np.int64)
     numbers = np.searchsorted(begins, wide, side="right") - 1
     return _Places(topics, numbers, wide - begins[numbers])
@@ -367,11 +364,11 @@ class _Gathered:
     row_bytes: Int64Array
     accept_us: Int64Array
     batches: npt.NDArray[np.int32]
-    """Which item a row came with: what came together is a producer's batch."""
+    """The item of each row: rows of one item are one producer batch."""
     stamps: StampedRows | None
     """None if no idempotent producer sent any of it."""
     offsets: Int64Array | None
-    """Per row; None unless all of it is of mirrored topics."""
+    """Per row; None unless all rows are of mirrored topics."""
 
 
 def _gather(items: Sequence[Item]) -> _Gathered:
@@ -402,11 +399,11 @@ def _gather(items: Sequence[Item]) -> _Gathered:
 
 
 def _offsets(items: Sequence[Item]) -> Int64Array | None:
-    """The upstream's offsets of every row, None if it has none; what an upstream gave goes by itself."""
+    """The upstream's offset of every row; None if the topics are not mirrored."""
     stated = [item.offsets for item in items if isinstance(item, BatchItem) and item.offsets is not None]
     if not stated:
         return None
-    assert len(stated) == len(items), "records of mirrored topics are not published beside others"
+    assert len(stated) == len(items), "records of mirrored topics are flushed separately"
     return np.concatenate(stated)
 
 
@@ -420,7 +417,7 @@ def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:
 
 
 def record_columns(records: Sequence[Record]) -> pa.RecordBatch:
-    """Records that were checked, as columns of `RECORD_SCHEMA`."""
+    """Validated records as columns of `RECORD_SCHEMA`."""
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.key for record in records], pa.binary()),
@@ -433,7 +430,7 @@ def record_columns(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def _headers_of(records: Sequence[Record]) -> ArrowArray:
-    """The column of headers, without a Python object per header besides those that the producer made."""
+    """The headers column, built without further Python objects per header."""
     ends = np.cumsum([len(record.headers) for record in records])
     names = pa.array((name for record in records for name, _ in record.headers), pa.string())
     values = pa.array((value for record in records for _, value in record.headers), pa.binary())
@@ -448,7 +445,7 @@ def _take(columns: pa.RecordBatch, order: Int64Array) -> pa.RecordBatch:
 
 
 def _event_times(column: ArrowArray, accept_us: Int64Array) -> ArrowArray:
-    """A record without an event time gets its accept time, as a Kafka producer would have given it."""
+    """Use the accept time where a record has no event time, as a Kafka producer does."""
     if column.null_count == 0:
         return column
     return pc.coalesce(column, pa.array(accept_us).cast(TIMESTAMP))

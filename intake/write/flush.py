@@ -1,15 +1,13 @@
-"""Makes what was sent permanent: one flush after the other is sorted, stored in intake files, named in the
-intake log, and acknowledged.
+"""Makes sent records durable: sort, upload an intake file, append its log entry, acknowledge.
 
-Promises: a record is acknowledged `ok` only after its file is stored *and* its entry is in the log, at the
-offset that the fold of the log gave it; `failed` only if it is certainly not there; else `unknown`. Whoever
-states a sequence number may have tried before, so to them `failed` is said only where the log itself proves
-that the record is absent. A key is never used twice: an upload whose entry failed stays behind and is
-nobody's.
+A record is acknowledged `ok` only after its file is stored *and* its entry is in the log, with the offset
+that the fold assigned. `failed` means that it is certainly not in the log; everything else is `unknown`. A
+sender that states a sequence number may have tried before, so it gets `failed` only where the log proves that
+the record is absent. A key is never used twice: if the append fails, the uploaded object stays unreferenced.
 
-Has no thread and waits for nothing but through the clock; one thread calls it. The order of writes is upload,
-then append; the footer of a file says how far its writer had read the log (`LOG_INDEX_KEY`), which proves
-later that the log once was that long.
+The order of writes is upload, then append. The footer of a file says how far its writer had read the log
+(`LOG_INDEX_KEY`), which later proves that the log once was that long. Called by one thread; it waits only
+through the clock.
 """
 
 from __future__ import annotations
@@ -47,13 +45,13 @@ from intake.write.queue import Item, RecordItem
 _log = logging.getLogger(__name__)
 
 _PROVES_ABSENCE: frozenset[Refusal] = frozenset({"out_of_order", "wrong_kind"})
-"""Refusals after which a record is not in the log, whatever was tried before. (Where an out-of-order batch is
-in the log in part, it is `unknown` to begin with.)"""
+"""Refusals that prove a record absent, even after earlier attempts. (An out-of-order batch that is partly in
+the log is `unknown` in the first place.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushCounts:
-    """What a publisher has done so far."""
+    """Counters of a flush writer."""
 
     flushes: int = 0
     acknowledged_ok: int = 0
@@ -61,14 +59,14 @@ class FlushCounts:
     acknowledged_failed: int = 0
     acknowledged_unknown: int = 0
     upload_s: float = 0.0
-    """Of the last intake file, whether it worked or not."""
+    """Of the last intake file, successful or not."""
     append_s: float = 0.0
     """Of the last entry, with its retries."""
 
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What became of some rows, in some order."""
+    """Outcomes of some rows, in some order."""
 
     offsets: Int64Array
     verdict_of: npt.NDArray[np.int32]
@@ -80,14 +78,14 @@ class _Outcomes:
         return cls(np.full(rows, NO_OFFSET, np.int64), np.zeros(rows, np.int32), [verdict])
 
     def put(self, rows: Int64Array, part: _Outcomes) -> None:
-        """These rows have what `part` says."""
+        """Set the outcomes of these rows from `part`."""
         self.offsets[rows] = part.offsets
         self.verdict_of[rows] = part.verdict_of + len(self.verdicts)
         self.verdicts.extend(part.verdicts)
 
 
 class FlushWriter:
-    """Publishes flushes. Not thread-safe, but `counts` may be read from anywhere."""
+    """Writes flushes. Not thread-safe, but `counts` may be read from any thread."""
 
     def __init__(
         self,
@@ -108,17 +106,17 @@ class FlushWriter:
 
     @property
     def counts(self) -> FlushCounts:
-        """What it has done so far."""
+        """Counters since it was made."""
         return self._counts
 
     def publish(self, items: Sequence[Item]) -> None:
-        """Store the items in their order, and settle each of them.
+        """Store the items in their order, and set the outcome of each.
 
-        Raises nothing that the store or the log raises: that becomes the items' outcome.
+        Errors of the store or the log are not raised; they become the outcome of the items.
         """
         for _, run in groupby(items, key=lambda item: item.stated):
-            # What is sent again goes by itself: whatever becomes of it is known before anything else of its
-            # producer is tried.
+            # Items that are sent again are flushed separately. Their outcome must be known before later items
+            # of the same producer are written.
             self._publish_run(self._without_held_back(list(run)))
 
     def _publish_run(self, items: Sequence[Item]) -> None:
@@ -127,7 +125,7 @@ class FlushWriter:
         self._counts = replace(self._counts, flushes=self._counts.flushes + 1)
         try:
             if items[0].stated:
-                self._sequencer.settle()  # so that what an earlier attempt did is known
+                self._sequencer.settle()  # an earlier attempt of unknown outcome may hold these records
             flush = SortedFlush(items, self._known_end)
             parts = flush.parts(self._sequencer.entry_bytes_max)
         except (ArchiverError, pa.ArrowException, MemoryError) as error:
@@ -144,8 +142,8 @@ class FlushWriter:
             self._settle(items, _Outcomes.all(sum(item.rows for item in items), verdict))
 
     def _without_held_back(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Items that must wait until an earlier one of their producer is settled are not written: they
-        fail.
+        """Fail items that must wait until an earlier item of their producer is resolved, and return the
+        others.
         """
         if all(item.source is None for item in items):
             return items
@@ -156,7 +154,7 @@ class FlushWriter:
                 if why is None:
                     let_through.append(item)
                 elif not self._settle([item], _Outcomes.all(item.rows, FlushOutcome("failed", why))):
-                    # It failed when the one before it did; here it is counted.
+                    # The session failed it together with the item before it; only the count is missing.
                     self._counts = replace(
                         self._counts, acknowledged_failed=self._counts.acknowledged_failed + item.rows
                     )
@@ -166,19 +164,19 @@ class FlushWriter:
         return self._sequencer.fold.producers.next_sequence(tp, stamp.producer_id, stamp.epoch)
 
     def _publish_part(self, flush: SortedFlush, part: Part) -> _Outcomes:
-        """Upload one file and append its entry; what became of its rows, in file order."""
+        """Upload one file and append its entry; the outcomes of its rows, in file order."""
         rows = part.end_row - part.first_row
         try:
             key, file = self._stored(flush, part)
         except Exception as error:  # noqa: BLE001
-            # No entry was tried, so whatever it was, these records are certainly not in the log.
+            # Nothing was appended yet, so after any error these records are certainly not in the log.
             return _Outcomes.all(rows, _verdict("failed", "the intake file could not be stored", error))
         began_s = self._clock.monotonic_s()
         try:
             landed = self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)
         except OutcomeUnknown as error:
             return _Outcomes.all(
-                rows, _verdict("unknown", f"nobody knows whether {key} is in the intake log", error)
+                rows, _verdict("unknown", f"it is unknown whether {key} is in the intake log", error)
             )
         except ArchiverError as error:
             return _Outcomes.all(
@@ -193,12 +191,12 @@ class FlushWriter:
         return self._outcomes(landed, file.segments)
 
     def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
-        """Store the items, which no idempotent producer sent, as one file, and take them in with the entry
-        that moves positions of sources on. None, or why nothing of it counts; the items themselves are told
-        nothing.
+        """Store the items as one file, and append the entry that also moves positions of sources.
 
-        Raises what store and log raise: after `OutcomeUnknown` it may be there, after any other error of ours
-        it certainly is not. `InvalidInput` if the entry would be too large: send fewer partitions at a time.
+        None of the items may come from an idempotent producer, and none is acknowledged here. Returns None,
+        or why the entry does not count. Raises errors of store and log: after `OutcomeUnknown` the entry may
+        be in the log, after any other `ArchiverError` it certainly is not. `InvalidInput` if the entry would
+        be too large: send fewer partitions at a time.
         """
         flush = SortedFlush(items)
         parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
@@ -216,18 +214,17 @@ class FlushWriter:
         return refusal
 
     def _stored(self, flush: SortedFlush, part: Part) -> tuple[str, IntakeFileBytes]:
-        """Upload one file: its key and what it holds. Nothing names it yet."""
+        """Upload one file: its key and content. No entry names it yet."""
         file = flush.encode(part, self._row_group_bytes, self._sequencer.fold.next_index)
         key = self._upload(file)
         failpoints.reach("writer.append.before")
         return key, file
 
     def _upload(self, file: IntakeFileBytes) -> str:
-        """Store the file under a new key; the key."""
+        """Store the file under a new key, which is returned."""
         failpoints.reach("writer.upload.before")
         fold = self._sequencer.fold
-        # Never older than a barrier that stands: a clock that was set back would write files that count for
-        # nothing.
+        # Never before the barrier: with a clock that was set back, the fold would refuse every file.
         written_us = max(self._accept_clock.written_us(fold.newest_us), fold.barrier_ms * 1000)
         key = intake_key(written_us, new_ulid(self._ids, written_us))
         began_s = self._clock.monotonic_s()
@@ -239,7 +236,7 @@ class FlushWriter:
         return key
 
     def _outcomes(self, landed: Sequence[Landed], segments: Sequence[PlacedSegment]) -> _Outcomes:
-        """Offsets as the fold gave them: of a repetition those of the original, of a refused segment none."""
+        """Offsets from the fold: a repeated batch has those of the original, a refused segment has none."""
         rows = np.array([one.rows for one in landed], np.int64)
         firsts = np.cumsum(rows) - rows
         bases = np.array([one.runs[0][0] if one.runs else 0 for one in landed], np.int64)
@@ -258,12 +255,12 @@ class FlushWriter:
         return outcomes
 
     def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> FlushOutcome:
-        """Which rule it was, and what to do."""
+        """The violated rule, and what to do."""
         if refusal == "deleted":
             gone = self._sequencer.fold.deleted_topics.get(landed.tp[0])
             return FlushOutcome(
                 "failed",
-                f"topic {'' if gone is None else gone.name} was deleted; its records are not taken any more",
+                f"topic {'' if gone is None else gone.name} was deleted and accepts no more records",
                 refusal,
             )
         if refusal == "barrier" or stamp is None:
@@ -294,8 +291,8 @@ class FlushWriter:
             )
         if refusal == "forgotten":
             why = (
-                f"{batch} of {who} is in the log, but so far back that nobody remembers at which offsets; "
-                "look for it by reading"
+                f"{batch} of {who} is in the log, but too far back for its offsets to be remembered; "
+                "find it by reading the topic"
             )
             return FlushOutcome("unknown", why, refusal)
         expected = self._known_end(landed.tp, stamp)
@@ -313,7 +310,7 @@ class FlushWriter:
         )
 
     def _settle(self, items: Sequence[Item], outcomes: _Outcomes) -> int:
-        """Tell everybody; of how many records the outcome was not known before."""
+        """Acknowledge the items; the number of records that had no outcome before."""
         offsets, verdict_of, verdicts = outcomes.offsets, outcomes.verdict_of, outcomes.verdicts
         doubtful = (
             [_if_tried_before(verdict) for verdict in verdicts]
@@ -349,7 +346,7 @@ class FlushWriter:
 
 
 def _if_tried_before(verdict: FlushOutcome) -> FlushOutcome:
-    """What a failure means to whoever may have sent the record before: that attempt may be in the log."""
+    """A failure as seen by a sender that may have sent the record before: that attempt may be in the log."""
     if verdict.outcome != "failed" or verdict.refusal in _PROVES_ABSENCE:
         return verdict
     return FlushOutcome(

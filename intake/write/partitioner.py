@@ -1,8 +1,9 @@
-"""Which partition each record of a topic goes to: the one asked for, else the one its key decides, else the
-next without a key.
+"""Assigns each record to a partition: the requested one, else Kafka's murmur2 of the key, else the sticky
+one.
 
-Owns how far the records without a key have got, per topic. Promises that a partition that does not exist is
-refused before anything is sent. Thread-safe.
+murmur2 gives the same partition as any Kafka producer. Records without a key stay in one partition for 16 KiB
+and then move to the next, so that a flush holds few segments. A partition that does not exist is refused
+before anything is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 
 STICKY_BYTES = 16 * 1024
-"""Raw bytes without a key that stay together (Kafka's default batch size)."""
+"""Raw bytes without a key that go to one partition (Kafka's default batch size)."""
 
 
 def murmur2(data: bytes) -> int:
@@ -48,7 +49,7 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def murmur2_rows(keys: ArrowArray) -> npt.NDArray[np.uint32]:
-    """`murmur2` of every row of a binary array (the value in a null row means nothing)."""
+    """`murmur2` of every row of a binary array; the value of a null row is undefined."""
     offsets, data = binary_layout(keys)
     rows = len(keys)
     if rows == 0:
@@ -56,7 +57,7 @@ def murmur2_rows(keys: ArrowArray) -> npt.NDArray[np.uint32]:
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets)
     padded = data if len(data) >= 4 else np.zeros(4, np.uint8)
-    # Every position seen as a little-endian word: a gather instead of a loop over bytes.
+    # A view of every position as a little-endian word turns the loop over bytes into a gather.
     words = np.ndarray(shape=(len(padded) - 3,), dtype="<u4", buffer=padded, strides=(1,))
     state = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     blocks = lengths >> 2
@@ -95,9 +96,9 @@ def _mix_tail(
 
 
 class Unkeyed:
-    """Where records without a key go: a running count of their bytes, cut into pieces of `STICKY_BYTES`.
+    """Assigns records without a key: a running byte count, divided into pieces of `STICKY_BYTES`.
 
-    `start` differs from writer to writer, so that many short-lived writers do not all fill partition 0. Not
+    `start` differs between writers, so that many short-lived writers do not all fill partition 0. Not
     thread-safe.
     """
 
@@ -111,7 +112,7 @@ class Unkeyed:
         return partition
 
     def place_rows(self, raw_bytes: Int64Array, partitions: int) -> npt.NDArray[np.int32]:
-        """The partitions of many records in order, exactly as `place` would have given them one by one."""
+        """The partitions of many records in order, equal to calling `place` for each."""
         ends = np.cumsum(np.maximum(raw_bytes, 1)) + self._bytes
         starts = np.concatenate(([self._bytes], ends[:-1]))
         if len(ends):
@@ -125,7 +126,7 @@ class Unkeyed:
 def partition_rows(
     keys: ArrowArray, raw_bytes: Int64Array, partitions: int, unkeyed: Unkeyed
 ) -> npt.NDArray[np.int32]:
-    """The partition of every row: by key where there is one, else as `unkeyed` says."""
+    """The partition of every row: by key where there is one, else by `unkeyed`."""
     valid = valid_rows(keys)
     if not valid.any():
         return unkeyed.place_rows(raw_bytes, partitions)
@@ -139,7 +140,7 @@ _BY_KEY = -1
 
 
 class Placement:
-    """The partitions of what one writer sends."""
+    """The partitions of the records of one writer. Thread-safe."""
 
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
@@ -147,7 +148,7 @@ class Placement:
         self._lock = threading.Lock()
 
     def of_record(self, topic: TopicState, record: Record, raw_bytes: int, asked: int | None) -> int:
-        """The partition of one record; `NotFound` if the one asked for does not exist."""
+        """The partition of one record; `NotFound` if the requested one does not exist."""
         if asked is not None:
             return _existing(topic, asked)
         if record.key is not None:
@@ -156,9 +157,7 @@ class Placement:
             return self._unkeyed_of(topic).place(raw_bytes, topic.partitions)
 
     def of_rows(self, topic: TopicState, batch: NormalBatch, asked: int | None) -> npt.NDArray[np.int32]:
-        """The partition of every row; `NotFound` if one that is asked for, by the call or by the batch, does
-        not exist.
-        """
+        """The partition of every row; `NotFound` if a requested one does not exist."""
         if asked is not None:
             return np.full(len(batch.raw_bytes), _existing(topic, asked), np.int32)
         given = _given(topic, batch)
@@ -186,9 +185,7 @@ def _existing(topic: TopicState, partition: int) -> int:
 
 
 def _given(topic: TopicState, batch: NormalBatch) -> Int64Array | None:
-    """The partitions that the batch itself asks for, `_BY_KEY` where it asks for none; None if it has no such
-    column.
-    """
+    """The partitions that the batch's own column requests, `_BY_KEY` for null; None without such a column."""
     if batch.partitions is None:
         return None
     asked = batch.partitions.drop_null().to_numpy()

@@ -1,8 +1,8 @@
 """An idempotent producer over an intake writer, with transactions if it has a transactional id.
 
-Owns the order of a transaction: its records are all acknowledged before its marker goes into the log.
-Promises that a commit is only asked for when every record of the transaction is certainly stored, and that a
-marker of unknown outcome is settled before anything else of the producer happens.
+The records of a transaction are all acknowledged before its marker is appended. A commit is appended only if
+every record of the transaction is certainly stored. A marker of unknown outcome is resolved before any other
+operation of the producer.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _log = logging.getLogger(__name__)
 
 TRANSACTIONAL_ID_BYTES_MAX = 1024
 ID_SHOWN_MAX = 40
-"""So many characters of one that is too long stand in the message."""
+"""Characters of a too long id in the error message."""
 
 
 class Producer:
-    """Sends records that are in the log once, however often they are sent. Thread-safe, but a transaction is
-    one thread's business.
+    """Sends records that are stored exactly once, however often they are sent. Thread-safe, but one thread
+    handles a transaction.
     """
 
     def __init__(self, writer: IntakeWriter, producer_id: int, epoch: int, transactional_id: str) -> None:
@@ -54,17 +54,17 @@ class Producer:
 
         self._session = ProducerSession(producer_id, epoch, transactional_id, log_expects)
         self._marker: bool | None = None
-        """Of a marker whose outcome is unknown: was it a commit?"""
+        """Whether a marker of unknown outcome was a commit; None if there is none."""
 
     @classmethod
     def open(
         cls, writer: IntakeWriter, transactional_id: str | None = None, *, transaction_timeout_s: float = 60.0
     ) -> Self:
-        """A new producer, or the known one of that transactional id with its next epoch: whoever had it
-        before is fenced, and what that one left open is aborted.
+        """A new producer, or the known one of that transactional id with its next epoch. The earlier epoch is
+        fenced, and its open transaction is aborted.
 
-        Raises `InvalidInput` for an unusable id or time-out, `RetryLater` and `OutcomeUnknown` (open it
-        again) as the log does.
+        Raises `InvalidInput` for an unusable id or time-out, and `RetryLater` and `OutcomeUnknown` (open it
+        again) from the log.
         """
         if transactional_id is not None:
             _check_transactional_id(transactional_id)
@@ -80,20 +80,20 @@ class Producer:
 
     @classmethod
     def resume(cls, writer: IntakeWriter, producer_id: int, epoch: int) -> Self:
-        """The producer that an earlier process opened: it goes on behind the newest of its records in the
-        log. Writes nothing.
+        """The producer that an earlier process opened; it continues after its newest record in the log.
+        Writes nothing.
 
-        What that process sent and never heard of must be sent again, with its sequence numbers, before
-        anything else: if it did not get into the log, new records would get its numbers. A transaction that
-        it left open is open here: commit or abort it. That process must not run any more. Raises `NotFound`
-        for a producer that the log does not know (any more), `ProducerFenced` if a newer epoch is there,
-        `InvalidInput` for an epoch that never was.
+        Records that the earlier process sent without an acknowledgement must be sent again first, with their
+        sequence numbers. Otherwise new records get the numbers of those that did not reach the log. An open
+        transaction stays open: commit or abort it. The earlier process must not run any more. Raises
+        `NotFound` for a producer that was forgotten or never opened, `ProducerFenced` if a newer epoch
+        exists, `InvalidInput` for an epoch that never existed.
         """
         fold = writer.sequencer.refresh()
         known = fold.producers.get(producer_id)
         if known is None:
             raise NotFound(
-                f"the intake log knows no producer {producer_id}: it was never opened, or is "
+                f"the intake log has no producer {producer_id}: it was never opened, or is "
                 "forgotten; open a new one"
             )
         if epoch < known.epoch:
@@ -114,7 +114,7 @@ class Producer:
 
     @property
     def epoch(self) -> int:
-        """Raised whenever its transactional id is opened again."""
+        """Incremented whenever its transactional id is opened again."""
         return self._session.epoch
 
     @property
@@ -125,19 +125,19 @@ class Producer:
     def send(
         self, topic: str, record: Record, partition: int | None = None, sequence: int | None = None
     ) -> PendingRecord:
-        """Hand over one record, as `IntakeWriter.send`.
+        """Queue one record, as `IntakeWriter.send`.
 
-        `sequence` is for a record that was sent before and whose outcome is unknown (`PendingRecord.sequence`
-        of that time): it is stored once in any case. One that failed is sent again without it. Raises also
-        `ProducerFenced`, `TransactionFailed`, and `InvalidInput` outside of a transaction or if nothing
-        decides the partition of a record that is sent again.
+        `sequence` is for a record that was sent before with unknown outcome; take it from the earlier
+        `PendingRecord.sequence`. The record is then stored once in any case. Send a record that failed again
+        without it. Raises also `ProducerFenced` and `TransactionFailed`. `InvalidInput` outside of a
+        transaction, or if nothing decides the partition of a record that is sent again.
         """
         if sequence is not None:
             check_sequence(sequence)
             if partition is None and record.key is None:
                 raise InvalidInput(
-                    "a record that is sent again must go to the same partition; name it, for there is "
-                    "no key to decide"
+                    "a record that is sent again must go to the same partition; name the partition, "
+                    "because the record has no key"
                 )
         return self._writer.send(topic, record, partition, stamper=self._session, sequence=sequence)
 
@@ -148,22 +148,22 @@ class Producer:
         partition: int | None = None,
         sequence: int | Sequence[int] | npt.NDArray[np.int32] | None = None,
     ) -> PendingBatch:
-        """Hand over many records, as `IntakeWriter.send_batch`.
+        """Queue many records, as `IntakeWriter.send_batch`.
 
-        `sequence` as for `send`: one per row (`PendingBatch.sequences`; a row with -1 had none and is left
-        out), or that of the first row if all rows are of one partition and each of them had one.
+        `sequence` as for `send`: one number per row (`PendingBatch.sequences`; a row with -1 is left out), or
+        the number of the first row if all rows are of one partition and each had a number.
         """
         if sequence is not None and partition is None and _undecided(batch):
             raise InvalidInput(
-                "rows that are sent again must go to the same partitions; name them, for there are "
-                "rows without a key"
+                "rows that are sent again must go to the same partitions; name the partitions, because "
+                "some rows have no key"
             )
         return self._writer.send_batch(topic, batch, partition, stamper=self._session, sequence=sequence)
 
     # transactions
 
     def begin(self) -> None:
-        """Begin a transaction. Raises `InvalidInput` if there is one or without a transactional id,
+        """Begin a transaction. Raises `InvalidInput` if one is open or without a transactional id,
         `ProducerFenced`.
         """
         with self._writer.lock:
@@ -183,10 +183,10 @@ class Producer:
     def commit(self) -> None:
         """Make the records of the transaction visible, all at once; returns when they are.
 
-        Raises `TransactionFailed` if one of them is not certainly stored (then only `abort` is left),
-        `ProducerFenced` if somebody else has the transactional id now or the time was over (then it is
-        aborted), `OutcomeUnknown` if the commit may or may not be in the log, `RetryLater` if nothing was
-        decided; after the last two, commit again.
+        Raises `TransactionFailed` if one of them is not certainly stored; then only `abort` is possible.
+        `ProducerFenced` if the transactional id was opened again or the time-out is over; then the
+        transaction is aborted. `OutcomeUnknown` if the commit may or may not be in the log, `RetryLater` if
+        nothing was decided; after these two, commit again.
         """
         self._end(commit=True)
 
@@ -198,8 +198,8 @@ class Producer:
     def transaction(self) -> Iterator[Self]:
         """Begin; commit at the end of the block, abort if it raises.
 
-        If the commit itself is of unknown outcome, nothing is aborted: the error says so, and `commit` again
-        settles it.
+        If the outcome of the commit is unknown, nothing is aborted: the error says so, and another `commit`
+        resolves it.
         """
         self.begin()
         try:
@@ -218,7 +218,7 @@ class Producer:
             self.abort()
         except ArchiverError as error:
             _log.warning(
-                "the transaction of %r was not aborted here, its time-out will do it: %s",
+                "the transaction of %r could not be aborted; its time-out will abort it: %s",
                 self.transactional_id,
                 error,
             )
@@ -229,9 +229,10 @@ class Producer:
             if session.phase == "none":
                 raise InvalidInput("there is no transaction to end; begin one first")
             if self._marker is not None and self._marker != commit:
-                wanted = "commit" if self._marker else "abort"
+                unresolved = "commit" if self._marker else "abort"
                 raise InvalidInput(
-                    f"the {wanted} of the transaction is of unknown outcome; {wanted} again to settle it"
+                    f"the {unresolved} of the transaction is of unknown outcome; "
+                    f"{unresolved} again to resolve it"
                 )
             session.phase = "ending"
         try:
@@ -251,7 +252,7 @@ class Producer:
             )
 
     def _await_acknowledgements(self, *, commit: bool) -> None:
-        """Records that are still on their way would land behind the marker, and begin a transaction of their
+        """Records that are still queued would be appended after the marker, and begin a transaction of their
         own.
         """
         session = self._session
@@ -259,7 +260,7 @@ class Producer:
         with self._writer.lock:
             if session.outstanding:
                 raise RetryLater(
-                    f"{session.outstanding} sendings of the transaction are not acknowledged yet; try again"
+                    f"{session.outstanding} sends of the transaction are not acknowledged yet; try again"
                 )
             if commit and session.fenced is not None:
                 raise ProducerFenced(
@@ -275,7 +276,7 @@ class Producer:
             self._marker = commit
             what = "commit" if commit else "abort"
             raise OutcomeUnknown(
-                f"the {what} may or may not be in the intake log; {what} again to settle it: {error}"
+                f"the {what} may or may not be in the intake log; {what} again to resolve it: {error}"
             ) from error
         self._marker = None
         return refusal
@@ -305,7 +306,7 @@ def _check_transactional_id(found: object) -> None:
 
 
 def _undecided(batch: pa.Table | pa.RecordBatch) -> bool:
-    """Is there a row whose partition neither the batch nor a key decides?"""
+    """Whether neither the batch nor a key decides the partition of some row."""
     for name in ("partition", "key"):
         if name in batch.schema.names and batch.column(name).null_count == 0:
             return False

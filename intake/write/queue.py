@@ -1,8 +1,7 @@
-"""The writer's queue: bounded in bytes, cut into flushes by age and size.
+"""The writer's queue: bounded in bytes, divided into flushes by age and size.
 
-Owns when a flush is due and how much may wait. Promises that items leave in the order in which they came, and
-that the bytes held (waiting or being written) stay below the bound, but for a single item that is larger by
-itself. Knows nothing of files and logs.
+Items leave in the order in which they were put. The bytes held (waiting or being written) stay below the
+bound, except when a single item is larger than the bound.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from intake.records import Record
 from intake.write.acknowledgements import FlushOutcome, PendingBatch, PendingRecord
 
 ROW_COST_BYTES = 64
-"""What a row takes of the queue's room besides its weight, so that empty records are bounded too."""
+"""Queue cost of a row in addition to its weight, so that empty records are bounded too."""
 
 
 class ItemSource(Protocol):
-    """An idempotent producer, as what writes its items sees it. Every method is called under the queue's
+    """The idempotent producer of an item, as the flush sees it. Every method is called under the queue's
     lock.
     """
 
@@ -37,33 +36,33 @@ class ItemSource(Protocol):
         """Why the item must not be written now; None if it may be."""
 
     def record_settled(self, item: RecordItem, verdict: FlushOutcome) -> None:
-        """What became of one of its records."""
+        """Called with the outcome of one of its records."""
 
     def batch_settled(
         self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[FlushOutcome]
     ) -> None:
-        """What became of one of its pieces, per row."""
+        """Called with the outcome of one of its pieces, per row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordItem:
-    """One record on its way."""
+    """One record in the queue."""
 
     topic: TopicState
     record: Record
     raw_bytes: int
     cost: int
-    """What it takes of the queue's room: its weight and `ROW_COST_BYTES`."""
+    """Bytes of the queue it uses: its weight and `ROW_COST_BYTES`."""
     accept_us: int
     pending: PendingRecord
     stamp: Stamp | None = None
-    """Whose record it is and which; None: of no idempotent producer."""
+    """Producer and sequence number; None if no idempotent producer sent it."""
     stated: bool = False
     """The caller stated its sequence number, so an earlier attempt may be in the log already."""
     source: ItemSource | None = None
-    """Who is to be told; besides `pending`."""
+    """Receives the outcome, in addition to `pending`."""
     generation: int = 0
-    """The source's, when it gave the number."""
+    """The source's generation when it assigned the number."""
 
     @property
     def rows(self) -> int:
@@ -73,7 +72,7 @@ class RecordItem:
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """A piece of a batch on its way."""
+    """A piece of a batch in the queue."""
 
     topic: TopicState
     columns: pa.RecordBatch
@@ -82,24 +81,24 @@ class BatchItem:
     partitions: npt.NDArray[np.int32]
     raw_bytes: int
     cost: int
-    """What it takes of the queue's room: the weight of its rows and `ROW_COST_BYTES` for each."""
+    """Bytes of the queue it uses: the weight of its rows and `ROW_COST_BYTES` for each."""
     accept_us: int
     first_row: int
-    """Where in the batch of the call the piece begins."""
+    """First row of the piece in the batch of the call."""
     pending: PendingBatch
     stamp: Stamp | None = None
-    """Whose rows they are; the sequence is that of the first row."""
+    """The producer of the rows; the sequence is that of the first row."""
     sequences: npt.NDArray[np.int32] | None = None
-    """Per row, with a stamp only: they count per partition. None: the rows follow the first (all are of one
-    partition)."""
+    """Per row, only with a stamp: they count per partition. None: the rows follow the first, and all are of
+    one partition."""
     stated: bool = False
     """The caller stated the sequence numbers, so an earlier attempt may be in the log already."""
     source: ItemSource | None = None
-    """Who is to be told; besides `pending`."""
+    """Receives the outcome, in addition to `pending`."""
     generation: int = 0
-    """The source's, when it gave the number."""
+    """The source's generation when it assigned the numbers."""
     offsets: npt.NDArray[np.int64] | None = None
-    """Per row, in a mirrored topic only: ascending within each partition."""
+    """Per row, only in a mirrored topic: ascending within each partition."""
 
     @property
     def rows(self) -> int:
@@ -112,7 +111,7 @@ Item = RecordItem | BatchItem
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """What a queue has seen so far."""
+    """Counters of a queue."""
 
     held_bytes: int
     """Waiting or being written, counted as `queue_bytes_max` counts."""
@@ -149,15 +148,15 @@ class FlushQueue:
         self._waited_s = 0.0
 
     def counts(self) -> QueueCounts:
-        """What it has seen so far."""
+        """Counters since the queue was made."""
         with self.changed:
             return QueueCounts(self._held_cost, self._records, self._raw_bytes, self._waits, self._waited_s)
 
     def put(self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Item]) -> None:
-        """Admit one item of that size and cost, made under the lock once there is room for it.
+        """Wait for room for one item of that size and cost, then make it under the lock and queue it.
 
         Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make`
-        raises: then nothing was admitted.
+        raises; then nothing was queued.
         """
         with self.changed:
             self._await_room(cost, timeout_s)
@@ -174,11 +173,10 @@ class FlushQueue:
                 self.changed.notify_all()
 
     def try_put_all(self, raw_bytes: int, cost: int, make: Callable[[], Sequence[Item]]) -> bool:
-        """Admit items of that size and cost together, at once; False if there is no room for all of them, and
-        then for none.
+        """Queue several items together without waiting; False, and none is queued, if there is no room for
+        all.
 
-        What waits is written at once if they found no room. Raises `Halt` after `close`, and what `make`
-        raises.
+        If there is no room, a flush starts at once. Raises `Halt` after `close`, and what `make` raises.
         """
         with self.changed:
             if self._closed:
@@ -205,7 +203,7 @@ class FlushQueue:
         self._blocked += 1
         self._waits += 1
         began_s = self._clock.monotonic_s()
-        self.changed.notify_all()  # a full queue is written at once
+        self.changed.notify_all()  # a blocked sender makes the next flush due at once
         try:
             roomy = self.changed.wait_for(lambda: self._has_room(cost), timeout_s)
         finally:
@@ -214,7 +212,7 @@ class FlushQueue:
         if not roomy:
             raise RetryLater(
                 f"the intake queue is full ({self._held_cost} of {self._queue_bytes_max} bytes) and "
-                "nothing was written for "
+                "freed no room for "
                 f"{timeout_s:g} s; nothing was sent, try again"
             )
 
@@ -224,7 +222,7 @@ class FlushQueue:
     def take(self) -> list[Item]:
         """Wait until a flush is due and return its items; an empty list once the queue is closed and empty.
 
-        The flush holds at most `delay_max_bytes`, unless a single item is larger. `done` must follow.
+        A flush holds at most `delay_max_bytes`, unless a single item is larger. Call `done` afterwards.
         """
         with self.changed:
             while not self._is_due():
@@ -256,14 +254,14 @@ class FlushQueue:
         return max(0.0, self._delay_max_s - self._age_s()) if self._items else None
 
     def done(self, taken: list[Item]) -> None:
-        """The items of a flush are acknowledged: give their room back."""
+        """The items of a flush are acknowledged; release their bytes."""
         with self.changed:
             self._done += len(taken)
             self._held_cost -= sum(item.cost for item in taken)
             self.changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Ask for what is waiting to be written now, and wait for it; False if that took longer."""
+        """Request a flush of everything queued and wait for it; False after `timeout_s`."""
         with self.changed:
             below = self._put
             self._flush_below = max(self._flush_below, below)
@@ -271,13 +269,13 @@ class FlushQueue:
             return self.changed.wait_for(lambda: self._done >= below, timeout_s)
 
     def close(self) -> None:
-        """Admit nothing more; what waits is due at once."""
+        """Refuse further items; what is queued is due at once."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()
 
     def abandon(self) -> list[Item]:
-        """Take out what nobody has begun to write; it will never be."""
+        """Remove and return the items that no flush has started."""
         with self.changed:
             abandoned = [item for _, item in self._items]
             self._items.clear()
@@ -288,7 +286,7 @@ class FlushQueue:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive rows of a batch that go into the queue together."""
+    """Consecutive rows of a batch that are queued together."""
 
     start: int
     end: int
@@ -302,8 +300,8 @@ def cut_rows(
     delay_max_bytes: int,
     queue_bytes_max: int,
 ) -> list[Piece]:
-    """The pieces of a batch, each as large as a flush (by raw bytes) and the queue (by cost) allow, or a
-    single row.
+    """Divide a batch into pieces, each as large as a flush (by raw bytes) and the queue (by cost) allow, or
+    one row.
     """
     sums = np.concatenate(([0], np.cumsum(raw_bytes)))
     costs = np.concatenate(([0], np.cumsum(weights + ROW_COST_BYTES)))

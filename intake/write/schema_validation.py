@@ -1,11 +1,10 @@
-"""Knows, at the edge of the intake, the newest schema of every topic whose records are looked at, and keeps
-it fresh.
+"""Keeps the newest schema of every validated topic, and checks records by it.
 
-Owns the thread that fetches. Promises that what was known goes on to be used while a schema cannot be
-fetched; that a schema id which the newest fetch does not know is asked about again for every record that came
-after that fetch had begun, before the record is refused; that neither senders nor a flood of such ids make it
-fetch more often than every `ASKED_AGAIN_S`; and that whoever asks waits no longer than they say. Must never
-judge by a schema of another origin than the settings say now.
+A thread fetches the schemas. While a fetch fails, the last known schema stays in use. A schema id that the
+newest fetch does not contain may be new. So the record is refused only after a fetch that began later than
+the record came; until then its sender gets `RetryLater`. Neither senders nor many such ids cause more than
+one fetch per `REFETCH_INTERVAL_S`, and a caller waits no longer than its `wait_s`. A schema of another origin
+than the present settings must never be used.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from intake.log.sequencer import Sequencer
 from intake.write.validation import Judge, Judged, Side, SideRules, Violation
 
 FIRST_WAIT_S = 5.0
-"""How long a writer that opens waits for the first fetch, at most."""
-ASKED_AGAIN_S = 1.0
-"""Shortest time between two fetches that unknown schema ids ask for."""
+"""Longest time that a starting writer waits for the first fetch."""
+REFETCH_INTERVAL_S = 1.0
+"""Shortest time between two fetches caused by unknown schema ids."""
 ANSWER_LASTS_S = 10.0
-"""How long an answer counts for payloads that came before it and come again for the first time."""
+"""How long a fetch counts for payloads that came before it and are sent again for the first time."""
 RETURNING_MAX = 10_000
-"""Of those, so many are remembered per topic and side, the newest."""
+"""Number of remembered payloads per topic and side; the newest are kept."""
 
 Rules = Mapping[str, Mapping[Side, SideRules]]
-"""By topic; what nothing is asked of may be left out."""
+"""By topic; a side without rules may be missing."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,26 +47,26 @@ FetchCheck = Callable[[str, Side, SideRules], EdgeCheck]
 
 @dataclass
 class _SideState:
-    """What is known of the keys or the values of a topic."""
+    """State of the keys or the values of a topic."""
 
     rules: SideRules
     check: EdgeCheck | None = None
     trouble: str | None = None
     """Why the newest fetch failed."""
     wrong: bool = False
-    """Whether that is something which another try does not mend."""
+    """Whether the failure is permanent until the settings are corrected."""
     tried_s: float | None = None
-    """When the newest fetch began that has ended."""
+    """Start of the newest fetch that has ended."""
     fetched_s: float | None = None
-    """When the fetch began that brought `check`."""
+    """Start of the fetch that brought `check`."""
     returning: dict[bytes, tuple[float, bool]] = field(default_factory=dict)
-    """Payloads with unknown schema ids (their digest) that were told to come again, when they came, and
-    whether that was once too late for an answer: a fetch that began later tells. An id by itself is not
-    remembered: it may be registered after anybody has asked for it."""
+    """Digests of payloads with unknown schema ids whose senders got `RetryLater`. Per digest: when it came,
+    and whether it came back too late once. A fetch that began later decides. The schema id alone is not
+    enough: it may be registered after the first record with it was refused."""
 
 
 class EdgeSchemas(Judge):
-    """The `Judge` of a process. `begin` it before the first question, `close` it at the end."""
+    """The `Judge` of a process. Call `begin` before the first check and `close` at the end."""
 
     def __init__(self, fetch: FetchCheck, refresh_s: float, clock: Clock) -> None:
         """`refresh_s`: time between two fetches of a schema."""
@@ -84,25 +83,23 @@ class EdgeSchemas(Judge):
         self._thread: threading.Thread | None = None
 
     def adopt(self, rules: Rules) -> None:
-        """Go on with these rules; every schema is fetched anew, and one of another origin is not known any
-        more.
-        """
+        """Use these rules from now on. Every schema is fetched again; one of another origin is dropped."""
         with self._changed:
             before, self._sides = self._sides, {}
             for topic, sides in rules.items():
-                looked = {side: rule for side, rule in sides.items() if rule.looks}
-                if looked:
+                checked = {side: rule for side, rule in sides.items() if rule.is_checked}
+                if checked:
                     self._sides[topic] = {
-                        side: _state(rule, before.get(topic, {}).get(side)) for side, rule in looked.items()
+                        side: _state(rule, before.get(topic, {}).get(side)) for side, rule in checked.items()
                     }
             self._asked = True
             self._changed.notify_all()
             self._start()
 
     def begin(self, everything: bool = True) -> None:
-        """Begin to fetch, if there is anything to fetch; waits for the first answers, but not long. Without
-        `everything`, the schemas of a topic are fetched from its first record on, and nothing is said of
-        those of other topics.
+        """Start fetching, and wait up to `FIRST_WAIT_S` for the first results.
+
+        Without `everything`, the schemas of a topic are fetched from its first record on.
         """
         with self._changed:
             self._begun = True
@@ -117,7 +114,7 @@ class EdgeSchemas(Judge):
             self._thread.start()
 
     def close(self) -> None:
-        """End; a fetch under way ends by its own bounds and counts for nothing."""
+        """Stop. A running fetch ends by its own limits, and its result is ignored."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -125,7 +122,7 @@ class EdgeSchemas(Judge):
         if thread is not None:
             thread.join(FIRST_WAIT_S)
 
-    def looks_at(self, topic: str) -> bool:
+    def checks(self, topic: str) -> bool:
         """See `Judge`."""
         return topic in self._sides
 
@@ -136,8 +133,8 @@ class EdgeSchemas(Judge):
         )
 
     def judge(self, topic: str, keys: ArrowArray, values: ArrowArray, wait_s: float) -> Judged | None:
-        """See `Judge`. What is wrong with the key is told before what is wrong with the value; a refusal
-        before another topic.
+        """See `Judge`. An error in the key is reported before one in the value, and a refusal before a DLQ
+        topic.
         """
         sides = self._sides.get(topic)
         if sides is None:
@@ -182,7 +179,7 @@ class EdgeSchemas(Judge):
                     lambda: state.check is not None or state.tried_s is not None or self._closing, wait_s
                 )
         if state.check is None:
-            why = state.trouble or "it is being fetched"
+            why = state.trouble or "the fetch is not finished"
             if state.wrong:
                 raise Halt(
                     f"the schema of the {side} of topic {topic} cannot be had: {why}; nothing was "
@@ -202,8 +199,8 @@ class EdgeSchemas(Judge):
         unknown_ids: Mapping[int, int],
         wait_s: float,
     ) -> EdgeCheck:
-        """The check of a fetch that began after the payloads came: what it does not know either was not there
-        when they came.
+        """The check of a fetch that began after the payloads came: an id that it lacks did not exist when
+        they came.
         """
         digest = _digest(payloads, unknown_ids)
         with self._changed:
@@ -217,19 +214,19 @@ class EdgeSchemas(Judge):
                 came_s, was_late = (
                     now_s,
                     True,
-                )  # perhaps others that are alike; who always comes so late is told the next time
+                )  # perhaps an equal payload of another sender; the second late return is decided
 
-            def told() -> bool:
+            def answered() -> bool:
                 return state.fetched_s is not None and state.fetched_s >= came_s
 
             def tried() -> bool:
                 return state.tried_s is not None and state.tried_s >= now_s
 
-            if not told():
+            if not answered():
                 self._asked = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: told() or tried() or self._closing, wait_s)
-            if state.check is not None and state.check.complete and told():
+                self._changed.wait_for(lambda: answered() or tried() or self._closing, wait_s)
+            if state.check is not None and state.check.complete and answered():
                 return state.check
             state.returning[digest] = came_s, was_late
             if len(state.returning) > RETURNING_MAX:
@@ -244,14 +241,14 @@ class EdgeSchemas(Judge):
     # the thread
 
     def _work(self) -> list[tuple[str, Side, _SideState]]:
-        """What is fetched."""
+        """The sides whose schemas are fetched."""
         sides = {
             topic: sides for topic, sides in self._sides.items() if self._everything or topic in self._sent_to
         }
         return [(topic, side, state) for topic, of_topic in sides.items() for side, state in of_topic.items()]
 
     def _untried(self) -> list[tuple[str, Side, _SideState]]:
-        """Of that, what has to be fetched for the first time."""
+        """The sides that were never fetched."""
         return [one for one in self._work() if one[2].tried_s is None]
 
     def _run(self) -> None:
@@ -270,8 +267,8 @@ class EdgeSchemas(Judge):
                     self._refresh(topic, side, state)
 
     def _await_turn(self, began_s: float) -> None:
-        """Until the time is over, or until somebody asks and the last fetches are long enough ago; a first
-        fetch waits for nothing.
+        """Wait until the refresh time, or until a fetch is requested and the last one is `REFETCH_INTERVAL_S`
+        ago. A first fetch does not wait.
         """
 
         def ready() -> bool:
@@ -280,7 +277,7 @@ class EdgeSchemas(Judge):
         self._changed.wait_for(
             lambda: self._asked or ready(), max(0.0, began_s + self._refresh_s - self._clock.monotonic_s())
         )
-        self._changed.wait_for(ready, max(0.0, began_s + ASKED_AGAIN_S - self._clock.monotonic_s()))
+        self._changed.wait_for(ready, max(0.0, began_s + REFETCH_INTERVAL_S - self._clock.monotonic_s()))
 
     def _refresh(self, topic: str, side: Side, state: _SideState) -> None:
         began_s = self._clock.monotonic_s()
@@ -292,14 +289,12 @@ class EdgeSchemas(Judge):
         except ArchiverError as error:
             trouble, wrong = str(error), isinstance(error, InvalidInput)
         except Exception as error:  # noqa: BLE001
-            # The head of the loop: the thread must go on, and whoever waits is told.
-            _log.exception(
-                "fetching the schema of the %s of topic %s ended in an error nobody expected", side, topic
-            )
+            # The thread must survive any error; waiting senders get it as `trouble`.
+            _log.exception("unexpected error while fetching the schema of the %s of topic %s", side, topic)
             trouble = f"{type(error).__name__}: {error}"
         with self._changed:
             if trouble is not None and trouble != state.trouble:
-                after = "records wait" if state.check is None else "the last known one goes on"
+                after = "records wait" if state.check is None else "the last known one stays in use"
                 _log.warning(
                     "the schema of the %s of topic %s cannot be fetched, %s: %s", side, topic, after, trouble
                 )
@@ -311,7 +306,7 @@ class EdgeSchemas(Judge):
 
 
 def _state(rules: SideRules, before: _SideState | None) -> _SideState:
-    """What is known goes on to be known, if it comes from where the rules say."""
+    """Keep the known check if its schema comes from the same origin."""
     if before is None or before.rules.origin != rules.origin:
         return _SideState(rules)
     tried_s = None if before.check is None else before.tried_s
@@ -319,7 +314,7 @@ def _state(rules: SideRules, before: _SideState | None) -> _SideState:
 
 
 def _digest(payloads: ArrowArray, rows: Iterable[int]) -> bytes:
-    """By which these rows are known when they come again."""
+    """Identifies these rows when they are sent again."""
     digest = hashlib.sha256()
     for row in sorted(rows):
         payload = payloads[row].as_py()
@@ -328,7 +323,7 @@ def _digest(payloads: ArrowArray, rows: Iterable[int]) -> bytes:
 
 
 def edge_rules(settings: Settings) -> Rules:
-    """What is asked of the records of every topic."""
+    """The validation rules of every topic."""
     rules: dict[str, dict[Side, SideRules]] = {}
     for topic in settings.topics:
         sides: tuple[tuple[Side, SchemaSettings | None], ...] = (("key", topic.key), ("value", topic.value))
@@ -341,12 +336,12 @@ def edge_rules(settings: Settings) -> Rules:
 
 
 def _origin(group: SchemaSettings) -> SchemaSettings:
-    """The settings without what is asked of records: two that are equal here have the same schema."""
+    """The settings without the rules for records: equal results mean the same schema."""
     return group.model_copy(update={"validation": "none", "coerce": False, "dlq": None})
 
 
 class EdgeFetch:
-    """Fetches checks; the one that was made last is kept while its schema stays. For one thread."""
+    """Fetches checks. The last one is reused while its schema stays the same. For one thread."""
 
     def __init__(
         self, fetch: Fetch, sequencer: Sequencer, leader: Leader, elements_max: int = ELEMENTS_MAX
@@ -366,7 +361,7 @@ class EdgeFetch:
         before = self._made.get((topic, side))
         if before is not None and before[0] == origin:
             if before[1].complete and not fetched.complete:
-                # What the ledger holds; what was fetched here is as new, or newer.
+                # This is the schema from the ledger; the last fetched one is as new, or newer.
                 raise RetryLater(fetched.note or "the newest schema cannot be had")
             if before[1].is_for(fetched.source, fetched.complete, fetched.newest_id):
                 return before[1]
@@ -375,7 +370,7 @@ class EdgeFetch:
         return made
 
     def _known(self, topic: str, side: Side) -> SourceSchema | None:
-        """What the ledger holds."""
+        """The newest schema in the ledger."""
         state = self._sequencer.fold.topics_by_name.get(topic)
         if state is None:
             return None

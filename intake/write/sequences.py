@@ -1,20 +1,18 @@
-"""One idempotent producer on its way through a writer: which sequence number is next, what is in doubt, how
-its transaction stands.
+"""Sequence numbers and transaction state of one idempotent producer in this process.
 
-Pure; its caller holds the lock of the writer's queue, so numbers are given in the order in which records
-leave the queue. Promises that a number is never given to a record while another record with it may be, or may
-come to be, in the log:
+Pure; the caller holds the lock of the writer's queue, so numbers are assigned in the order in which records
+leave the queue. A number is never assigned to a record while another record with it is, or may get, in the
+log:
 
-- After a certain failure the next number goes back to the lowest that failed. What was numbered before that
-  and still stands in the queue is of an older *generation*: it does not follow any more and fails at once,
-  without being written. (If it were written, it could meet a newer record with its number, and be taken for a
-  repetition.) So no two records that are on their way have one number, and whoever goes on after a crash can
-  state the numbers of all that were.
-- After an unknown outcome nothing is guessed. Whoever sent the records sends them again and states their
-  numbers; until all of them are settled, nothing else of that producer is written to that partition.
+- After a certain failure the next number goes back to the lowest that failed. Numbered records that are still
+  queued then belong to an older *generation*: they no longer follow, and fail at once without being written.
+  (If written, one could meet a newer record with its number and be treated as a repetition.) So no two queued
+  records share a number, and a process that continues after a crash can state all of them.
+- After an unknown outcome nothing is guessed. The sender sends those records again and states their numbers.
+  Until all of them are resolved, nothing else of that producer is written to that partition.
 
-What nobody can check is whether a record whose number is stated is the one that had it: a record that
-*failed* must be sent again without.
+The log cannot check whether a record with a stated number is the one that had it. So a record that *failed*
+must be sent again without its number.
 """
 
 from __future__ import annotations
@@ -38,9 +36,10 @@ _NOT_BEFORE = (
 )
 
 Span = tuple[int, int]
-"""The first sequence number and how many."""
+"""The first sequence number and the count."""
 NextSequence = Callable[[TopicPartition], "int | None"]
-"""What the log expects next of the producer in a partition; None if it is fenced or forgotten."""
+"""The number that the log expects next from the producer in a partition; None if it is fenced or
+forgotten."""
 
 
 class ProducerSession:
@@ -55,30 +54,30 @@ class ProducerSession:
         self.phase: Literal["none", "open", "ending"] = "none"
         """Of its transaction."""
         self.written = False
-        """Something of the transaction may be in the log."""
+        """Some record of the transaction may be in the log."""
         self.trouble: FlushOutcome | None = None
         """Why the transaction cannot be committed."""
         self.outstanding = 0
-        """Items that are not acknowledged."""
+        """Items without an acknowledgement."""
         self.fenced: str | None = None
-        """How it was found out."""
+        """The message that reported the fencing."""
         self._log_expects = log_expects
         self.generation = 0
-        """Of the numbers that are given now."""
+        """Of the numbers assigned now."""
         self._stated_outstanding = 0
         self._next: dict[TopicPartition, int] = {}
         self._since: dict[TopicPartition, int] = {}
         """The generation that began when the partition's numbers went back."""
         self._queued: dict[int, Item] = {}
-        """By its identity: what waits to be written and was numbered here."""
+        """By `id()`: items that were numbered here and are still queued."""
         self._behind: set[TopicPartition] = set()
-        """Where numbers went back, and what waits there must fail."""
+        """Partitions whose numbers went back: their queued items must fail."""
         self._failing = False
         self._unknown: dict[TopicPartition, list[Span]] = {}
-        """Where records are of unknown outcome: their numbers."""
+        """The numbers of unknown outcome, per partition."""
 
     def reset(self) -> None:
-        """The transaction is over, and everything of it is settled: numbers go on where the log has them."""
+        """The transaction has ended and all its records are resolved: take the next numbers from the log."""
         self.phase = "none"
         self.written = False
         self.trouble = None
@@ -123,8 +122,8 @@ class ProducerSession:
     def in_log(
         self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.bool_]:
-        """Which rows the log has passed with their numbers: it stores none of them anew. So it is with all
-        rows of a fenced producer.
+        """Which rows the log has passed with their numbers, so that it stores none of them again. All rows of
+        a fenced producer count as such.
         """
         passed = np.ones(len(partitions), bool)
         for partition in np.unique(partitions).tolist():
@@ -138,7 +137,7 @@ class ProducerSession:
     def given_up(
         self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]
     ) -> None:
-        """Rows with these numbers are certainly not in the log, and are not sent any more: nothing waits for
+        """Rows with these numbers are certainly not in the log and are not sent again: nothing waits for
         them.
         """
         for partition, sequence in zip(partitions.tolist(), sequences.tolist(), strict=True):
@@ -147,7 +146,7 @@ class ProducerSession:
             if left:
                 self._unknown[tp] = left
             elif not self.outstanding:
-                self._next.pop(tp, None)  # the log says where to go on
+                self._next.pop(tp, None)  # take the next number from the log
 
     def queued(self, item: Item) -> None:
         """The item that was numbered last is in the queue."""
@@ -155,11 +154,13 @@ class ProducerSession:
             self._queued[id(item)] = item
 
     def left_out(self) -> None:
-        """Rows of a batch found no room: its transaction lacks them."""
-        self._in_trouble(FlushOutcome("failed", "some rows of a batch found no room in the queue"))
+        """Rows of a batch were not queued, so its transaction lacks them."""
+        self._in_trouble(
+            FlushOutcome("failed", "some rows of a batch were not queued, because the queue was full")
+        )
 
     def held_back(self, item: Item) -> str | None:
-        """Why the item must not be written now; it leaves the queue in any case."""
+        """Why the item must not be written now. It leaves the queue in any case."""
         self._queued.pop(id(item), None)
         if item.stated or (not self._unknown and item.generation == self.generation):
             return None
@@ -175,16 +176,16 @@ class ProducerSession:
         return None
 
     def record_settled(self, item: RecordItem, verdict: FlushOutcome) -> None:
-        """What became of a record."""
+        """Apply the outcome of a record."""
         self._count(-1, item.stated)
-        assert item.stamp is not None, "it came from here"
+        assert item.stamp is not None, "this session numbered it"
         self._settled(item, item.pending.partition, (item.stamp.sequence, 1), verdict)
         self._fail_what_follows()
 
     def batch_settled(
         self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[FlushOutcome]
     ) -> None:
-        """What became of a piece of a batch."""
+        """Apply the outcome of a piece of a batch."""
         self._count(-1, item.stated)
         assert item.sequences is not None, "it came from here"
         if not item.stated and all(verdict.outcome == "ok" for verdict in verdicts):
@@ -198,11 +199,11 @@ class ProducerSession:
         self._fail_what_follows()
 
     def _fail_what_follows(self) -> None:
-        """Let what waits behind a failure fail as well; a batch fails as a whole, and so do others behind its
+        """Fail the items queued after a failure. A batch fails as a whole, and with it the items after its
         other partitions.
         """
         if self._failing:
-            return  # it is called by itself; the outer call goes on with what was found meanwhile
+            return  # a nested call; the outer one handles what this one would
         self._failing = True
         while self._behind:
             behind, self._behind = self._behind, set()
@@ -252,19 +253,19 @@ class ProducerSession:
         return (self._log_expects(tp) or 0) if known is None else known
 
     def _given(self, tp: TopicPartition, end: int) -> None:
-        """A number up to before `end` is taken; what was sent again does not take the counter back."""
+        """Numbers below `end` are taken; a record that is sent again does not move the counter back."""
         before = self._next_of(tp)
         self._next[tp] = end if _is_ahead(end, before) else before
 
     def _settled(self, item: Item, partition: int, span: Span, verdict: FlushOutcome) -> None:
-        """What became of records with those numbers."""
+        """Apply the outcome of records with those numbers."""
         tp = (item.topic.topic_id, partition)
         self.written = self.written or verdict.outcome != "failed"
         if verdict.refusal == "fenced":
             self.fenced = verdict.error
         if verdict.outcome != "ok":
             self._in_trouble(verdict)
-        # What is forgotten is in the log; sending it again can tell nothing more.
+        # A `forgotten` batch is in the log; sending it again would give no more information.
         if verdict.outcome == "unknown" and verdict.refusal != "forgotten":
             self._unknown[tp] = _with(_without(self._unknown.get(tp, []), span), span)
         elif item.stated and tp in self._unknown:
@@ -275,12 +276,11 @@ class ProducerSession:
             self._go_back(tp, span[0], verdict)
 
     def _go_back(self, tp: TopicPartition, free: int, verdict: FlushOutcome) -> None:
-        """The records from number `free` on are certainly not in the log, and those behind them in the queue
-        will not be either.
+        """The records from number `free` on are certainly not in the log, and queued records after them will
+        not be.
         """
         if verdict.refusal == "out_of_order" and tp not in self._unknown and not self._stated_outstanding:
-            # Numbers before it were given away for nothing: stated ones that came to nothing. The log says
-            # where to go on.
+            # Stated numbers before it were never stored, so the log expects a lower one. Continue from there.
             free = self._log_expects(tp) or 0
         self._next[tp] = free
         self.generation += 1
@@ -295,13 +295,11 @@ class ProducerSession:
 def stated_sequences(
     sequence: int | Sequence[int] | npt.NDArray[np.int32], partitions: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
-    """The sequence numbers that a caller states, per row, `NO_SEQUENCE` for a row that had none; raises
-    `InvalidInput`.
-    """
+    """The stated sequence numbers per row, `NO_SEQUENCE` for a row without one; raises `InvalidInput`."""
     if isinstance(sequence, int):
         if len(np.unique(partitions)) > 1:
             raise InvalidInput(
-                "the rows go to several partitions, and sequence numbers count per partition: state "
+                "the rows go to several partitions, and sequence numbers count per partition; state "
                 "one for each row"
             )
         return (
@@ -320,19 +318,19 @@ def stated_sequences(
 
 
 def check_sequence(sequence: int) -> int:
-    """The number, if it can be one; raises `InvalidInput`."""
+    """Return the number if it is valid; raises `InvalidInput`."""
     if not 0 <= sequence < SEQUENCE_COUNT:
-        raise InvalidInput(f"{sequence} is no sequence number; they go from 0 to {SEQUENCE_COUNT - 1}")
+        raise InvalidInput(f"{sequence} is not a sequence number; they go from 0 to {SEQUENCE_COUNT - 1}")
     return sequence
 
 
 def _is_ahead(sequence: int, other: int) -> bool:
-    """Does it come after the other, on the circle of numbers?"""
+    """Whether it comes after the other, on the circle of numbers."""
     return 0 < (sequence - other) % SEQUENCE_COUNT <= SEQUENCE_COUNT // 2
 
 
 def _partitions(item: Item) -> Sequence[TopicPartition]:
-    """Where its records go."""
+    """The partitions of its records."""
     partitions = (
         [item.pending.partition] if isinstance(item, RecordItem) else np.unique(item.partitions).tolist()
     )
@@ -340,8 +338,8 @@ def _partitions(item: Item) -> Sequence[TopicPartition]:
 
 
 def _grouped(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[int], list[int], list[int]]:
-    """An order in which equal keys stand together and keep theirs; each key, where it begins in that order,
-    and how often it is there.
+    """An order in which equal keys are adjacent and keep theirs; then each key, its first place in that
+    order, and its count.
     """
     order = np.argsort(keys, kind="stable")
     found, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
@@ -349,7 +347,7 @@ def _grouped(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[int], 
 
 
 def _spans(sequences: npt.NDArray[np.int32]) -> list[Span]:
-    """Runs of numbers that follow each other, in the given order."""
+    """Runs of consecutive numbers, in the given order."""
     numbers = sequences.astype(np.int64)
     begins = np.concatenate(([0], np.flatnonzero(numbers[1:] != (numbers[:-1] + 1) % SEQUENCE_COUNT) + 1))
     counts = np.diff(np.append(begins, len(numbers)))

@@ -1,10 +1,8 @@
-"""What becomes of a record at the edge of the intake, before anything of it is written: taken as it is, taken
-with an envelope, refused, or taken in to another topic.
+"""Validates records before they are queued: accept, accept with an envelope, refuse, or send to a DLQ topic.
 
-Owns the words of enforcement, the headers of a record that goes elsewhere, and the division of records by
-what was found. Promises that a null key or value passes, that no byte of a key or value changes but for the
-envelope that `coerce` puts before it, and that records keep their order. Pure but for the judge that it asks.
-Must never let a record in because nobody could tell whether it decodes.
+A null key or value passes. No byte of a key or value changes, except for the envelope that `coerce` prepends.
+Records keep their order. Pure, except for the call of the judge. A record must never pass because its schema
+could not be fetched.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from intake.records import HEADER_COST_BYTES, HEADERS, RECORD_SCHEMA, NormalBatc
 Side = Literal["key", "value"]
 
 HEADER_PREFIX = "archiver.dlq."
-"""How the names of the headers begin that a record gets which goes elsewhere."""
+"""Prefix of the headers that a record gets on its way to a DLQ topic."""
 ERROR_SHOWN_MAX = 1000
 """Characters of the reason in such a header."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideRules:
-    """What is asked of the keys, or of the values, of a topic."""
+    """Validation rules for the keys, or the values, of a topic."""
 
     validation: Literal["none", "reject", "dlq"] = "none"
     coerce: bool = False
@@ -47,25 +45,25 @@ class SideRules:
     dlq: str | None = None
     """With `dlq`: the topic for records that do not decode."""
     origin: object = None
-    """Where the schema comes from, by which it is seen whether that changed."""
+    """Source of the schema. If it changes, the schema is fetched again."""
 
     @property
-    def looks(self) -> bool:
-        """Whether payloads are looked at."""
+    def is_checked(self) -> bool:
+        """Whether payloads are inspected at all."""
         return self.validation != "none" or self.coerce
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Why a record does not go into the topic it was sent to."""
+    """Why a record is not stored in the topic it was sent to."""
 
     side: Side
     error: str
-    """As `__err__` would have it."""
+    """As in the column `__err__`."""
     cause: str
     """One of `archiver.schema.protobuf.error_causes`."""
     dlq: str | None
-    """The topic where it goes; None: it is refused."""
+    """The topic it goes to; None: it is refused."""
 
     def __str__(self) -> str:
         return f"{self.side}: {self.error}"
@@ -73,44 +71,43 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Keys and values as they go in, and the rows that do not go into the topic."""
+    """Keys and values to store, and the rows that violate the schema."""
 
     keys: ArrowArray
-    """The object that was given, if nothing of it changed; as `values`."""
+    """The object that was passed in, if nothing changed; `values` likewise."""
     values: ArrowArray
     findings: Mapping[int, Violation]
 
 
 class Judge(Protocol):
-    """Knows the schemas of the topics. Thread-safe."""
+    """Checks records against the schemas of their topics. Thread-safe."""
 
-    def looks_at(self, topic: str) -> bool:
-        """Whether anything is asked of the topic's records."""
+    def checks(self, topic: str) -> bool:
+        """Whether records of the topic are checked."""
 
     def judge(self, topic: str, keys: ArrowArray, values: ArrowArray, wait_s: float) -> Judged | None:
-        """What the topic's schemas say of binary columns of one length; None if nothing of the topic is
-        looked at.
+        """Check binary columns of one length against the topic's schemas; None if the topic is not checked.
 
-        Waits up to `wait_s` for a schema that is not known yet. Raises `RetryLater` if it cannot be told.
+        Waits up to `wait_s` for an unknown schema. Raises `RetryLater` if the schema stays unknown.
         """
 
     def elsewhere(self, topic: str) -> Sequence[str]:
-        """The topics where records of that topic may go instead."""
+        """The DLQ topics of that topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """One record on its way in: where it goes, as what, and what was found."""
+    """One record after validation: its topic, partition and content."""
 
     topic: str
     partition: int
     record: Record
     refused: str | None = None
-    """Why the record goes nowhere."""
+    """Why the record is not stored."""
 
 
 PartitionsOf = Callable[[str], int]
-"""How many partitions a topic has, which is there."""
+"""The number of partitions of an existing topic."""
 
 
 def admit(
@@ -121,7 +118,7 @@ def admit(
     wait_s: float,
     partitions_of: PartitionsOf,
 ) -> list[Admitted]:
-    """What becomes of some records of one topic; raises as `Judge.judge` and `partitions_of`."""
+    """Validate records of one topic; raises as `Judge.judge` and `partitions_of`."""
     keys = pa.array([record.key for record in records], pa.binary())
     values = pa.array([record.value for record in records], pa.binary())
     judged = judge.judge(topic, keys, values, wait_s)
@@ -153,12 +150,10 @@ def admit(
 def admit_all(
     judge: Judge, records: Sequence[Admitted], wait_s: float, partitions_of: PartitionsOf
 ) -> list[Admitted]:
-    """What becomes of records of any topics, none of which was judged before, in their order; raises as
-    `admit`.
-    """
+    """Validate records of any topics, in their order; raises as `admit`."""
     admitted = list(records)
     for topic in sorted({one.topic for one in records}):
-        if judge.looks_at(topic):
+        if judge.checks(topic):
             rows = [row for row, one in enumerate(records) if one.topic == topic]
             given = [records[row].record for row in rows], [records[row].partition for row in rows]
             for row, one in zip(rows, admit(judge, topic, *given, wait_s, partitions_of), strict=True):
@@ -167,7 +162,7 @@ def admit_all(
 
 
 def dlq_headers(topic: str, partition: int, finding: Violation) -> list[tuple[str, bytes]]:
-    """What a record says of its way that goes elsewhere."""
+    """Headers that say where a record in a DLQ topic came from, and why."""
     said = (
         ("topic", topic),
         ("partition", str(partition)),
@@ -178,16 +173,16 @@ def dlq_headers(topic: str, partition: int, finding: Violation) -> list[tuple[st
 
 
 def refusal(topic: str, finding: Violation) -> str:
-    """What the sender of a refused record is told."""
+    """The message for the sender of a refused record."""
     return f"{finding}; topic {topic} takes no such record, and this one is not stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a batch that go the same way."""
+    """Rows of a batch that go to the same topic."""
 
     rows: Int64Array
-    """Their places in the batch of the call."""
+    """Their indexes in the batch of the call."""
     batches: Sequence[NormalBatch]
     placed: Sequence[npt.NDArray[np.int32]]
     """The partitions, per batch."""
@@ -200,12 +195,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A batch by what was found."""
+    """A batch divided by validation."""
 
     here: Rows
-    """What goes into the topic it was sent to."""
+    """Rows that go to the topic they were sent to."""
     elsewhere: Mapping[str, Rows]
-    """What goes into other topics, by their names."""
+    """Rows that go to DLQ topics, by topic name."""
     refused: Mapping[int, Violation]
     left_out: Int64Array
     """The rows of `SentAgain.unnumbered` that are not among the refused."""
@@ -219,10 +214,10 @@ class Divided:
 
 @dataclass(frozen=True, slots=True)
 class SentAgain:
-    """What is known of the rows of a batch whose numbers are stated."""
+    """Known facts about the rows of a batch whose sequence numbers are stated."""
 
     in_log: npt.NDArray[np.bool_]
-    """The log has passed their numbers, so it stores none of them: nothing is found wrong with them."""
+    """The log has passed their numbers, so it stores none of them again: they are not validated."""
     unnumbered: npt.NDArray[np.bool_]
     """They had no number, so they are not sent."""
 
@@ -236,7 +231,7 @@ def divide(
     partitions_of: PartitionsOf,
     again: SentAgain | None = None,
 ) -> Divided | None:
-    """Divide a batch; None if all of it goes in as it is. Without a judge nothing is looked at. Raises as
+    """Divide a batch; None if all of it is stored unchanged. Without a judge no record is checked. Raises as
     `admit`.
     """
     here: list[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]] = []
@@ -284,7 +279,7 @@ def divide(
 
 
 def refuse_whole(topic: str, refused: Mapping[int, Violation]) -> None:
-    """Raise `RecordRefused` if there is a refused row: for batches that go in as a whole or not at all."""
+    """Raise `RecordRefused` if a row is refused, for batches that are stored completely or not at all."""
     if refused:
         row = min(refused)
         more = "" if len(refused) == 1 else f" ({counted(len(refused), 'row')} of the batch are so)"

@@ -1,10 +1,9 @@
-"""The intake writer: a queue that takes records from any number of threads, and one thread that publishes
-them.
+"""The intake writer: senders put records into a bounded queue from any thread, and one thread flushes them.
 
-Promises: every record that was handed over is acknowledged, with what `intake.write.flush` says became of it.
-Records of one partition that one thread sends get offsets in the order of sending. Because one thread writes,
-a flush of unknown outcome is settled (by the sequencer) before a later one is appended. Memory is bounded by
-`queue_bytes_max`: a sender that finds no room waits.
+Every record that `send` accepted is acknowledged, with the outcome that `intake.write.flush` determined.
+Records of one partition that one thread sends get offsets in the order of sending. Because one thread
+flushes, the sequencer resolves a flush of unknown outcome before it appends a later one. `queue_bytes_max`
+bounds the memory: a sender waits while the queue is full.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WriterMetrics:
-    """What a writer has done since it was opened, and what it holds now. `archiver.runtime.logging.METRICS`
-    says what each number means.
+    """Counters of a writer since it was opened, and its present load. `archiver.runtime.metric_names`
+    explains each number.
     """
 
     queue_bytes: int
@@ -97,12 +96,18 @@ def metrics_of(numbers: WriterMetrics) -> dict[str, float]:
     }
 
 
-LOOK_AGAIN_S = 1.0
-"""For so long an answer of the log counts: a topic that was made elsewhere is found that much later."""
+LOOKUP_INTERVAL_S = 1.0
+"""Seconds for which a read of the log counts as fresh. A topic that another process creates is found that
+much later."""
 
 
 class TopicLookup:
-    """Of one process. Thread-safe."""
+    """Reads the log for topics that this process does not know, at most once per `LOOKUP_INTERVAL_S`.
+    Thread-safe.
+
+    Requests for topics that do not exist must neither make this process read the log for each of them, nor
+    block all threads on a log that does not answer. One thread waits; the others get `RetryLater`.
+    """
 
     def __init__(self, sequencer: Sequencer, clock: Clock) -> None:
         self._sequencer = sequencer
@@ -112,19 +117,17 @@ class TopicLookup:
         self._failed: ArchiverError | None = None
 
     def refresh(self) -> None:
-        """Read the log to its tail, if that was not done just now.
+        """Read the log to its tail, unless it was read within the last `LOOKUP_INTERVAL_S`.
 
-        Raises `RetryLater` if it could not be read, or if another thread is at it.
+        Raises `RetryLater` if the log could not be read, or if another thread is reading it.
         """
         if not self._asking.acquire(blocking=False):
-            raise RetryLater(
-                "the intake log is being asked for new topics, and has not answered yet; ask again"
-            )
+            raise RetryLater("another thread is reading the intake log for new topics; try again")
         try:
             if self._clock.monotonic_s() >= self._fresh_until_s:
                 self._read()
             elif self._failed is not None:
-                raise RetryLater(f"the intake log could not be asked for new topics just now: {self._failed}")
+                raise RetryLater(f"the intake log could not be read for new topics: {self._failed}")
         finally:
             self._asking.release()
 
@@ -136,7 +139,7 @@ class TopicLookup:
             self._failed = error
             raise
         finally:
-            self._fresh_until_s = self._clock.monotonic_s() + LOOK_AGAIN_S
+            self._fresh_until_s = self._clock.monotonic_s() + LOOKUP_INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class _BatchSending:
         first_row: int,
         accept_us: int,
     ) -> BatchItem:
-        """The piece of one Arrow batch, which begins at `first_row` of the call; made under the queue's
+        """One piece of an Arrow batch that begins at row `first_row` of the call. Call it under the queue's
         lock.
         """
         rows = slice(piece.start, piece.end)
@@ -192,7 +195,7 @@ class _BatchSending:
 
 
 class IntakeWriter:
-    """Sends records of any topics and partitions. Thread-safe; close it, or use it as a context manager."""
+    """Sends records to any topic and partition. Thread-safe. Close it, or use it as a context manager."""
 
     def __init__(
         self,
@@ -203,7 +206,7 @@ class IntakeWriter:
         ids: IdSource,
         judge: Judge | None = None,
     ) -> None:
-        """`judge` decides about records that do not decode; without one, nothing is looked at."""
+        """`judge` checks whether records decode; without one, no record is checked."""
         self._sequencer = sequencer
         self._judge = judge
         self._topic_lookup = TopicLookup(sequencer, clock)
@@ -236,23 +239,23 @@ class IntakeWriter:
         stamper: ProducerSession | None = None,
         sequence: int | None = None,
     ) -> PendingRecord:
-        """Hand over one record; returns at once if there is room.
+        """Queue one record; returns at once if the queue has room.
 
-        `stamper` is the idempotent producer that sends it, `sequence` its number if it is sent again. Raises
-        `NotFound` (topic or partition), `RecordRefused`, or `RetryLater` (no room within `close_timeout`, a
-        clock that runs ahead, or a schema that is not known): then nothing was sent. A record that goes into
-        another topic because it does not decode is of no idempotent producer, unless it is in a transaction.
+        `stamper` is the idempotent producer that sends it; `sequence` is its number if it is sent again.
+        Raises `NotFound` (topic or partition), `RecordRefused`, or `RetryLater` (no room within
+        `close_timeout`, a clock that runs ahead, or an unknown schema). After an error nothing was sent. A
+        record that goes to a DLQ topic carries no producer, unless it is in a transaction.
         """
         state = self._topic(topic)
         raw_bytes = validate(record, self._settings.record_bytes_max)
         place = self._placement.of_record(state, record, raw_bytes, partition)
-        if self._judge is not None and self._judge.looks_at(topic):
+        if self._judge is not None and self._judge.checks(topic):
             admitted = self._admitted(self._judge, state, record, place, stamper, sequence)
             if admitted.topic != topic:
                 state, sequence = (
                     self._topic(admitted.topic),
                     None,
-                )  # the number is one of the topic it was sent to
+                )  # a sequence number counts in the topic that the record was sent to
                 stamper = stamper if stamper is not None and stamper.transactional_id else None
             record, place = admitted.record, admitted.partition
             raw_bytes = raw_bytes_of(record)
@@ -283,14 +286,14 @@ class IntakeWriter:
         self._queue.put(raw_bytes, cost, self._settings.close_timeout, make)
         return pending
 
-    def try_send(self, inputs: Sequence[Input], told: Callable[[], None]) -> list[PendingRecord] | None:
-        """Hand over several records, all of them or none, without waiting; None if there is no room for all
-        of them now.
+    def try_send(self, inputs: Sequence[Input], on_done: Callable[[], None]) -> list[PendingRecord] | None:
+        """Queue all of these records or none, without waiting; None if the queue has no room for all of them
+        now.
 
-        `told` is called once per record when its outcome is there, under the writer's lock. A record that
-        does not decode, and is refused for that, fails by itself; the others go in. Raises `NotFound` or
-        `RecordRefused` that names the place in the input, `InvalidInput` if they could never find room,
-        `RetryLater` (a clock that runs ahead, a schema that is not known), `Halt` (closed); in each case
+        `on_done` is called once per record when its outcome is known, under the writer's lock. A record that
+        fails validation with `reject` fails by itself; the others are queued. Raises `NotFound` or
+        `RecordRefused` that names the place in the input, `InvalidInput` if they can never fit into the
+        queue, `RetryLater` (a clock that runs ahead, an unknown schema), or `Halt` (closed). After an error
         nothing was sent.
         """
         admitted: list[Admitted] = []
@@ -308,7 +311,7 @@ class IntakeWriter:
         answers: list[PendingRecord] = []
         refused: list[tuple[PendingRecord, FlushOutcome]] = []
         for item, one in zip(inputs, admitted, strict=True):
-            pending = PendingRecord(one.topic, one.partition, self._queue.changed, told)
+            pending = PendingRecord(one.topic, one.partition, self._queue.changed, on_done)
             answers.append(pending)
             if one.refused is not None:
                 refused.append(
@@ -348,15 +351,18 @@ class IntakeWriter:
         stamper: ProducerSession | None = None,
         sequence: int | Sequence[int] | npt.NDArray[np.int32] | None = None,
     ) -> PendingBatch:
-        """Hand over many records at once; see `RECORD_SCHEMA` for the columns.
+        """Queue many records at once; `RECORD_SCHEMA` lists the columns.
 
         `partition` holds for every row; else the batch's own column `partition`, else the key decides. Rows
-        of one partition become one producer's batch. `sequence` is that of the first row, if all rows are of
-        one partition and none is found that does not decode (else `InvalidInput`, for such rows have no
-        number), or one per row: -1 for a row that had none, which is left out. Raises as `send`; then nothing
-        was sent. If the room ends halfway, the rows that found none are acknowledged as failed. A row that
-        does not decode, and is refused for that, fails by itself and the others go in; in a transaction the
-        whole batch is refused.
+        of one partition become one producer batch.
+
+        `sequence` is the number of the first row, or one number per row. The first form requires that all
+        rows are of one partition and that each decodes, because rows that do not decode have no number
+        (`InvalidInput`). In the second form -1 marks a row that had no number; it is left out.
+
+        Raises as `send`; then nothing was sent. If the queue fills up halfway, the remaining rows are
+        acknowledged as failed. A row that fails validation with `reject` fails by itself and the others are
+        queued; in a transaction the whole batch is refused.
         """
         state = self._topic(topic)
         batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
@@ -379,11 +385,12 @@ class IntakeWriter:
         *,
         counted: bool,
     ) -> Divided | None:
-        """The rows of a call by what was found, None if all go in as they are; raises as `send_batch`.
+        """The rows of a call divided by validation, or None if all are queued unchanged; raises as
+        `send_batch`.
 
-        `counted`: only the number of the first row was stated.
+        `counted`: the caller stated the number of the first row only.
         """
-        judge = self._judge if self._judge is not None and self._judge.looks_at(state.name) else None
+        judge = self._judge if self._judge is not None and self._judge.checks(state.name) else None
         parts = (
             state.name,
             rows.batches,
@@ -410,8 +417,8 @@ class IntakeWriter:
         if counted and len(found):
             raise InvalidInput(
                 f"row {found.min()} does not decode, so it may have had no sequence number, and the "
-                "rows behind it others than they would "
-                "get now; nothing was sent. State one per row, as PendingBatch.sequences has them"
+                "rows after it may have had other numbers; nothing was sent. "
+                "State one number per row, from PendingBatch.sequences"
             )
         with self._queue.changed:
             stamper.given_up(state.topic_id, partitions[found], stated[found])
@@ -425,11 +432,13 @@ class IntakeWriter:
         unnumbered: npt.NDArray[np.bool_],
         stamper: ProducerSession,
     ) -> npt.NDArray[np.bool_]:
-        """Which rows the log has passed, once nothing is in doubt; `RetryLater` if that cannot be told."""
+        """Which rows the log has passed, after an entry of unknown outcome is resolved. Raises `RetryLater`
+        if it cannot be resolved.
+        """
         in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
         if not (in_log | unnumbered).all():
-            # An entry of unknown outcome may have brought the others in: what is there must not be called
-            # refused.
+            # An entry of unknown outcome may hold the other rows. Resolve it first: a row that is in the log
+            # must not be reported as refused.
             self._sequencer.settle()
             in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
         return in_log
@@ -442,7 +451,7 @@ class IntakeWriter:
         stamper: ProducerSession | None,
         stated: npt.NDArray[np.int32] | None,
     ) -> PendingBatch:
-        """Hand over rows as they are; raises as `send_batch`."""
+        """Queue rows unchanged; raises as `send_batch`."""
         pending = PendingBatch(state.name, partitions, self._queue.changed)
         if stamper is not None:
             pending.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
@@ -465,7 +474,7 @@ class IntakeWriter:
         stamper: ProducerSession | None,
         stated: npt.NDArray[np.int32] | None,
     ) -> PendingBatch:
-        """Hand over rows that go different ways; raises as `send_batch`."""
+        """Queue rows that go to several topics; raises as `send_batch`."""
         in_transaction = stamper is not None and bool(stamper.transactional_id)
         if in_transaction:
             refuse_whole(state.name, divided.refused)
@@ -495,17 +504,16 @@ class IntakeWriter:
         return whole
 
     def check_topic(self, name: str) -> None:
-        """Raises `NotFound` if records of that topic would not be taken, `RetryLater` if that cannot be told
-        now.
+        """Raise `NotFound` if the topic accepts no records, `RetryLater` if that is unknown now.
 
-        May read the log, but not for every call, and never waits for another thread that does.
+        May read the log, but not on every call, and never waits for another thread that reads it.
         """
         if name not in self._sequencer.fold.topics_by_name:
             self._topic_lookup.refresh()
         self._known_topic(name)
 
     def flush(self) -> None:
-        """Write what was sent up to now and wait for its outcome; `RetryLater` if that takes longer than
+        """Write what was sent so far and wait for its outcome; `RetryLater` if that takes longer than
         `close_timeout`.
         """
         if not self._queue.flush(self._settings.close_timeout):
@@ -515,7 +523,7 @@ class IntakeWriter:
             )
 
     def metrics(self) -> WriterMetrics:
-        """The numbers to watch, as of now."""
+        """The current numbers."""
         queue, published = self._queue.counts(), self._publisher.counts
         return WriterMetrics(
             queue_bytes=queue.held_bytes,
@@ -536,8 +544,8 @@ class IntakeWriter:
     def close(self) -> None:
         """Write what was sent, then stop; closing twice is no error.
 
-        What nobody has begun to write after `close_timeout` is acknowledged as failed, what is being written
-        as unknown; then `RetryLater` is raised.
+        After `close_timeout`, items that no flush has started are acknowledged as failed, and items in the
+        current flush as unknown. Then `RetryLater` is raised.
         """
         self._queue.close()
         self._thread.join(self._settings.close_timeout)
@@ -553,17 +561,17 @@ class IntakeWriter:
 
     @property
     def sequencer(self) -> Sequencer:
-        """The way into the log that this writer uses."""
+        """The sequencer that this writer appends through."""
         return self._sequencer
 
     @property
     def settings(self) -> IntakeSettings:
-        """What it was made with."""
+        """The settings it was opened with."""
         return self._settings
 
     @property
     def lock(self) -> threading.Condition:
-        """Under which producers are asked and told."""
+        """The queue's lock; the state of producers is read and changed under it."""
         return self._queue.changed
 
     def _topic(self, name: str) -> TopicState:
@@ -592,7 +600,7 @@ class IntakeWriter:
         stamper: ProducerSession | None,
         sequence: int | None,
     ) -> Admitted:
-        """One record as judged; raises `RecordRefused`, or `RetryLater` if it cannot be told."""
+        """One record after validation; raises `RecordRefused`, or `RetryLater` if that is impossible now."""
         again = (
             None
             if sequence is None or stamper is None
@@ -618,14 +626,14 @@ class IntakeWriter:
         return admitted
 
     def _partitions_elsewhere(self, topic: str) -> int:
-        """Of a topic for records that do not decode; `RetryLater` if it is not there, for they must not be
-        lost.
+        """The number of partitions of a DLQ topic. `RetryLater` if the topic does not exist, because its
+        records must not be lost.
         """
         try:
             return self._topic(topic).partitions
         except NotFound as error:
             raise RetryLater(
-                f"there is a record that does not decode, and no place for it: {error}; nothing was sent"
+                f"a record does not decode, and its DLQ topic does not exist: {error}; nothing was sent"
             ) from error
 
     def _accept_us(self) -> int:
@@ -634,8 +642,8 @@ class IntakeWriter:
     def _send_pieces(
         self, sending: _BatchSending, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int
     ) -> bool:
-        """Queue one Arrow batch in pieces of a flush; False if it did not all go in (the rest is settled as
-        failed).
+        """Queue one Arrow batch in pieces the size of a flush. False if not all of it was queued; the rest
+        has failed.
         """
         settings = self._settings
         for piece in cut_rows(
@@ -676,9 +684,8 @@ class IntakeWriter:
             try:
                 self._publisher.publish(items)
             except Exception as error:  # noqa: BLE001
-                # The head of the loop: whatever it was, its records are settled (as unknown, which is always
-                # true) and the writer goes on.
-                _log.exception("a flush of %d items ended in an error nobody expected", len(items))
+                # The writer must survive any error. `unknown` is a correct outcome for every record.
+                _log.exception("unexpected error in a flush of %d items", len(items))
                 self._publisher.settle_all(items, FlushOutcome("unknown", f"{type(error).__name__}: {error}"))
             self._in_work = ()
             self._queue.done(items)

@@ -203,7 +203,7 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
                 ]
             else:  # nobody knows what became of a record that has no number
                 assert told(again.result(WAIT_S)) == [answers[0], (LENIENT, 0, None, "unknown"), answers[2]]
-                assert "only the acknowledgement of that time tells" in str(again.result(WAIT_S)[1].error)
+                assert "which only the first acknowledgement shows" in str(again.result(WAIT_S)[1].error)
             assert again.sequences is not None and again.sequences.tolist() == [0, -1, 1]
         later = producer.send_batch(topic, rows, 0).result(WAIT_S)
         assert [one.offset for one in later][::2] == [2, 3]
@@ -217,7 +217,7 @@ def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         answer = Producer.open(writer).send_batch(DEAD, rows, 0, sequence=[-1, 0]).result(WAIT_S)
         assert told(answer) == [(DEAD, 0, None, "failed"), (DEAD, 0, 0, "ok")]
-        assert "it was refused then, or found no room, and is not stored" in str(answer[0].error)
+        assert "it was refused then, or the queue was full, and it is not stored" in str(answer[0].error)
         transactional = Producer.open(writer, "t")
         transactional.begin()
         with pytest.raises(
@@ -515,7 +515,7 @@ def test_a_topic_for_dead_letters_that_is_gone_loses_nothing(deployment: Deploym
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         state = driver.application.topic(DEAD)
         driver.application.sequencer.delete_topic(state.topic_id)
-        with pytest.raises(RetryLater, match=r"no place for it: topic dead was deleted"):
+        with pytest.raises(RetryLater, match=r"its DLQ topic does not exist: topic dead was deleted"):
             writer.send(LENIENT, Record(None, BAD), 0)
         assert writer.send(LENIENT, Record(None, order(0)), 0).result(WAIT_S).offset == 0
 
@@ -564,7 +564,7 @@ def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(
     registered: tuple[Driver, Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger may hold an older one, and an id that is in neither cannot be told from a new one."""
-    monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 0.05)
+    monkeypatch.setattr("intake.write.schema_validation.REFETCH_INTERVAL_S", 0.05)
     driver, subject = registered
     with driver.application.intake.writer() as writer:
         assert writer.send(STRICT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"

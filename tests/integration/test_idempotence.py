@@ -243,7 +243,7 @@ def test_a_producer_is_resumed_behind_its_newest_record(rig: IntakeRig, tmp_path
         resumed = Producer.resume(writer, producer.producer_id, producer.epoch)
         assert sent(writer, resumed, b"c", sequence=2)[0].offset == 2
         assert sent(writer, resumed, b"d")[0].offset == 3
-        with pytest.raises(NotFound, match="knows no producer 99"):
+        with pytest.raises(NotFound, match="has no producer 99"):
             Producer.resume(writer, 99, 0)
         with pytest.raises(InvalidInput, match="no epoch 4"):
             Producer.resume(writer, producer.producer_id, 4)
@@ -256,7 +256,7 @@ def test_what_cannot_be_sent_again_is_refused(rig: IntakeRig) -> None:
         producer = Producer.open(writer)
         with pytest.raises(InvalidInput, match="must go to the same partition"):
             producer.send("t", record(b"v"), sequence=0)
-        with pytest.raises(InvalidInput, match="rows without a key"):
+        with pytest.raises(InvalidInput, match="some rows have no key"):
             producer.send_batch("t", batch_of([b"v"]), sequence=0)
         with pytest.raises(InvalidInput, match="state one for each row"):
             producer.send_batch("t", batch_of([b"v", b"w"], [0, 1]), sequence=0)

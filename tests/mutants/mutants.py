@@ -102,8 +102,8 @@ ACKNOWLEDGING = (
     Mutant(
         "unknown counts as failed",
         "intake/write/flush.py",
-        '_verdict("unknown", f"nobody knows whether',
-        '_verdict("failed", f"nobody knows whether',
+        '_verdict("unknown", f"it is unknown whether',
+        '_verdict("failed", f"it is unknown whether',
     ),
     Mutant(
         "offset 0 for errors",
@@ -377,7 +377,7 @@ SOURCES = (
     Mutant(
         "an item is forgotten before that is said",
         "intake/log/source_positions.py",
-        "                known.forgotten_below = index + 1  # first: whoever sees it gone sees that as well\n"
+        "                known.forgotten_below = index + 1  # first: a reader that misses the item must see this too\n"
         "                del known.finished[item]\n",
         "                del known.finished[item]\n                known.forgotten_below = index + 1\n",
         POSITION_TESTS,
@@ -469,8 +469,8 @@ DELETING = (
     Mutant(
         "a declaration that lost its race is appended all the same",
         "intake/log/sequencer.py",
-        "wanted=lambda: self._is_declarable(name, again=again)",
-        "wanted=lambda: True",
+        "is_needed=lambda: self._is_declarable(name, again=again)",
+        "is_needed=lambda: True",
         DELETION_TESTS,
         simulated=False,
     ),

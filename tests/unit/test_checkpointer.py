@@ -259,7 +259,7 @@ def test_a_damaged_newest_checkpoint_costs_time_and_no_data(
     scene.check(fresh.sequencer.backlog())
     assert fresh.sequencer.checkpoint_index == 30
     assert "an older one takes its place" in caplog.text
-    with pytest.raises(Halt, match="if it is damaged, delete it and it is made again"):
+    with pytest.raises(Halt, match="if it is damaged, delete it, and it is made again"):
         fresh.checkpointer.run()
     scene.objects.delete(scene.store.key(40))
     fresh.checkpointer.run()
@@ -350,7 +350,7 @@ def test_other_content_under_the_same_key_halts(scene: Scene, tmp_path: Path, wh
     scene.objects.create(
         history_key(0, 10) if what == "shelf" else scene.store.key(10), other.objects.read(source)
     )
-    with pytest.raises(Halt, match=r"is not what the intake log says.*delete it and it is made again"):
+    with pytest.raises(Halt, match=r"does not match the intake log.*delete it, and it is made again"):
         process.checkpointer.run()
     assert scene.log.floor() == 0
 
@@ -496,4 +496,4 @@ def test_an_error_nobody_expected_is_logged(
     monkeypatch.setattr(scene.objects, "list", lambda prefix: 1 / 0)
     with caplog.at_level(logging.ERROR):
         assert not process.checkpointer.run_if_due()
-    assert "nobody expected" in caplog.text
+    assert "unexpected error" in caplog.text

@@ -147,7 +147,7 @@ class Registry:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EdgeSchemas]]:
-    monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 0.05)
+    monkeypatch.setattr("intake.write.schema_validation.REFETCH_INTERVAL_S", 0.05)
     made: list[EdgeSchemas] = []
     yield made
     for one in made:
@@ -175,7 +175,7 @@ def rows(schemas: EdgeSchemas, *values: bytes | None, wait_s: float = WAIT_S) ->
 def test_nothing_is_asked_of_other_topics(opened: list[EdgeSchemas]) -> None:
     schemas = edge(opened, Registry())
     assert schemas.judge("raw", binary([BAD]), binary([BAD]), 0.0) is None
-    assert [schemas.looks_at(topic) for topic in ("orders", "raw", "unheard of")] == [True, False, False]
+    assert [schemas.checks(topic) for topic in ("orders", "raw", "unheard of")] == [True, False, False]
     assert rows(schemas, order(1), BAD, None) == [1]
 
 
@@ -263,7 +263,7 @@ def test_an_old_answer_does_not_count_for_who_comes_again(
 def test_a_flood_of_ids_asks_no_more_often_than_one(
     opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 600.0)
+    monkeypatch.setattr("intake.write.schema_validation.REFETCH_INTERVAL_S", 600.0)
     monkeypatch.setattr("intake.write.schema_validation.RETURNING_MAX", 5)
     registry = Registry(5)
     schemas = edge(opened, registry)
@@ -313,13 +313,13 @@ def test_a_schema_of_another_origin_is_not_judged_by(opened: list[EdgeSchemas]) 
     schemas.adopt({"orders": {"value": SideRules("dlq", dlq="dead", origin="old")}})
     assert rows(schemas, BAD) == [0]
     schemas.adopt({"orders": {"value": SideRules("dlq", dlq="dead", origin="new")}})
-    with pytest.raises(RetryLater, match="it is being fetched"):
+    with pytest.raises(RetryLater, match="the fetch is not finished"):
         rows(schemas, BAD, wait_s=0.0)
     registry.gate.set()
     assert rows(schemas, BAD) == [0]
     assert schemas.elsewhere("orders") == ["dead"]
     schemas.adopt({})
-    assert not schemas.looks_at("orders")
+    assert not schemas.checks("orders")
 
 
 def test_a_refusal_counts_more_than_another_topic(opened: list[EdgeSchemas]) -> None:

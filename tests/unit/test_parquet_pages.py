@@ -139,7 +139,7 @@ def test_pages_that_are_made_by_hand_are_read() -> None:
     [
         (DICTIONARY + DICTIONARY + DATA, "two dictionaries"),
         (page(2, 40, 40, 7, 41) + DATA, "fewer bytes than values"),
-        (DICTIONARY + page(0, 10, 10, 5, 3)[:-1], "makes no sense"),
+        (DICTIONARY + page(0, 10, 10, 5, 3)[:-1], "is invalid"),
         (page(2, 50, 40, 7, 11) + DATA, "ends inside a value"),
     ],
 )

@@ -44,7 +44,7 @@ LIMIT = 1000
         (
             Record(None, b"v" * 9, (("", None),) * 62),
             (
-                "has 9 bytes and 62 headers, which count 16 bytes each besides, together 1001 bytes, more "
+                "has 9 bytes and 62 headers, which count 16 additional bytes each, together 1001 bytes, more "
                 "than intake.record_bytes_max = 1000"
             ),
         ),
@@ -111,7 +111,7 @@ LOOSE_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("valu
                 ),
             },
             (
-                "row 1: the record has 0 bytes and 63 headers, which count 16 bytes each besides, together "
+                "row 1: the record has 0 bytes and 63 headers, which count 16 additional bytes each, together "
                 "1008 bytes"
             ),
         ),

@@ -166,7 +166,7 @@ def test_no_room_ends_the_run_and_says_where() -> None:
     writer = StubWriter()
     writer.errors[2] = RetryLater("the queue is full")
     with pytest.raises(
-        RetryLater, match=r"stopped at line 3, which was not sent, nor anything behind it: the queue is full"
+        RetryLater, match=r"stopped at line 3, which was not sent, nor any record after it: the queue is full"
     ) as caught:
         send(writer, inputs(9))
     told = told_by(caught.value)
@@ -250,7 +250,7 @@ def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
     [
         (None, None),
         (NotFound("no such topic"), "line 2 was refused: no such topic"),
-        (RetryLater("no room"), "stopped at line 2, which was not sent, nor anything behind it: no room"),
+        (RetryLater("no room"), "stopped at line 2, which was not sent, nor any record after it: no room"),
         (Halt("fenced"), "line 2 was not sent: fenced"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_topic_is_declared_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "a" * 250, "a\n"])
 def test_a_bad_topic_name_is_refused(bench: Bench, name: str) -> None:
-    with pytest.raises(InvalidInput, match="is no topic name"):
+    with pytest.raises(InvalidInput, match="is not a topic name"):
         bench.sequencer().declare_topic(name, 1)
     assert bench.log.tail() == 0
 
@@ -123,7 +123,7 @@ def test_nothing_is_appended_before_an_unknown_entry_is_settled(
     with pytest.raises(OutcomeUnknown):
         append(sequencer, topic_id, rows=5)
     bench.log.script(*[AppendFault.DROPPED] * 3)
-    with pytest.raises(RetryLater, match="not settled yet"):
+    with pytest.raises(RetryLater, match="not resolved yet"):
         append(sequencer, topic_id)
     # The unknown entry is the only one that was ever sent to its index; now it gets in, and the next one
     # stands behind it.

@@ -97,7 +97,7 @@ def test_an_unsettled_entry_below_the_floor(
     rows = [segment.rows for segment in scene.process().sequencer.backlog().segments((topic_id, 0))]
     assert rows.count(7) == landed
     assert (
-        "is there" if landed and remembered else "is not there" if remembered else "is not remembered"
+        "is in the log" if landed and remembered else "is not in the log" if remembered else "is too old"
     ) in caplog.text
     sleeper.append(topic_id)
     scene.check(sleeper.sequencer.backlog())

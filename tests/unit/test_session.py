@@ -81,7 +81,7 @@ def test_a_transactional_producer_sends_inside_of_a_transaction_only() -> None:
     one.phase = "open"
     assert one.stamp(TP, None).transactional
     one.left_out()
-    with pytest.raises(TransactionFailed, match="found no room"):
+    with pytest.raises(TransactionFailed, match="were not queued"):
         one.stamp_rows(TP[0], np.array([0], np.int32), None)
     one.fenced = "by another"
     with pytest.raises(ProducerFenced, match="by another"):

@@ -12,7 +12,7 @@ from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.sequencer import Sequencer
-from intake.write.writer import LOOK_AGAIN_S, TopicLookup
+from intake.write.writer import LOOKUP_INTERVAL_S, TopicLookup
 from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.memory_store import MemoryObjectStore
 
@@ -65,7 +65,7 @@ def test_the_log_is_read_at_most_once_in_a_while_and_what_is_new_is_found() -> N
     before = ground.log.reads
     assert not any(ground.knows("new") for _ in range(50))
     assert ground.log.reads == before
-    ground.clock.advance(LOOK_AGAIN_S)
+    ground.clock.advance(LOOKUP_INTERVAL_S)
     assert ground.knows("new")
 
 
@@ -78,7 +78,7 @@ def test_one_waits_for_a_log_that_does_not_answer_and_the_others_do_not() -> Non
     try:
         assert ground.log.reading.wait(PATIENCE_S)
         for _ in range(5):
-            with pytest.raises(RetryLater, match="ask again"):
+            with pytest.raises(RetryLater, match="another thread is reading"):
                 ground.lookup.refresh()
     finally:
         ground.log.gate.set()
@@ -94,8 +94,8 @@ def test_a_log_that_failed_is_not_asked_again_at_once_and_nothing_is_denied() ->
         ground.lookup.refresh()
     before = ground.log.reads
     ground.log.broken = False
-    with pytest.raises(RetryLater, match="just now: the database is locked"):
+    with pytest.raises(RetryLater, match="for new topics: the database is locked"):
         ground.lookup.refresh()
     assert ground.log.reads == before
-    ground.clock.advance(LOOK_AGAIN_S)
+    ground.clock.advance(LOOKUP_INTERVAL_S)
     assert not ground.knows("new")

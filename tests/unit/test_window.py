@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intake.log.backlog import Backlog, look, windows
+from intake.log.backlog import Backlog, read_window, windows
 from intake.log.fold import IntakeFold
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.transaction_entries import TransactionEntries
@@ -62,5 +62,5 @@ def test_gaps_behind_the_last_segment_are_in_its_window() -> None:
     )
     ends = [(window.gaps, window.end) for window in windows(backlog, TP, 0, 12, 1)]
     assert ends == [([(2, 6)], 6), ([(8, 12)], 12)]
-    only = look(backlog, TP, 8, 12, 1)
+    only = read_window(backlog, TP, 8, 12, 1)
     assert (list(only.segments), only.gaps, only.end) == ([], [(8, 12)], 12)

@@ -76,7 +76,7 @@ def begin(
             )
             for place in places[first : first + per_entry]
         ]
-        sequencer.append_moves(moves, wanted=partial(_is_unbegun, sequencer, moves))
+        sequencer.append_moves(moves, is_needed=partial(_is_unbegun, sequencer, moves))
 
 
 def _is_unbegun(sequencer: Sequencer, moves: Sequence[Move]) -> bool:

@@ -17,7 +17,7 @@ from archiver.proto import intake_log_pb2 as pb
 from archiver.refine.plan import Plan, plan_partition
 from archiver.runtime.ids import TopicId
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
-from intake.log.backlog import Backlog, look
+from intake.log.backlog import Backlog, read_window
 from intake.log.entries import batch_entry
 from intake.log.fold import Applied, IntakeFold
 from intake.producers import Stamp
@@ -167,7 +167,7 @@ class Intake:
         """Plans for everything of the partition from `start` on."""
         tp = (topic_id, partition)
         stable = self.fold.stable_offset(tp)
-        window = look(self.backlog, tp, start, stable, 1 << 62)
+        window = read_window(self.backlog, tp, start, stable, 1 << 62)
         return plan_partition(
             tp, self._names[topic_id], window.segments, start, stable, epoch, max_bytes, window.gaps
         )
