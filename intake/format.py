@@ -6,9 +6,9 @@ boundary at which it holds `row_group_bytes` raw bytes, so a segment never spans
 partition form several segments where a batch of an idempotent producer begins or ends. The columns of
 producers and transactions are null where there is none.
 
-The footer's key `archiver.intake_format` is `1`. Its key `archiver.log_index` is the number of log entries
-that the writer had read before it stored the file, which proves that the log was that long. Arrow schema and
-page indexes are left out to keep the footer small.
+The footer's key `archiver.intake_format` is `1`. Its key `archiver.log_index` states how many log entries the
+writer had read before it stored the file. That proves that the log was that long. Arrow schema and page
+indexes are left out to keep the footer small.
 
 Pure except for the Parquet codec: the same rows give a file with the same records, and no clock is read.
 """

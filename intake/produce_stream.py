@@ -233,7 +233,7 @@ class WholeInput:
         name, why = producer.transactional_id, broken
         if why is None:
             try:
-                settled(producer.commit)
+                until_resolved(producer.commit)
             except (TransactionFailed, RetryLater) as error:
                 why = str(error)
             except ProducerFenced as error:
@@ -247,12 +247,12 @@ class WholeInput:
                 return
         self.ended = EndedTransaction(name, "aborted", why)
         try:
-            settled(producer.abort)
+            until_resolved(producer.abort)
         except ArchiverError as error:
             self.ended = EndedTransaction(name, "aborted", f"{why} (its time-out will abort it: {error})")
 
 
-def settled(end: Callable[[], None]) -> None:
+def until_resolved(end: Callable[[], None]) -> None:
     """Commit or abort; repeat if the outcome is unknown or nothing was decided. An unknown outcome stays
     unknown until it is resolved.
     """

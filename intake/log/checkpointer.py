@@ -152,8 +152,8 @@ class Checkpointer:
     def run(self) -> list[int]:
         """Make up to `CHECKPOINTS_PER_RUN_MAX` checkpoints that are due, and trim; returns their indexes.
 
-        Raises `Corrupted` if a stored object does not read back as written, `Halt` with instructions if
-        another object has its key, and errors of log and store. The log then keeps its length.
+        Raises `Corrupted` if a stored object does not read back as written. Raises `Halt` with instructions
+        if another object has its key, and errors of log and store. The log then keeps its length.
         """
         made: list[int] = []
         newest = self._store.start(self._log)

@@ -1,9 +1,9 @@
 """Compares this machine's clock at start with the object store's clock and the newest time in the intake log.
 
-A writer whose clock is ahead raises the ingest time of every later record of every topic for good, because
-ingest times are a running maximum. A bucket states its time in the `Date` header, a folder by the time of a
-file just written, which is another clock only on a network file system. etcd states no time. A simulated
-clock is not compared.
+A writer whose clock is ahead raises the ingest time of every later record for good, because ingest times are
+a running maximum. A bucket states its time in the `Date` header. A folder states it by the time of a file
+just written, which is another clock only on a network file system. etcd states no time. A simulated clock is
+not compared.
 
 If the log is ahead while the store agrees with this machine, an earlier writer had a wrong clock. That cannot
 be undone, so writers start all the same, and the fact is reported (`log_ahead_s`).

@@ -1,9 +1,9 @@
 """The intake log as one process has read it: the fold, the history files, and the distance to the next
 checkpoint.
 
-The fold equals that of the whole log up to `next_index`, whether it was read from the beginning or from a
-checkpoint, and even if other processes trimmed the log. Not thread-safe: the sequencer lets one thread at a
-time change it. Other threads may read the fold and the history at any time.
+The fold equals that of the whole log up to `next_index`. It does not matter whether it was read from the
+beginning or from a checkpoint, and whether other processes trimmed the log. Not thread-safe: the sequencer
+lets one thread at a time change it. Other threads may read the fold and the history at any time.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and a reported success is final. After an unknown outcome nothing else is append
 resolved (protocol rule L2). After a lost race the log is read to its tail first (rule L3). It must never
 append at an index that it has not read up to.
 
-A process that slept while the log was trimmed past it appends nothing. The store refuses an index below the
+A process that slept while the log was trimmed past it appends nothing. The log refuses an index below the
 floor, the state is loaded from the newest checkpoint, and the caller learns that its entry is not in the log.
 An entry of unknown outcome below the floor can be resolved, because nothing can be appended there any more:
 the ids in the checkpoint show whether it is in the log.
@@ -95,8 +95,8 @@ class Sequencer:
         self._settings = settings
         self._read = FoldedLog(log, checkpoints, settings, self._applied)
         self._lock = threading.Lock()
-        self._unsettled: tuple[int, bytes] | None = None
-        self._last_unknown: tuple[int, bytes] | None = None  # settled by now, perhaps
+        self._unresolved: tuple[int, bytes] | None = None
+        self._last_unknown: tuple[int, bytes] | None = None  # may be resolved by now
         self._markers: dict[tuple[int, int], _Marker] = {}
 
     @property
@@ -125,13 +125,13 @@ class Sequencer:
             self._read.read_on()
             return self._read.backlog
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Resolve an entry of unknown outcome, if there is one, and read the log up to its tail.
 
         Raises `RetryLater` if the entry cannot be resolved yet.
         """
         with self._lock:
-            self._settle_earlier()
+            self._resolve_earlier()
             self._read.read_on()
 
     @property
@@ -347,7 +347,7 @@ class Sequencer:
         with self._lock:
             earlier = self._markers.get((producer_id, epoch))
             if earlier is not None:
-                self._settle_marker()
+                self._resolve_marker()
             self._read.read_on()
             if (
                 earlier is not None
@@ -375,9 +375,9 @@ class Sequencer:
             if (marker.index, marker.data) == (index, data):
                 marker.applied = applied
 
-    def _settle_marker(self) -> None:
+    def _resolve_marker(self) -> None:
         try:
-            self._settle_earlier()
+            self._resolve_earlier()
         except RetryLater as error:
             raise OutcomeUnknown(
                 f"the end of the transaction is still of unknown outcome: {error}"
@@ -458,7 +458,7 @@ class Sequencer:
                 f"{self._settings.entry_bytes_max}"
             )
         for race in range(self._settings.append_attempts_max * RACES_PER_ATTEMPT):
-            self._settle_earlier()
+            self._resolve_earlier()
             if race:
                 self._clock.sleep(self._jitter_s(race))
                 self._read.read_on()
@@ -466,7 +466,7 @@ class Sequencer:
                 return NOTHING
             index = self._fold.next_index
             try:
-                outcome = self._settle(index, data)
+                outcome = self._append_until_known(index, data)
             except Trimmed as error:
                 self._read.reload()
                 raise RetryLater(
@@ -475,7 +475,7 @@ class Sequencer:
                 ) from error
             except OutcomeUnknown as error:
                 self._last_unknown = (index, data)
-                self._unsettled = (index, data)
+                self._unresolved = (index, data)
                 if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
                     raise RetryLater(
                         f"nothing was appended: another entry was at index {index} before the log was trimmed"
@@ -489,27 +489,27 @@ class Sequencer:
             f"{self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
         )
 
-    def _settle_earlier(self) -> None:
+    def _resolve_earlier(self) -> None:
         """Resolve an entry of unknown outcome before anything else is appended."""
-        if self._unsettled is not None and self._fold.next_index > self._unsettled[0]:
-            self._unsettled = None
-        if self._unsettled is None:
+        if self._unresolved is not None and self._fold.next_index > self._unresolved[0]:
+            self._unresolved = None
+        if self._unresolved is None:
             return
-        index, data = self._unsettled
+        index, data = self._unresolved
         try:
-            outcome = self._settle(index, data)
+            outcome = self._append_until_known(index, data)
         except Trimmed:
-            self._settle_trimmed()
+            self._resolve_trimmed()
             return
         except OutcomeUnknown as error:
             if isinstance(error.__cause__, Trimmed):
-                self._settle_trimmed()
+                self._resolve_trimmed()
                 return
             raise RetryLater(
                 "an earlier entry of the intake log is not resolved yet, so nothing is appended after "
                 f"it ({error})"
             ) from error
-        self._unsettled = None
+        self._unresolved = None
         if outcome is Appended.OK:
             self._read.apply(index, data)
         else:
@@ -520,19 +520,19 @@ class Sequencer:
         state cannot be loaded.
         """
         try:
-            return self._settle_trimmed() is False
+            return self._resolve_trimmed() is False
         except ArchiverError as loading:
             raise error from loading
 
-    def _settle_trimmed(self) -> bool | None:
+    def _resolve_trimmed(self) -> bool | None:
         """Whether the unresolved entry, which is below the floor, is in the log; None if its id is no longer
         kept. Nothing can be appended below the floor.
         """
-        assert self._unsettled is not None, "called only with an unresolved entry"
-        index, data = self._unsettled
+        assert self._unresolved is not None, "called only with an unresolved entry"
+        index, data = self._unresolved
         self._read.reload()
         present = self._is_there(index, data)
-        self._unsettled = None
+        self._unresolved = None
         found = (
             "is too old to be found, so its outcome stays unknown"
             if present is None
@@ -552,7 +552,7 @@ class Sequencer:
         known = self._fold.entry_id(index)
         return None if known is None else known == parse_entry(index, data).id
 
-    def _settle(self, index: int, data: bytes) -> Appended:
+    def _append_until_known(self, index: int, data: bytes) -> Appended:
         return append_until_known(
             self._log,
             index,

@@ -1,8 +1,8 @@
 """Reads records from intake files, and refuses a file that does not match the log.
 
-Yielded records are those that the writer stored: size and footer digest are in the log entry, every page
-carries a checksum, and an altered page header does not decode to the footer's row count. Each row group is
-read once, and never yielded in part.
+Yielded records are those that the writer stored. Size and footer digest are in the log entry, and every page
+carries a checksum. An altered page header does not decode to the footer's row count. Each row group is read
+once, and never yielded in part.
 """
 
 from __future__ import annotations

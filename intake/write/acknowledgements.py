@@ -100,7 +100,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
             verdict.refused,
         )
 
-    def settle(
+    def set_outcome(
         self,
         first_row: int,
         offsets: npt.NDArray[np.int64],
@@ -117,20 +117,20 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
 class PendingRecord:
     """The future acknowledgement of one record."""
 
-    __slots__ = ("_acknowledgement", "on_done", "partition", "sequence", "settled", "topic")
+    __slots__ = ("_acknowledgement", "condition", "on_done", "partition", "sequence", "topic")
 
     def __init__(
         self,
         topic: str,
         partition: int,
-        settled: threading.Condition,
+        condition: threading.Condition,
         on_done: Callable[[], None] | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.sequence: int | None = None
         """Its sequence number, which a retry must state; None if no idempotent producer sent it."""
-        self.settled = settled
+        self.condition = condition
         """The condition under which outcomes are set; waiting threads are notified through it."""
         self.on_done = on_done
         """Called once by the thread that sets the outcome, under the lock. It must be quick and must not
@@ -143,13 +143,13 @@ class PendingRecord:
 
     def result(self, timeout_s: float) -> Acknowledgement:
         """Wait for the outcome; `RetryLater` if it is not known after `timeout_s` (call it again)."""
-        with self.settled:
-            self.settled.wait_for(self.done, timeout_s)
+        with self.condition:
+            self.condition.wait_for(self.done, timeout_s)
         if self._acknowledgement is None:
             raise RetryLater(f"the record is not acknowledged after {timeout_s:g} s; ask again")
         return self._acknowledgement
 
-    def settle(self, offset: int, verdict: FlushOutcome) -> bool:
+    def set_outcome(self, offset: int, verdict: FlushOutcome) -> bool:
         """Set the outcome; False if it was set before, which stays. Called by the writer, under the lock."""
         if self._acknowledgement is not None:
             return False
@@ -171,13 +171,13 @@ class PendingRecord:
 class PendingBatch:
     """The future acknowledgement of a batch: all rows at once."""
 
-    def __init__(self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition) -> None:
+    def __init__(self, topic: str, partitions: npt.NDArray[np.int32], condition: threading.Condition) -> None:
         self.topic = topic
         self.partitions = partitions
         self.sequences: npt.NDArray[np.int32] | None = None
         """Per row its sequence number, or -1 where the row was not queued, was refused, or went to another
         topic. None if no idempotent producer sent the batch."""
-        self.settled = settled
+        self.condition = condition
         """The condition under which outcomes are set; waiting threads are notified through it."""
         self._acknowledgement = BatchAcknowledgement(topic, partitions)
         self._waiting: set[int] = set()
@@ -191,8 +191,8 @@ class PendingBatch:
         """Wait for the outcome of every row; `RetryLater` if some are missing after `timeout_s` (call it
         again).
         """
-        with self.settled:
-            done = self.settled.wait_for(self.done, timeout_s)
+        with self.condition:
+            done = self.condition.wait_for(self.done, timeout_s)
         if not done:
             raise RetryLater(f"the batch is not acknowledged after {timeout_s:g} s; ask again")
         return self._acknowledgement
@@ -210,7 +210,7 @@ class PendingBatch:
         """All pieces are registered."""
         self._admitted = True
 
-    def settle(
+    def set_outcome(
         self,
         first_row: int,
         offsets: npt.NDArray[np.int64],
@@ -221,7 +221,7 @@ class PendingBatch:
         if first_row not in self._waiting:
             return False
         self._waiting.remove(first_row)
-        self._acknowledgement.settle(first_row, offsets, verdict_of, verdicts)
+        self._acknowledgement.set_outcome(first_row, offsets, verdict_of, verdicts)
         return True
 
 
@@ -233,10 +233,10 @@ class PendingParts(PendingBatch):
     """
 
     def __init__(
-        self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition, *, numbered: bool
+        self, topic: str, partitions: npt.NDArray[np.int32], condition: threading.Condition, *, numbered: bool
     ) -> None:
         """`numbered`: an idempotent producer sends the batch."""
-        super().__init__(topic, partitions.copy(), settled)
+        super().__init__(topic, partitions.copy(), condition)
         if numbered:
             self.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
         self.parts: list[tuple[Int64Array, PendingBatch]] = []
@@ -290,7 +290,7 @@ class PendingParts(PendingBatch):
     def result(self, timeout_s: float) -> BatchAcknowledgement:
         """See `PendingBatch`."""
         answer = super().result(timeout_s)
-        with self.settled:
+        with self.condition:
             parts, self._taken_over = self.parts[self._taken_over :], len(self.parts)
             for rows, part in parts:
                 self._take_over(rows, part.answered)

@@ -125,21 +125,21 @@ class FlushWriter:
         self._counts = replace(self._counts, flushes=self._counts.flushes + 1)
         try:
             if items[0].stated:
-                self._sequencer.settle()  # an earlier attempt of unknown outcome may hold these records
+                self._sequencer.resolve()  # an earlier attempt of unknown outcome may hold these records
             flush = SortedFlush(items, self._known_end)
             parts = flush.parts(self._sequencer.entry_bytes_max)
         except (ArchiverError, pa.ArrowException, MemoryError) as error:
-            self.settle_all(items, _verdict("failed", "nothing was stored", error))
+            self.acknowledge_all(items, _verdict("failed", "nothing was stored", error))
             return
         outcomes = _Outcomes.all(flush.rows, OK)
         for part in parts:
             outcomes.put(flush.order[part.first_row : part.end_row], self._publish_part(flush, part))
-        self._settle(items, outcomes)
+        self._acknowledge(items, outcomes)
 
-    def settle_all(self, items: Sequence[Item], verdict: FlushOutcome) -> None:
+    def acknowledge_all(self, items: Sequence[Item], verdict: FlushOutcome) -> None:
         """Give every item the same outcome, unless it has one."""
         if items:
-            self._settle(items, _Outcomes.all(sum(item.rows for item in items), verdict))
+            self._acknowledge(items, _Outcomes.all(sum(item.rows for item in items), verdict))
 
     def _without_held_back(self, items: Sequence[Item]) -> Sequence[Item]:
         """Fail items that must wait until an earlier item of their producer is resolved, and return the
@@ -148,12 +148,12 @@ class FlushWriter:
         if all(item.source is None for item in items):
             return items
         let_through: list[Item] = []
-        with items[0].pending.settled:
+        with items[0].pending.condition:
             for item in items:
                 why = None if item.source is None else item.source.held_back(item)
                 if why is None:
                     let_through.append(item)
-                elif not self._settle([item], _Outcomes.all(item.rows, FlushOutcome("failed", why))):
+                elif not self._acknowledge([item], _Outcomes.all(item.rows, FlushOutcome("failed", why))):
                     # The session failed it together with the item before it; only the count is missing.
                     self._counts = replace(
                         self._counts, acknowledged_failed=self._counts.acknowledged_failed + item.rows
@@ -309,7 +309,7 @@ class FlushWriter:
             refusal,
         )
 
-    def _settle(self, items: Sequence[Item], outcomes: _Outcomes) -> int:
+    def _acknowledge(self, items: Sequence[Item], outcomes: _Outcomes) -> int:
         """Acknowledge the items; the number of records that had no outcome before."""
         offsets, verdict_of, verdicts = outcomes.offsets, outcomes.verdict_of, outcomes.verdicts
         doubtful = (
@@ -318,22 +318,22 @@ class FlushWriter:
             else verdicts
         )
         counts: Counter[Outcome] = Counter()
-        with items[0].pending.settled:
+        with items[0].pending.condition:
             row = 0
             for item in items:
                 end = row + item.rows
                 known = doubtful if item.stated else verdicts
                 if isinstance(item, RecordItem):
                     verdict = known[verdict_of[row]]
-                    if item.pending.settle(int(offsets[row]), verdict):
+                    if item.pending.set_outcome(int(offsets[row]), verdict):
                         counts[verdict.outcome] += 1
                         if item.source is not None:
-                            item.source.record_settled(item, verdict)
-                elif item.pending.settle(item.first_row, offsets[row:end], verdict_of[row:end], known):
+                            item.source.record_acknowledged(item, verdict)
+                elif item.pending.set_outcome(item.first_row, offsets[row:end], verdict_of[row:end], known):
                     for number, rows in enumerate(np.bincount(verdict_of[row:end]).tolist()):
                         counts[known[number].outcome] += rows
                     if item.source is not None:
-                        item.source.batch_settled(item, verdict_of[row:end], known)
+                        item.source.batch_acknowledged(item, verdict_of[row:end], known)
                 row = end
             self._counts = replace(
                 self._counts,
@@ -341,7 +341,7 @@ class FlushWriter:
                 acknowledged_failed=self._counts.acknowledged_failed + counts["failed"],
                 acknowledged_unknown=self._counts.acknowledged_unknown + counts["unknown"],
             )
-            items[0].pending.settled.notify_all()
+            items[0].pending.condition.notify_all()
         return counts.total()
 
 

@@ -35,10 +35,10 @@ class ItemSource(Protocol):
     def held_back(self, item: Item) -> str | None:
         """Why the item must not be written now; None if it may be."""
 
-    def record_settled(self, item: RecordItem, verdict: FlushOutcome) -> None:
+    def record_acknowledged(self, item: RecordItem, verdict: FlushOutcome) -> None:
         """Called with the outcome of one of its records."""
 
-    def batch_settled(
+    def batch_acknowledged(
         self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[FlushOutcome]
     ) -> None:
         """Called with the outcome of one of its pieces, per row."""

@@ -6,8 +6,8 @@ log:
 
 - After a certain failure the next number goes back to the lowest that failed. Numbered records that are still
   queued then belong to an older *generation*: they no longer follow, and fail at once without being written.
-  (If written, one could meet a newer record with its number and be treated as a repetition.) So no two queued
-  records share a number, and a process that continues after a crash can state all of them.
+  If one were written, it could meet a newer record with its number and be treated as a repetition. So no two
+  queued records share a number, and a process that continues after a crash can state all of them.
 - After an unknown outcome nothing is guessed. The sender sends those records again and states their numbers.
   Until all of them are resolved, nothing else of that producer is written to that partition.
 
@@ -175,14 +175,14 @@ class ProducerSession:
                 )
         return None
 
-    def record_settled(self, item: RecordItem, verdict: FlushOutcome) -> None:
+    def record_acknowledged(self, item: RecordItem, verdict: FlushOutcome) -> None:
         """Apply the outcome of a record."""
         self._count(-1, item.stated)
         assert item.stamp is not None, "this session numbered it"
-        self._settled(item, item.pending.partition, (item.stamp.sequence, 1), verdict)
+        self._apply_outcome(item, item.pending.partition, (item.stamp.sequence, 1), verdict)
         self._fail_what_follows()
 
-    def batch_settled(
+    def batch_acknowledged(
         self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[FlushOutcome]
     ) -> None:
         """Apply the outcome of a piece of a batch."""
@@ -195,7 +195,7 @@ class ProducerSession:
         for kind, start, count in zip(kinds, starts, counts, strict=True):
             partition, number = divmod(kind, len(verdicts))
             for span in _spans(item.sequences[order[start : start + count]]):
-                self._settled(item, partition, span, verdicts[number])
+                self._apply_outcome(item, partition, span, verdicts[number])
         self._fail_what_follows()
 
     def _fail_what_follows(self) -> None:
@@ -211,14 +211,14 @@ class ProducerSession:
                 del self._queued[id(item)]
                 verdict = FlushOutcome("failed", _NOT_BEFORE)
                 if isinstance(item, RecordItem):
-                    item.pending.settle(NO_OFFSET, verdict)
-                    self.record_settled(item, verdict)
+                    item.pending.set_outcome(NO_OFFSET, verdict)
+                    self.record_acknowledged(item, verdict)
                 else:
                     none = np.zeros(item.rows, np.int32)
-                    item.pending.settle(
+                    item.pending.set_outcome(
                         item.first_row, np.full(item.rows, NO_OFFSET, np.int64), none, [verdict]
                     )
-                    self.batch_settled(item, none, [verdict])
+                    self.batch_acknowledged(item, none, [verdict])
         self._failing = False
 
     def _count(self, more: int, stated: bool) -> None:
@@ -257,7 +257,7 @@ class ProducerSession:
         before = self._next_of(tp)
         self._next[tp] = end if _is_ahead(end, before) else before
 
-    def _settled(self, item: Item, partition: int, span: Span, verdict: FlushOutcome) -> None:
+    def _apply_outcome(self, item: Item, partition: int, span: Span, verdict: FlushOutcome) -> None:
         """Apply the outcome of records with those numbers."""
         tp = (item.topic.topic_id, partition)
         self.written = self.written or verdict.outcome != "failed"

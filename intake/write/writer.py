@@ -105,8 +105,8 @@ class TopicLookup:
     """Reads the log for topics that this process does not know, at most once per `LOOKUP_INTERVAL_S`.
     Thread-safe.
 
-    Requests for topics that do not exist must neither make this process read the log for each of them, nor
-    block all threads on a log that does not answer. One thread waits; the others get `RetryLater`.
+    Senders may ask for topics that do not exist, as often as they like. That must not make this process read
+    the log each time, nor block all threads on a slow log. One thread waits; the others get `RetryLater`.
     """
 
     def __init__(self, sequencer: Sequencer, clock: Clock) -> None:
@@ -291,10 +291,10 @@ class IntakeWriter:
         now.
 
         `on_done` is called once per record when its outcome is known, under the writer's lock. A record that
-        fails validation with `reject` fails by itself; the others are queued. Raises `NotFound` or
-        `RecordRefused` that names the place in the input, `InvalidInput` if they can never fit into the
-        queue, `RetryLater` (a clock that runs ahead, an unknown schema), or `Halt` (closed). After an error
-        nothing was sent.
+        fails validation with `reject` fails by itself; the others are queued. After an error nothing was
+        sent. Raises `NotFound` or `RecordRefused` that names the place in the input. Raises `InvalidInput` if
+        the records can never fit into the queue. Raises `RetryLater` for a clock that runs ahead or an
+        unknown schema, `Halt` if the writer is closed.
         """
         admitted: list[Admitted] = []
         for item in inputs:
@@ -339,7 +339,7 @@ class IntakeWriter:
             return None
         with self._queue.changed:
             for pending, verdict in refused:
-                pending.settle(NO_OFFSET, verdict)
+                pending.set_outcome(NO_OFFSET, verdict)
         return answers
 
     def send_batch(
@@ -439,7 +439,7 @@ class IntakeWriter:
         if not (in_log | unnumbered).all():
             # An entry of unknown outcome may hold the other rows. Resolve it first: a row that is in the log
             # must not be reported as refused.
-            self._sequencer.settle()
+            self._sequencer.resolve()
             in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
         return in_log
 
@@ -553,10 +553,10 @@ class IntakeWriter:
             return
         late = f"the writer was closed and did not finish within {self._settings.close_timeout:g} s"
         abandoned = self._queue.abandon()
-        self._publisher.settle_all(abandoned, FlushOutcome("failed", late))
+        self._publisher.acknowledge_all(abandoned, FlushOutcome("failed", late))
         with self._queue.changed:
             in_work = self._in_work
-        self._publisher.settle_all(in_work, FlushOutcome("unknown", late))
+        self._publisher.acknowledge_all(in_work, FlushOutcome("unknown", late))
         raise RetryLater(f"{late}; {len(abandoned)} sent items failed, {len(in_work)} are unknown")
 
     @property
@@ -668,7 +668,7 @@ class IntakeWriter:
             pending = sending.pending
             rows = len(pending.partitions) - row
             pending.expect(row)
-            pending.settle(
+            pending.set_outcome(
                 row,
                 np.full(rows, NO_OFFSET, np.int64),
                 np.zeros(rows, np.int32),
@@ -686,6 +686,8 @@ class IntakeWriter:
             except Exception as error:  # noqa: BLE001
                 # The writer must survive any error. `unknown` is a correct outcome for every record.
                 _log.exception("unexpected error in a flush of %d items", len(items))
-                self._publisher.settle_all(items, FlushOutcome("unknown", f"{type(error).__name__}: {error}"))
+                self._publisher.acknowledge_all(
+                    items, FlushOutcome("unknown", f"{type(error).__name__}: {error}")
+                )
             self._in_work = ()
             self._queue.done(items)

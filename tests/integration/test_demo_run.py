@@ -55,7 +55,7 @@ class Parts:
         pending = PendingBatch(topic, np.zeros(rows, np.int32), threading.Condition())
         pending.expect(0)
         pending.admitted()
-        pending.settle(0, np.arange(rows, dtype=np.int64), np.zeros(rows, np.int32), [self.verdict])
+        pending.set_outcome(0, np.arange(rows, dtype=np.int64), np.zeros(rows, np.int32), [self.verdict])
         return pending
 
     def close(self) -> None:

@@ -383,8 +383,8 @@ def test_the_last_outcome_wakes_and_is_told_once() -> None:
     pending = PendingRecord("t", 0, lock, lambda: told.append(1))
     from intake.write.acknowledgements import OK, FlushOutcome
 
-    assert pending.settle(3, OK)
-    assert not pending.settle(4, FlushOutcome("unknown", "late"))
+    assert pending.set_outcome(3, OK)
+    assert not pending.set_outcome(4, FlushOutcome("unknown", "late"))
     assert (told, pending.result(0).offset) == ([1], 3)
 
 

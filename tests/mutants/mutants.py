@@ -88,7 +88,7 @@ ACKNOWLEDGING = (
         "            begin = self._sequencer.fold.next_offset((segment.topic_id, segment.partition))\n"
         "            rows = flush.order[flush.starts[number] : flush.ends[number]]\n"
         "            outcomes.offsets[rows] = np.arange(begin, begin + segment.rows)\n"
-        "        self._settle(items, outcomes)\n"
+        "        self._acknowledge(items, outcomes)\n"
         "        for part in parts:\n",
     ),
     Mutant(
@@ -139,14 +139,14 @@ APPENDING = (
     Mutant(
         "append again at the new tail after unknown",
         "intake/log/sequencer.py",
-        "                self._unsettled = (index, data)\n                if",
+        "                self._unresolved = (index, data)\n                if",
         "                self._read.read_on()\n                continue\n                if",
     ),
     Mutant(
         "go on before an unknown entry is settled",
         "intake/log/sequencer.py",
-        "        if self._unsettled is None:\n            return\n        index",
-        "        if self._unsettled is None or self._clock:\n            return\n        index",
+        "        if self._unresolved is None:\n            return\n        index",
+        "        if self._unresolved is None or self._clock:\n            return\n        index",
         ("tests/unit/test_sequencer.py",),
         simulated=False,  # the place in the log decides who is first, so waiting only spares a lost race
     ),

@@ -101,7 +101,7 @@ class SourceTaker:
         failures = 0
         while not self._is_over(station):
             try:
-                station.sequencer.settle()
+                station.sequencer.resolve()
                 self._work(station)
                 failures = 0
             except (RetryLater, OutcomeUnknown):

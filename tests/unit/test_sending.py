@@ -19,14 +19,21 @@ from archiver.runtime.errors import (
     RetryLater,
     TransactionFailed,
 )
-from intake.produce_stream import MARKER_ATTEMPTS_MAX, EndedTransaction, Sending, Sent, WholeInput, settled
+from intake.produce_stream import (
+    MARKER_ATTEMPTS_MAX,
+    EndedTransaction,
+    Sending,
+    Sent,
+    WholeInput,
+    until_resolved,
+)
 from intake.record_json import Input
 from intake.records import Record
 from intake.write.acknowledgements import OK, FlushOutcome, PendingRecord
 
 
 class StubWriter:
-    """Takes records and settles them when the test says so; whatever is left is settled as `at_close`."""
+    """Takes records and settles them when the test says so; whatever is left is until_resolved as `at_close`."""
 
     def __init__(self, at_close: FlushOutcome | None = OK, close_error: Exception | None = None) -> None:
         self.sent: list[PendingRecord] = []
@@ -48,7 +55,7 @@ class StubWriter:
 
     def settle(self, number: int, verdict: FlushOutcome = OK) -> None:
         with self._changed:
-            self.sent[number].settle(number, verdict)
+            self.sent[number].set_outcome(number, verdict)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -306,7 +313,7 @@ def test_a_transaction_is_ended_again_until_it_is_settled(failures: int, error: 
         if len(calls) <= failures:
             raise error
 
-    settled(end)
+    until_resolved(end)
     assert len(calls) == failures + 1
 
 
@@ -318,7 +325,7 @@ def test_a_transaction_is_not_ended_for_ever() -> None:
         raise OutcomeUnknown("who knows")
 
     with pytest.raises(OutcomeUnknown):
-        settled(end)
+        until_resolved(end)
     assert len(calls) == MARKER_ATTEMPTS_MAX
 
 
@@ -330,7 +337,7 @@ def test_what_became_unknown_is_not_taken_for_undecided_later(order: tuple[int, 
         raise next(errors)
 
     with pytest.raises(OutcomeUnknown):
-        settled(end)
+        until_resolved(end)
 
 
 @pytest.mark.parametrize(

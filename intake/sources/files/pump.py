@@ -119,7 +119,7 @@ class FileSources:
             if not self._is_prepared:
                 self._prepare()
                 self._is_prepared = True
-            self._sequencer.settle()
+            self._sequencer.resolve()
         except ArchiverError as error:
             for folder in self._folders:
                 folder.troubled(str(error))

@@ -211,7 +211,7 @@ class Mirror:
 
     def _look(self, upstream: Upstream) -> None:
         """Ask the cluster what there is, compare it with the log, and read what can be read."""
-        self._sequencer.settle()
+        self._sequencer.resolve()
         names = {name for name in upstream.topics() if self._settings.matches(name)}
         described = upstream.describe(names)
         found = {name: topic for name, topic in described.items() if topic is not None}
@@ -561,7 +561,7 @@ class Mirror:
     def _rewind(self) -> None:
         """Read every partition on from where the log says it stands."""
         self.close()
-        self._sequencer.settle()
+        self._sequencer.resolve()
 
     def _new_piece(self) -> MirrorPiece:
         return MirrorPiece(self._sequencer.entry_bytes_max, self._pieces.record_bytes_max)
