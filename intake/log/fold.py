@@ -13,9 +13,11 @@ Deletion. From its entry on, a deleted topic has no partition, no segment and no
 and later segments of it are refused one by one. A transaction with records in it is aborted as a whole and
 its producer fenced, because the rest could only be committed in part.
 
-Mirrored topics. Their segments state the offsets that an upstream assigned. Offsets between two segments hold
-no record and are gaps, like those of aborted transactions. An entry whose offsets do not continue the
-partition does not count.
+Mirrored topics. Each of their segments states the offset that an upstream assigned to its first record. The
+segment must lie within the position move of its own partition in the same entry. The records of a segment are
+consecutive. Offsets without a record (aborted transactions, transaction markers, compacted records) lie
+between segments and are gaps. An entry whose offsets do not continue the partition does not count, so a
+repeated or late entry changes nothing.
 
 Transactions. A marker takes no offset. Aborted records keep their offsets, as gaps. Nothing at or beyond the
 first offset of an open transaction is stable.
@@ -33,12 +35,11 @@ from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt, NotFound
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.entries import parse_entry
-from intake.log.mirrored_topics import contradicts_topics, follow_offsets
 from intake.log.source_positions import Positions, contradiction
 from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
 from intake.log.transactions import OpenTransaction, Transactions
 from intake.producers import Producers, Refusal, Repeated, Run, Stamp
-from intake.segments import LARGEST_BYTES, FileRef, SegmentRef, Segments
+from intake.segments import LARGEST, LARGEST_BYTES, FileRef, SegmentRef, Segments
 
 __all__ = [
     "IDS_REMEMBERED",
@@ -51,6 +52,7 @@ __all__ = [
     "TopicState",
 ]
 
+_SOURCE_PREFIX = "kafka:"
 IDS_REMEMBERED = 65_536
 """Number of entry ids kept, so that an entry of unknown outcome is found after the log was trimmed past
 it."""
@@ -555,3 +557,60 @@ class IntakeFold:
             sources=tuple(self._positions),
             ids=self._ids,
         )
+
+
+def mirror_source(topic_id: TopicId) -> str:
+    """The log's name for the upstream of a mirrored topic. Its items are the partition numbers."""
+    return f"{_SOURCE_PREFIX}{topic_id}"
+
+
+def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]) -> str | None:
+    """Why the offsets that an entry states are impossible in any state; None if they are possible."""
+    for group in file.topics:
+        stated = [segment for segment in group.segments if segment.HasField("offset")]
+        topic = topics.get(TopicId(group.topic_id.hex()))
+        if not stated or topic is None:  # None: it was deleted
+            continue
+        if not topic.mirrored:
+            return f"states offsets for topic {topic.name}, which is not mirrored"
+        if not file.positions:
+            return f"states offsets for topic {topic.name} without the positions they belong to"
+        reached: dict[int, int] = {}
+        for segment in stated:
+            if segment.partition >= topic.partitions:
+                return (
+                    f"has records of partition {segment.partition} of topic {topic.name}, which has "
+                    f"{topic.partitions}"
+                )
+            if segment.offset < reached.get(segment.partition, 0):
+                return (
+                    f"states offset {segment.offset} of topic {topic.name} partition {segment.partition} "
+                    "behind a later one"
+                )
+            reached[segment.partition] = segment.offset + segment.rows
+            if reached[segment.partition] > LARGEST:
+                return (
+                    f"states offset {segment.offset} of topic {topic.name}, which is larger than there can "
+                    "be one"
+                )
+    return None
+
+
+def follow_offsets(file: pb.IntakeFile, partitions: Mapping[TopicPartition, PartitionState]) -> bool:
+    """Whether every stated offset is at or beyond the end of its partition, and inside the range that the
+    entry moves that partition over. If two processes mirror into one topic, one of them wins.
+    """
+    spans = {(move.source, move.item): (move.base, move.end) for move in file.positions}
+    for group in file.topics:
+        topic_id = TopicId(group.topic_id.hex())
+        for segment in group.segments:
+            if not segment.HasField("offset"):
+                continue
+            base, end = spans.get((mirror_source(topic_id), str(segment.partition)), (0, 0))
+            if (
+                not max(base, partitions[topic_id, segment.partition].next_offset)
+                <= segment.offset
+                <= end - segment.rows
+            ):
+                return False
+    return True

@@ -41,9 +41,8 @@ from intake.log.backlog import Backlog
 from intake.log.checkpoint import Checkpoint
 from intake.log.checkpoint_store import CheckpointStore
 from intake.log.entries import file_entry, format_of, parse_entry
-from intake.log.fold import NOTHING, Applied, IntakeFold, Landed, TopicState
+from intake.log.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, contradicts_topics
 from intake.log.folded_log import FoldedLog
-from intake.log.mirrored_topics import contradicts_topics
 from intake.log.source_positions import Move
 from intake.log.transactions import OpenTransaction
 from intake.producers import Refusal

@@ -13,8 +13,7 @@ from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
 from intake.log.checkpoint import Checkpoint, decode, encode
 from intake.log.entries import file_entry, format_of
-from intake.log.fold import IntakeFold, TopicState
-from intake.log.mirrored_topics import mirror_source
+from intake.log.fold import IntakeFold, TopicState, mirror_source
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Move
 from tests.support.log.memory_log import MemoryLog

@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from intake.arrow_arrays import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array
-from intake.log.fold import TopicState
-from intake.log.mirrored_topics import mirror_source
+from intake.log.fold import TopicState, mirror_source
 from intake.log.source_positions import Move
 from intake.records import (
     HEADER_COST_BYTES,

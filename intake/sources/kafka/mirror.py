@@ -23,8 +23,7 @@ from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, Recor
 from archiver.runtime.ids import TopicPartition
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
-from intake.log.fold import TopicState
-from intake.log.mirrored_topics import mirror_source
+from intake.log.fold import TopicState, mirror_source
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Begun, Move
 from intake.sources.kafka.batch import Cursor, MirrorPiece

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from intake.log.fold import TopicState
-from intake.log.mirrored_topics import mirror_source
+from intake.log.fold import TopicState, mirror_source
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Move, Positions
 from intake.sources.kafka.batch import POSITION_BYTES
