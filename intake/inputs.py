@@ -115,6 +115,7 @@ def read_jsonl(
                 f"{where}: longer than {line_bytes_max} bytes, which is more than the largest record can take"
             )
         try:
+            # Only the first line may begin with a byte order mark.
             decoded = line.decode("utf-8-sig" if place.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise InvalidInput(f"{where}: this is no UTF-8 text (byte {error.start})") from error

@@ -123,6 +123,7 @@ class Producers:
             known.transaction_timeout_us = transaction_timeout_us
             known.last_used_us = max(known.last_used_us, time_us)
             return known
+        # The index of its entry is unique in the log, so it serves as the producer's id.
         producer = Producer(index, 0, transactional_id, transaction_timeout_us, time_us)
         self.add(producer)
         return producer
@@ -189,6 +190,7 @@ class Producers:
         if not known:
             return None if stamp.sequence == 0 else "out_of_order"
         newest = known[-1]
+        # How far the batch begins before the next expected number, on the circle of numbers.
         behind = (after(newest.sequence, newest.rows) - stamp.sequence) % SEQUENCE_COUNT
         if behind == 0:
             return None

@@ -96,6 +96,7 @@ class Segments(Sequence[SegmentRef]):
             return NONE
         if len(parts) == 1:
             return parts[0]
+        # Parts of one view share a mapping; join only different ones.
         maps = list({id(part.files): part.files for part in parts}.values())
         files = maps[0] if len(maps) == 1 else ChainMap(*maps)  # type: ignore[arg-type]  # it is only read
         return cls(np.concatenate([part.numbers for part in parts]), files)

@@ -401,6 +401,7 @@ def source_state(message: pb.Source) -> SourceState:
 
 def _shared(one: str, other: str) -> int:
     """Length of the common prefix."""
+    # Binary search with slices: comparing character by character in Python is slower.
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -223,6 +223,7 @@ class History:
 
     def _first(self, tp: TopicPartition, start: int) -> int:
         """The index of the first file that may hold content of the partition beyond `start`."""
+        # Binary search by end offset. An unreadable file gives no answer, so the next readable one is probed.
         refs = self._refs
         low, high = 0, len(refs)
         while low < high:

@@ -161,6 +161,7 @@ class Sequencer:
             self._read.read_on()
             if self._fold.cluster_id is None:
                 self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
+        # Check the value in the log: another process may have bound it first.
         check_cluster(self._fold, cluster_id)
 
     def declare_topic(
@@ -416,6 +417,7 @@ class Sequencer:
             self._read.read_on()
             before = len(self._fold.producers)
             busy = self._fold.transactions.busy
+            # An entry that forgets no producer would only make the log longer.
             if any(
                 one.last_used_us < idle_since_us and one.producer_id not in busy
                 for one in self._fold.producers
@@ -449,6 +451,7 @@ class Sequencer:
         `is_needed` is false.
         """
         entry.format = format_of(entry)
+        # One id for all attempts: after an unknown outcome the same bytes go to the same index (rule L2).
         entry.id = new_entry_id(self._ids)
         data = entry.SerializeToString(deterministic=True)
         if len(data) > self._settings.entry_bytes_max:
@@ -461,6 +464,7 @@ class Sequencer:
             if race:
                 self._clock.sleep(self._jitter_s(race))
                 self._read.read_on()
+            # Check after every read of the log: another process may have appended the same change.
             if not is_needed():
                 return NOTHING
             index = self._fold.next_index
@@ -476,6 +480,7 @@ class Sequencer:
                 self._last_unknown = (index, data)
                 self._unresolved = (index, data)
                 if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
+                    # The index was trimmed while an attempt was in doubt, but the kept ids prove absence.
                     raise RetryLater(
                         f"nothing was appended: another entry was at index {index} before the log was trimmed"
                     ) from error

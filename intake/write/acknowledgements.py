@@ -151,6 +151,7 @@ class PendingRecord:
 
     def set_outcome(self, offset: int, verdict: FlushOutcome) -> bool:
         """Set the outcome; False if it was set before, which stays. Called by the writer, under the lock."""
+        # `close` may have set `unknown` while the flush was still running; the first outcome stays.
         if self._acknowledgement is not None:
             return False
         known = offset if verdict.outcome == "ok" else None

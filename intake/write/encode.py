@@ -173,6 +173,7 @@ class SortedFlush:
             {topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name
         )
         slots, begins = self._number_slots(topics)
+        # Stable, so that the rows of a partition keep their order of arrival.
         self.order: Int64Array = np.argsort(slots, kind="stable")
         sorted_slots = slots[self.order]
         stamps = self._gathered.stamps
@@ -223,6 +224,7 @@ class SortedFlush:
                 and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows
                 and behind
             ):
+                # Numbers before the cut are in the log already, those after it are new.
                 cuts.append(start + behind)
         self.starts = np.union1d(self.starts, np.array(cuts, np.int64))
 

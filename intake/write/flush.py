@@ -200,6 +200,7 @@ class FlushWriter:
         """
         flush = SortedFlush(items)
         parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
+        # One entry must hold all of it, because it moves the positions and names the records atomically.
         if len(parts) != 1:
             raise InvalidInput(
                 f"{counted(len(flush.segments), 'segment')} and {len(moves)} positions do not fit one "
@@ -237,6 +238,7 @@ class FlushWriter:
 
     def _outcomes(self, landed: Sequence[Landed], segments: Sequence[PlacedSegment]) -> _Outcomes:
         """Offsets from the fold: a repeated batch has those of the original, a refused segment has none."""
+        # Offset of a row: base of its segment plus its distance from the segment's first row.
         rows = np.array([one.rows for one in landed], np.int64)
         firsts = np.cumsum(rows) - rows
         bases = np.array([one.runs[0][0] if one.runs else 0 for one in landed], np.int64)

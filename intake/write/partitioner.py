@@ -108,6 +108,7 @@ class Unkeyed:
     def place(self, raw_bytes: int, partitions: int) -> int:
         """The partition of one record."""
         partition = self._bytes // STICKY_BYTES % partitions
+        # Count at least 1, so that empty records move on to the next partition too.
         self._bytes += max(1, raw_bytes)
         return partition
 
@@ -172,6 +173,7 @@ class Placement:
     def _unkeyed_of(self, topic: TopicState) -> Unkeyed:
         unkeyed = self._unkeyed.get(topic.name)
         if unkeyed is None:
+            # A random start spreads the first records of many writers over the partitions.
             unkeyed = self._unkeyed[topic.name] = Unkeyed(int.from_bytes(self._ids.random_bytes(3), "big"))
         return unkeyed
 

@@ -169,6 +169,7 @@ class FlushQueue:
             self._put += 1
             self._records += item.rows
             self._raw_bytes += raw_bytes
+            # Wake the flush thread only if this item starts the delay or completes a flush.
             if len(self._items) == 1 or self._waiting_bytes >= self._delay_max_bytes:
                 self.changed.notify_all()
 
@@ -183,6 +184,7 @@ class FlushQueue:
                 raise Halt("the writer is closed; open another one")
             if not self._has_room(cost):
                 self._waits += 1
+                # The caller will try again; flush now to free room for it.
                 self._flush_below = max(self._flush_below, self._put)
                 self.changed.notify_all()
                 return False
@@ -217,6 +219,8 @@ class FlushQueue:
             )
 
     def _has_room(self, cost: int) -> bool:
+        # An empty queue accepts an item larger than its bound, which could otherwise never be sent. A closed
+        # queue has room, so that waiting senders wake up and get `Halt`.
         return self._closed or self._held_cost == 0 or self._held_cost + cost <= self._queue_bytes_max
 
     def take(self) -> list[Item]:

@@ -131,6 +131,7 @@ class ProducerSession:
             if expected is not None:
                 rows = partitions == partition
                 behind = (expected - sequences[rows].astype(np.int64)) % SEQUENCE_COUNT
+                # On a circle of numbers, the nearer half before `expected` counts as passed.
                 passed[rows] = (behind > 0) & (behind <= SEQUENCE_COUNT // 2)
         return passed
 

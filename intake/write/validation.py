@@ -126,6 +126,7 @@ def admit(
         return [
             Admitted(topic, partition, record) for record, partition in zip(records, partitions, strict=True)
         ]
+    # Identity is enough: the judge returns the same objects if nothing changed.
     if judged.keys is not keys or judged.values is not values:
         payloads = zip(judged.keys.to_pylist(), judged.values.to_pylist(), strict=True)
         records = [
@@ -140,6 +141,7 @@ def admit(
                 Admitted(topic, partition, record, None if finding is None else refusal(topic, finding))
             )
             continue
+        # The DLQ topic may have fewer partitions; the modulo keeps the number where possible.
         headers = (*record.headers, *dlq_headers(topic, partition, finding))
         admitted.append(
             Admitted(finding.dlq, partition % partitions_of(finding.dlq), replace(record, headers=headers))

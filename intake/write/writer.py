@@ -211,6 +211,7 @@ class IntakeWriter:
         self._judge = judge
         self._topic_lookup = TopicLookup(sequencer, clock)
         self._settings = settings
+        # Read the log now, so that an unreadable log stops the start and not the first record.
         sequencer.refresh()
         self._accept_clock = AcceptClock(clock, settings.clock_skew_max, settings.clock_settle)
         self._queue = FlushQueue(
@@ -262,6 +263,7 @@ class IntakeWriter:
         cost = weight_of(record, raw_bytes) + ROW_COST_BYTES
         pending = PendingRecord(state.name, place, self._queue.changed)
 
+        # Runs under the queue's lock: accept times and sequence numbers must follow the order of the queue.
         def make() -> RecordItem:
             accept_us = self._accept_us()
             if stamper is None:
@@ -306,6 +308,7 @@ class IntakeWriter:
                 raise type(error)(f"{item.where}: {error}") from error
             admitted.append(Admitted(item.topic, partition, item.record))
         if self._judge is not None:
+            # Do not wait for a schema: the callers are HTTP requests, and they get `RetryLater` instead.
             admitted = admit_all(self._judge, admitted, 0.0, self._partitions_elsewhere)
         sized: list[tuple[TopicState, Record, int, int, PendingRecord]] = []
         answers: list[PendingRecord] = []
@@ -657,6 +660,7 @@ class IntakeWriter:
             try:
                 self._queue.put(piece.raw_bytes, piece.cost, settings.close_timeout, make)
             except ArchiverError as error:
+                # Nothing was queued yet, so the whole call counts as not sent.
                 if row == 0:
                     raise
                 self._fail_rest(sending, row, error)
@@ -667,6 +671,7 @@ class IntakeWriter:
         with self._queue.changed:
             pending = sending.pending
             rows = len(pending.partitions) - row
+            # All remaining rows count as one piece, which fails at once.
             pending.expect(row)
             pending.set_outcome(
                 row,
