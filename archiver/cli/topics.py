@@ -19,7 +19,7 @@ from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from archiver.publish.progress import PartitionPosition
-    from intake.log.fold_state import TopicState
+    from intake.log.state import TopicState
 
 app = typer.Typer(
     help="Look at topics, create those of the configuration, and delete what is not wanted any more.",
