@@ -225,7 +225,7 @@ def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment
         ):
             transactional.send_batch(STRICT, rows, 0, sequence=[-1, 0])
         transactional.abort()
-        with pytest.raises(InvalidInput, match=r"-1 is no sequence number"):
+        with pytest.raises(InvalidInput, match=r"-1 is not a sequence number"):
             Producer.open(writer).send_batch(STRICT, rows, 0, sequence=-1)
     assert values(deployment, STRICT) == []
 
@@ -305,7 +305,7 @@ def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
             while late:
                 real(*late.pop())
 
-        monkeypatch.setattr(sequencer, "settle", settle)
+        monkeypatch.setattr(sequencer, "resolve", settle)
         for partition, append in ((0, lands), (1, is_lost)):
             monkeypatch.setattr(sequencer, "append_file", append)
             assert producer.send(STRICT, Record(None, BAD), partition).result(WAIT_S).outcome == "unknown"

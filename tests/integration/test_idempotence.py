@@ -263,9 +263,9 @@ def test_what_cannot_be_sent_again_is_refused(rig: IntakeRig) -> None:
         with pytest.raises(InvalidInput, match="3 sequence numbers were stated for 2 rows"):
             producer.send_batch("t", batch_of([b"v", b"w"], [0, 1]), sequence=[0, 1, 2])
         for wrong in (-2, SEQUENCE_COUNT):
-            with pytest.raises(InvalidInput, match="is no sequence number"):
+            with pytest.raises(InvalidInput, match="is not a sequence number"):
                 producer.send("t", record(b"v"), 0, sequence=wrong)
-            with pytest.raises(InvalidInput, match="is no sequence number"):
+            with pytest.raises(InvalidInput, match="is not a sequence number"):
                 producer.send_batch("t", batch_of([b"v"]), 0, sequence=[wrong])
         with pytest.raises(InvalidInput, match="no transactions"):
             producer.begin()

@@ -381,7 +381,7 @@ def test_headers_without_bytes_take_room_in_the_queue_and_are_stored(rig: Intake
     writer = rig.writer(
         queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=0.2
     )
-    with pytest.raises(RecordRefused, match="313 headers, which count 16 bytes each"):
+    with pytest.raises(RecordRefused, match="313 headers, which count 16 additional bytes each"):
         writer.send("t", Record(None, None, (("", None),) * 313))
     heavy = Record(None, None, (("", None),) * 300)
     pending = [writer.send("t", heavy) for _ in range(2)]
