@@ -26,9 +26,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.commit import Committer
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.identity import TableTarget, ensure_table
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.table_layout import StreamFields, stream_fields
 from archiver.catalog.tables import Identifier, TableView
 from archiver.config.groups import LogSettings

@@ -294,7 +294,7 @@ def test_every_path_that_a_document_names_exists() -> None:
 
 
 def _reached() -> set[str]:
-    """Every literal that some module passes to `reach`, and both points of every swap and every step of a
+    """Every literal that some module passes to `reach`, and both points of every request to a table and every step of a
     rewriter, which are given what they are called (the sweep finds one that is never reached).
     """
     names: set[str] = set()
@@ -310,7 +310,7 @@ def _reached() -> set[str]:
             }
             if called == "reach":
                 names.update(given)
-            elif called == "swap":
+            elif called == "Request":
                 names.update(f"{name}.{when}" for name in given for when in ("before", "after"))
             elif called == "TableRewriter":
                 names.update(

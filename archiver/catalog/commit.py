@@ -21,7 +21,7 @@ from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.retire import below_start
 from archiver.catalog.specs import left_by_us
-from archiver.catalog.swap import swap
+from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import (
     COMMIT_ID,
     PARTITION_BY,
@@ -32,7 +32,7 @@ from archiver.catalog.table_layout import (
     missing_bounds,
     stream_fields,
 )
-from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Tables, TableView, shown
+from archiver.catalog.tables import Prepared, SnapshotView, Swapped, Tables, TableView, shown
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.proto import control_log_pb2 as pb
@@ -43,25 +43,6 @@ from archiver.runtime.text import counted
 
 RANGES_CHARACTERS_MAX = 1024
 """Longer range lists are not written: summaries stay in the metadata as long as their snapshot."""
-
-BACKOFF_GROWTH_MAX = 16
-
-
-@dataclass(frozen=True, slots=True)
-class CommitLimits:
-    """Bounds of the commit loop, from the settings (`archive:`)."""
-
-    attempts_max: int = 20
-    timeout_s: float = 120.0
-    """No new attempt begins after so many seconds."""
-    backoff_s: float = 0.05
-    """Wait after the first conflict; doubled each time, up to 16 times as long."""
-    snapshots_max: int = 100
-    """Snapshots that our own commits keep however old they are."""
-    snapshots_age_s: float = 900.0
-    """Age below which our own commits keep snapshots however many there are."""
-    merge_every: int = 25
-    """Every so many commits the manifests are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,46 +240,43 @@ class Committer:
         """The loop: what `prepare` makes of a look is swapped in; None of it ends the loop. Without
         `offering`, what a look finds to be due stays pending.
         """
-        deadline = self._clock.monotonic_s() + self._limits.timeout_s
-        open_request: Prepared | None = None
-        why, away = "the time ran out", False
         self.attempts = 0
-        for attempt in range(self._limits.attempts_max):
-            if attempt:
-                self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
-                if self._clock.monotonic_s() > deadline:
-                    break
+
+        def step(attempt: Attempt) -> Done[CommitOutcome | None] | Request[CommitOutcome | None] | RetryLater:
             self.attempts += 1
             ledger = self._leader.fold.topic(target.topic_id)
             try:
                 look = self._look(target, ledger, gaps, offering=offering)
                 if look is None:
                     _must_be_idle(target, ledger)
-                    return None
-                if open_request is not None and _dead(open_request, look.view):
-                    open_request = None
+                    return Done(None)
+                attempt.loaded(look.view)
                 prepared = prepare(look, ledger)
-                if prepared is None:
-                    return self._seen(look, ledger, valid_through_us)
             except RetryLater as error:
-                why, away = str(error), isinstance(error, CatalogAway)
-                continue
-            away = False
-            swapped = swap(self._tables, prepared, self._leader.check, "table.swap")
-            if swapped.outcome is SwapOutcome.UNKNOWN:
-                open_request = prepared
-            if swapped.outcome is SwapOutcome.APPLIED:
+                return error
+            if prepared is None:
+                return Done(self._seen(look, ledger, valid_through_us))
+
+            def send() -> Swapped:
+                return self._tables.swap(prepared)
+
+            def confirm() -> CommitOutcome | None:
                 view = self._verify(target, ledger, prepared)
-                if view is not None:
-                    return _applied(look, view, prepared, valid_through_us)
-            why = swapped.why or "the reply could not be verified"
+                return None if view is None else _applied(look, view, prepared, valid_through_us)
+
+            return Request(send, "table.swap", prepared, confirm)
+
+        result = retry_swap(step, self._leader.check, self._limits, self._clock)
+        if not isinstance(result, NotApplied):
+            return result
         limits = f"{counted(self._limits.attempts_max, 'attempt')} or {self._limits.timeout_s:g} s"
         message = f"table {shown(target.identifier)}: not committed after {limits}"
-        if open_request is not None:
+        why = result.why or "the reply could not be verified"
+        if result.is_open:
             raise OutcomeUnknown(
-                f"{message}; the last request may still land ({why}); the next run will look"
+                f"{message}; the last request may still land ({why}); the next run checks the table"
             )
-        raise (CatalogAway if away else RetryLater)(f"{message} ({why}); the next run goes on")
+        raise (CatalogAway if result.catalog_away else RetryLater)(f"{message} ({why}); the next run goes on")
 
     def _look(
         self, target: TableTarget, ledger: TopicLedger, gaps: Gaps, *, offering: bool = True
@@ -427,13 +405,6 @@ def _must_be_idle(target: TableTarget, ledger: TopicLedger) -> None:
             target.topic,
             f"archives are written but table {shown(target.identifier)} does not exist; look at the catalog",
         )
-
-
-def _dead(request: Prepared, view: TableView) -> bool:
-    """Rule C6: a request of unknown outcome can land only while the base it asserted stands. A base that
-    somebody rolled back from may become current again; a sequence number never comes back.
-    """
-    return view.sequence_number != request.base_sequence_number
 
 
 def _killed(choice: Choice) -> tuple[tuple[str, str], ...]:

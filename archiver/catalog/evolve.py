@@ -14,15 +14,15 @@ on its outcome (decision 0031).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
-from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.tables import Evolved, SwapOutcome, Tables, TableView, shown
+from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
+from archiver.catalog.tables import Evolved, Tables, TableView, shown
 from archiver.ledger.leader import Leader
-from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.runtime.text import counted
@@ -32,7 +32,7 @@ from archiver.schema.evolution.table_fit import Fit, fit_table
 Record = Callable[[TopicSchema], None]
 """Appends a version to the ledger."""
 
-_NOT_ASKED = Evolved(SwapOutcome.CONFLICT, "the time ran out")
+T = TypeVar("T")
 
 
 class TableEvolution:
@@ -62,18 +62,17 @@ class TableEvolution:
         `OutcomeUnknown` if the last request may still land. Whoever calls again goes on.
         """
         recorded = list(history)
-        answer = _NOT_ASKED
-        for found, more in self._looks(target, view):
-            if isinstance(found, RetryLater):
-                answer = replace(answer, why=str(found))
-                continue
+
+        def step(found: TableView) -> Done[TopicSchema] | Callable[[], Evolved]:
+            nonlocal schema
             fit = _fit(target, found, schema, recorded, written)
             schema = self._recorded(fit, schema, recorded, record)
-            if fit.lacking is None:
-                return schema
-            if more:
-                answer = self._ask(partial(self._tables.evolve, found, fit.lacking))
-        raise _given_up(target, f"schema version {schema.version}", self._limits, answer)
+            return Done(schema) if fit.lacking is None else partial(self._tables.evolve, found, fit.lacking)
+
+        result = self._repeat(target, view, step)
+        if isinstance(result, NotApplied):
+            raise self._error(target, f"schema version {schema.version}", result)
+        return result
 
     def partition(self, target: TableTarget, view: TableView) -> TableView:
         """The table, partitioned by the configuration's granularity from here on. What it holds keeps its
@@ -81,32 +80,50 @@ class TableEvolution:
 
         `view` is the table as it was just loaded, and found to be the topic's. Raises as `bring`.
         """
-        answer = _NOT_ASKED
-        for found, more in self._looks(target, view):
-            if isinstance(found, RetryLater):
-                answer = replace(answer, why=str(found))
-            elif found.granularity == target.granularity:
-                return found
-            elif more:
-                answer = self._ask(partial(self._tables.repartition, found, target.granularity))
-        raise _given_up(target, f"partitions by {target.granularity}", self._limits, answer)
 
-    def _looks(self, target: TableTarget, view: TableView) -> Iterator[tuple[TableView | RetryLater, bool]]:
-        """The table before each request and after the last one, and whether one more request is allowed; why
-        it could not be loaded.
+        def step(found: TableView) -> Done[TableView] | Callable[[], Evolved]:
+            if found.granularity == target.granularity:
+                return Done(found)
+            return partial(self._tables.repartition, found, target.granularity)
+
+        result = self._repeat(target, view, step)
+        if isinstance(result, NotApplied):
+            raise self._error(target, f"partitions by {target.granularity}", result)
+        return result
+
+    def _repeat(
+        self,
+        target: TableTarget,
+        view: TableView,
+        step: Callable[[TableView], Done[T] | Callable[[], Evolved]],
+    ) -> T | NotApplied:
+        """Decide by `step` what the table still lacks, beginning with `view` and then with a load after each
+        request.
         """
-        deadline = self._clock.monotonic_s() + self._limits.timeout_s
-        yield view, self._limits.attempts_max > 0
-        for attempt in range(1, self._limits.attempts_max + 1):
-            self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
-            if self._clock.monotonic_s() > deadline:
-                return
-            try:
-                found: TableView | RetryLater | None = load_table(self._tables, target, view.uuid)
-            except RetryLater as error:
-                found = error
-            assert found is not None  # load_table halts where a table of a known uuid is gone
-            yield found, attempt < self._limits.attempts_max
+
+        def prepare(attempt: Attempt) -> Done[T] | Request[T] | RetryLater | None:
+            found: TableView | None = view
+            if attempt.number:
+                try:
+                    found = load_table(self._tables, target, view.uuid)
+                except RetryLater as error:
+                    return error
+            assert found is not None, "load_table halts where a table of a known uuid is gone"
+            decided = step(found)
+            if isinstance(decided, Done):
+                return decided
+            # Applied is no proof that the table has it: wait, load the table again, and compare.
+            return None if attempt.is_last else Request(decided, "table.evolve", confirm=lambda: None)
+
+        return retry_swap(prepare, self._leader.check, self._limits, self._clock, load_after_last=True)
+
+    def _error(self, target: TableTarget, required: str, result: NotApplied) -> RetryLater | OutcomeUnknown:
+        limits = f"{counted(self._limits.attempts_max, 'attempt')} or {self._limits.timeout_s:g} s"
+        return result.error(
+            f"table {shown(target.identifier)} was not brought to {required} after {limits} "
+            f"({result.why or 'the table does not show it'}); nothing is archived before it is, and the next "
+            "run goes on"
+        )
 
     def _recorded(
         self, fit: Fit, schema: TopicSchema, recorded: list[TopicSchema], record: Record
@@ -120,19 +137,6 @@ class TableEvolution:
         recorded.append(following)
         return following
 
-    def _ask(self, request: Callable[[], Evolved]) -> Evolved:
-        """Ask the catalog once, after a look that nobody leads instead (rule C4). A failpoint may lose the
-        reply.
-        """
-        self._leader.check()
-        try:
-            failpoints.reach("table.evolve.before")
-            answer = request()
-            failpoints.reach("table.evolve.after")
-        except OutcomeUnknown as error:
-            return Evolved(SwapOutcome.UNKNOWN, str(error))
-        return answer
-
 
 def _fit(
     target: TableTarget, view: TableView, schema: TopicSchema, recorded: Sequence[TopicSchema], written: int
@@ -141,15 +145,3 @@ def _fit(
         return fit_table(schema, recorded, view.schema_json, view.last_column_id, written)
     except Halt as error:
         raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {error}") from error
-
-
-def _given_up(
-    target: TableTarget, wanted: str, limits: CommitLimits, answer: Evolved
-) -> RetryLater | OutcomeUnknown:
-    message = (
-        f"table {shown(target.identifier)} was not brought to {wanted} after "
-        f"{counted(limits.attempts_max, 'attempt')} or "
-        f"{limits.timeout_s:g} s ({answer.why or 'the table does not show it'}); nothing is archived "
-        "before it is, and the next run goes on"
-    )
-    return OutcomeUnknown(message) if answer.outcome is SwapOutcome.UNKNOWN else RetryLater(message)

@@ -16,19 +16,19 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits, Committer
+from archiver.catalog.commit import Committer
 from archiver.catalog.commit_selection import unbroken_since
 from archiver.catalog.evidence import Gaps, no_gaps
 from archiver.catalog.identity import TableTarget
-from archiver.catalog.swap import swap
+from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import COMMIT_ID, COMPACTED, REPLAYED
-from archiver.catalog.tables import Prepared, SwapOutcome, Tables, TableView, shown
+from archiver.catalog.tables import Prepared, Tables, TableView, shown
 from archiver.events.types import DataFile
 from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import Rewrite, Rewrites
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.errors import Halt, RetryLater, TopicHalted
 from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
 
@@ -167,43 +167,38 @@ class FileReplacer:
         `RetryLater` if nothing was exchanged within the bounds; `OutcomeUnknown` if the last request may
         still land. In each case they stay under way and a later run looks.
         """
-        deadline = self._clock.monotonic_s() + self._limits.timeout_s
         by_key = {item.rewrite.archive.key: item for item in exchanges}
         last: Prepared | None = None
-        open_request: Prepared | None = None
-        why, applied = "the time ran out", False
-        for attempt in range(self._limits.attempts_max + 1):
-            if attempt and not applied:
-                self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
-            late = attempt == self._limits.attempts_max or (
-                attempt > 0 and self._clock.monotonic_s() > deadline
-            )
+
+        def step(attempt: Attempt) -> Done[Exchanged | None] | Request[Exchanged | None] | RetryLater | None:
+            nonlocal last
             try:
                 view = self._committer.sound(target, gaps)
                 if view is None:
-                    return None
-                if open_request is not None and open_request.base_sequence_number != view.sequence_number:
-                    open_request = None
+                    return Done(None)
+                attempt.loaded(view)
                 verdicts = self._verdicts(target, view, by_key)
                 if not verdicts.offered:
-                    return _seen(view, verdicts, last)
-                if late:
-                    break
+                    return Done(_seen(view, verdicts, last))
+                if attempt.is_last:
+                    return None
                 prepared = last = self._prepare(target, view, verdicts, commit_id)
             except RetryLater as error:
-                why = str(error)
-                if late:
-                    break
-                continue
-            swapped = swap(self._tables, prepared, self._leader.check, f"{self._kind}.swap")
-            why, applied = swapped.why or why, swapped.outcome is SwapOutcome.APPLIED
-            if swapped.outcome is not SwapOutcome.CONFLICT:
-                open_request = prepared  # the table says whether it was applied
+                return error
+            # The reply confirms nothing: the next load shows the outcome of every rewrite, this one included.
+            return Request(lambda: self._tables.swap(prepared), f"{self._kind}.swap", prepared)
+
+        result = retry_swap(step, self._leader.check, self._limits, self._clock, load_after_last=True)
+        if not isinstance(result, NotApplied):
+            return result
         tried = f"after {counted(self._limits.attempts_max, 'attempt')} or {self._limits.timeout_s:g} s"
+        why = result.why or "the table does not show it"
         message = f"table {shown(target.identifier)}: archives were not exchanged {tried} ({why})"
-        if open_request is not None:
-            raise OutcomeUnknown(f"{message}; the last request may still land, the next run will look")
-        raise RetryLater(f"{message}; the next run goes on")
+        raise result.error(
+            f"{message}; the last request may still land, the next run checks the table"
+            if result.is_open
+            else f"{message}; the next run goes on"
+        )
 
     def _verdicts(self, target: TableTarget, view: TableView, exchanges: Mapping[str, Exchange]) -> Verdicts:
         rewrites = self._leader.fold.topic(target.topic_id).rewrites

@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits
 from archiver.catalog.evidence import Evidence
 from archiver.catalog.identity import TableTarget, check_identity, load_table
 from archiver.catalog.specs import named_granularity, newest_spec
-from archiver.catalog.swap import swap
+from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import COMMIT_ID, REBUILT, WATERMARKS, table_properties
-from archiver.catalog.tables import Identifier, Prepared, SwapOutcome, Swapped, Tables, TableView, shown
+from archiver.catalog.tables import Identifier, Prepared, SwapOutcome, Tables, TableView, shown
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity
 from archiver.runtime import failpoints
@@ -205,40 +204,38 @@ class TableRestore:
         last: bool,
     ) -> TableView:
         """One commit, tried until it is in."""
-        deadline = self._clock.monotonic_s() + self._limits.timeout_s
-        swapped = Swapped(SwapOutcome.CONFLICT, 0, "the time ran out")
         paths = {item.data_file.path for item in part}
-        for attempt in range(self._limits.attempts_max):
-            if attempt:
-                self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
-                if self._clock.monotonic_s() > deadline:
-                    break
-                found = self._tables.load(target.identifier)
-                if found is None or found.uuid != view.uuid:
-                    raise TopicHalted(
-                        target.topic,
-                        f"table {shown(target.identifier)} is gone while it is made anew; rebuild again",
-                    )
-                if found.sequence_number > view.sequence_number:
-                    if not paths or paths <= {one.path for one in self._tables.live_files(found)}:
-                        return found  # the reply was lost, the commit was not
-                    # Our commit may be in, and its files compacted by somebody since: only a look at
-                    # everything can tell.
-                    raise RetryLater(
-                        f"table {shown(target.identifier)} was changed by somebody else while it is made anew"
-                    )
-                view = found
-            prepared = self._prepared(target, plan, view, part, done, last=last)
-            swapped = swap(self._tables, prepared, self._check, "table.swap")
-            if swapped.outcome is SwapOutcome.APPLIED:
-                found = self._tables.load(target.identifier)
-                if found is not None and any(
-                    one.snapshot_id == prepared.snapshot_id for one in found.lineage()
-                ):
-                    return found
-        why = swapped.why or "the table does not show it"
-        message = f"table {shown(target.identifier)} is not made anew yet ({why}); rebuild goes on from here"
-        raise OutcomeUnknown(message) if swapped.outcome is SwapOutcome.UNKNOWN else RetryLater(message)
+        name = shown(target.identifier)
+
+        def step(attempt: Attempt) -> Done[TableView] | Request[TableView]:
+            found = view if attempt.number == 0 else self._tables.load(target.identifier)
+            if found is None or found.uuid != view.uuid:
+                raise TopicHalted(
+                    target.topic, f"table {name} disappeared during the rebuild; run the rebuild again"
+                )
+            if found.sequence_number > view.sequence_number:
+                if not paths or paths <= {one.path for one in self._tables.live_files(found)}:
+                    return Done(found)  # the reply was lost, the commit was not
+                # Our commit may be in the table, and another writer may have compacted its files since. Only
+                # the checks at the beginning of a run can distinguish the two.
+                raise RetryLater(f"another writer changed table {name} during the rebuild")
+            attempt.loaded(found)
+            prepared = self._prepared(target, plan, found, part, done, last=last)
+
+            def confirm() -> TableView | None:
+                after = self._tables.load(target.identifier)
+                is_in = after is not None and any(
+                    one.snapshot_id == prepared.snapshot_id for one in after.lineage()
+                )
+                return after if is_in else None
+
+            return Request(lambda: self._tables.swap(prepared), "table.swap", prepared, confirm)
+
+        result = retry_swap(step, self._check, self._limits, self._clock)
+        if isinstance(result, NotApplied):
+            why = result.why or "the table does not show it"
+            raise result.error(f"table {name} is not rebuilt yet ({why}); the next rebuild goes on from here")
+        return result
 
     def _prepared(
         self,

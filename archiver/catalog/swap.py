@@ -1,28 +1,158 @@
-"""The one way to a table's swap: look at the log, then ask once.
+"""Requests that change a table's metadata: each is sent once, and a bounded loop tries again from a new load.
 
-Owns rule C4 for every commit: the log is read between load and swap. Promises an outcome; a failpoint that
-loses the reply counts as unknown, as a lost reply does. Must never ask twice: only the table knows what
-became of the first time.
+Owns rule C4: the log's tail is read between load and request. Owns the end of rule C6: a request of unknown
+outcome stays open until a load shows that the base it asserted is gone. Must never send a request twice: only
+the table shows whether the first one was applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, Tables
+from archiver.catalog.tables import Evolved, Prepared, SwapOutcome, Swapped, TableView
 from archiver.runtime import failpoints
-from archiver.runtime.errors import OutcomeUnknown
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import CatalogAway, OutcomeUnknown, RetryLater
+
+T = TypeVar("T")
+
+BACKOFF_GROWTH_MAX = 16
 
 
-def swap(tables: Tables, prepared: Prepared, check: Callable[[], None], point: str) -> Swapped:
-    """Ask the catalog to point to the prepared snapshot (rules C4, C5). `check` reads the log and raises
-    `Deposed` if a newer leader is in it; `point` is what the failpoints around the request are called.
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """Bounds of the commit loop, from the settings (`archive:`)."""
+
+    attempts_max: int = 20
+    timeout_s: float = 120.0
+    """No new attempt begins after so many seconds."""
+    backoff_s: float = 0.05
+    """Wait after the first conflict; doubled each time, up to 16 times as long."""
+    snapshots_max: int = 100
+    """Snapshots that our own commits keep however old they are."""
+    snapshots_age_s: float = 900.0
+    """Age below which our own commits keep snapshots however many there are."""
+    merge_every: int = 25
+    """Every so many commits the manifests are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """Nothing is left to request."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """One change of a table, ready to be sent."""
+
+    send: Callable[[], Swapped | Evolved]
+    point: str
+    """Name of the failpoints around the request, without `.before` and `.after`."""
+    prepared: Prepared | None = None
+    """The commit it asks for. None for a change of schema or partition spec, which asserts no number."""
+    confirm: Callable[[], T | None] | None = None
+    """Called once the catalog says applied: the result, or None if the table does not show the change. If
+    there is no `confirm`, the next attempt begins at once and its load shows the change."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One turn of the loop, as `prepare` sees it."""
+
+    number: int
+    """From 0."""
+    is_last: bool = False
+    """The bounds are reached. The table may be loaded once more, but no request is sent."""
+    open_request: Prepared | None = None
+    """The last commit whose outcome is not known."""
+
+    def loaded(self, view: TableView) -> None:
+        """Rule C6: a request of unknown outcome can be applied only while the base it asserted stands. A base
+        that was rolled back from may become current again, but a sequence number never comes back.
+        """
+        if self.open_request is not None and self.open_request.base_sequence_number != view.sequence_number:
+            self.open_request = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """The bounds were reached without a result."""
+
+    why: str
+    """What the catalog said last; empty if it gave no reason."""
+    is_open: bool
+    """A request may still be applied: raise `OutcomeUnknown`, never treat it as a failure."""
+    catalog_away: bool
+    """The last load failed because the catalog cannot be reached."""
+
+    def error(self, message: str) -> RetryLater | OutcomeUnknown:
+        """What the caller raises, without regard to an outage."""
+        return OutcomeUnknown(message) if self.is_open else RetryLater(message)
+
+
+def retry_swap(
+    prepare: Callable[[Attempt], Done[T] | Request[T] | RetryLater | None],
+    check: Callable[[], None],
+    limits: CommitLimits,
+    clock: Clock,
+    *,
+    load_after_last: bool = False,
+) -> T | NotApplied:
+    """Load, decide, send, and start again, within `attempts_max` requests and `timeout_s`.
+
+    `prepare` loads the table, reports the view by `Attempt.loaded`, and returns the result or the next
+    request. It returns the `RetryLater` that stopped it if another attempt may pass, and raises what ends the
+    loop. On the last attempt it returns None instead of a request. `check` reads the log and raises `Deposed`
+    if a newer leader is in it. With `load_after_last` the table is loaded once more after the last request.
+    """
+    deadline = clock.monotonic_s() + limits.timeout_s
+    attempt = Attempt(0)
+    why, away, unknown, pause = "the time ran out", False, False, False
+    for number in range(limits.attempts_max + load_after_last):
+        if pause:
+            clock.sleep(limits.backoff_s * min(2 ** (number - 1), BACKOFF_GROWTH_MAX))
+        attempt.number = number
+        attempt.is_last = number == limits.attempts_max or (number > 0 and clock.monotonic_s() > deadline)
+        if attempt.is_last and not load_after_last:
+            break
+        pause = True
+        step = prepare(attempt)
+        if isinstance(step, Done):
+            return step.result
+        if isinstance(step, RetryLater):
+            why, away = str(step), isinstance(step, CatalogAway)
+        elif step is not None and not attempt.is_last:
+            answer = send_once(step.send, check, step.point)
+            why, away = answer.why, False
+            applied = answer.outcome is SwapOutcome.APPLIED
+            if applied and step.confirm is not None and (result := step.confirm()) is not None:
+                return result
+            if step.prepared is None:
+                unknown = answer.outcome is SwapOutcome.UNKNOWN
+            elif answer.outcome is not SwapOutcome.CONFLICT:
+                # Applied counts as well: until a load shows the commit, the reply alone proves nothing.
+                attempt.open_request = step.prepared
+            pause = not applied or step.confirm is not None
+        if attempt.is_last:
+            break
+    return NotApplied(why, unknown or attempt.open_request is not None, away)
+
+
+def send_once(
+    request: Callable[[], Swapped | Evolved], check: Callable[[], None], point: str
+) -> Swapped | Evolved:
+    """Ask the catalog once (rules C4, C5). `OutcomeUnknown` becomes an answer: a failpoint that loses the
+    reply counts like a reply that was lost.
     """
     check()
     try:
         failpoints.reach(f"{point}.before")
-        swapped = tables.swap(prepared)
+        answer = request()
         failpoints.reach(f"{point}.after")
     except OutcomeUnknown as error:
-        return Swapped(SwapOutcome.UNKNOWN, prepared.snapshot_id, str(error))
-    return swapped
+        return Evolved(SwapOutcome.UNKNOWN, str(error))
+    return answer

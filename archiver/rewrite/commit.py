@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.commit import Committer
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.identity import TableTarget
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import Tables, TableView
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.leader import Leader

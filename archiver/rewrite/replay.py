@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from archiver.catalog.commit import CommitLimits
 from archiver.catalog.evidence import Gaps
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import Settings, TopicSettings
 from archiver.ledger.leader import Leader

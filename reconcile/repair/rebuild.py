@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from archiver.catalog.commit import CommitLimits
 from archiver.catalog.restore import RestoredFile
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import Tables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.leadership import Leadership

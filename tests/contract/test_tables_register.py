@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from archiver.catalog.commit import CommitLimits
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.restore import Plan, RestoredFile, TableRestore
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.table_layout import REBUILT, table_properties
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, TableView
 from archiver.runtime.errors import KeyExists, RetryLater, TopicHalted
@@ -145,7 +145,7 @@ def test_files_that_were_compacted_before_the_lost_reply_was_looked_into_are_not
                 compact(iceberg, bench, 0, 0, 2)
             return swapped
 
-    with pytest.raises(RetryLater, match="changed by somebody else"):
+    with pytest.raises(RetryLater, match="another writer changed"):
         restore(bench, Compacted(iceberg, SwapFault.REPLY_LOST), 2).run(bench.target, plan)
     with pytest.raises(TopicHalted, match="drop it"):
         restore(bench, iceberg, 2).run(bench.target, plan)

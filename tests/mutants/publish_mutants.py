@@ -19,7 +19,6 @@ ORPHAN_TESTS = ("tests/unit/test_clean_orphans.py",)
 LINE_TESTS = ("tests/unit/test_past_watermarks.py", "tests/unit/test_foreign_branches.py")
 CHANGE_TESTS = ("tests/unit/test_foreign_changes.py",)
 CONTRACT = "tests/contract/test_tables.py"
-ASKED = 'swapped = swap(self._tables, prepared, self._leader.check, "table.swap")\n'
 
 _simulated = partial(Mutant, rig="publish")
 _tested = partial(Mutant, simulated=False)
@@ -28,14 +27,17 @@ COMMITTING = (
     _simulated(
         "retry on unknown: the same files again, without a look",
         "archiver/catalog/commit.py",
-        f"            {ASKED}            if swapped.outcome is SwapOutcome.UNKNOWN:\n",
-        f"            {ASKED}"
-        "            if swapped.outcome is not SwapOutcome.APPLIED:\n"
-        "                found = load_table(self._tables, target, ledger.table_uuid)\n"
-        "                prepared = prepare(look if found is None else replace(look, view=found), "
+        "            def send() -> Swapped:\n                return self._tables.swap(prepared)\n",
+        "            def send() -> Swapped:\n"
+        "                nonlocal prepared\n"
+        "                swapped = self._tables.swap(prepared)\n"
+        "                if swapped.outcome.name != 'APPLIED':\n"
+        "                    found = load_table(self._tables, target, ledger.table_uuid)\n"
+        "                    prepared = prepare(look if found is None else replace(look, view=found), "
         "ledger) or prepared\n"
-        f"                {ASKED}"
-        "            if swapped.outcome is SwapOutcome.UNKNOWN:\n",
+        "                    self._leader.check()\n"
+        "                    swapped = self._tables.swap(prepared)\n"
+        "                return swapped\n",
         profile="lost replies",
     ),
     _simulated(
@@ -133,6 +135,13 @@ COMMITTING = (
         '    check()\n    try:\n        failpoints.reach(f"{point}.before")',
         '    try:\n        failpoints.reach(f"{point}.before")',
         ("tests/integration/test_commit.py",),
+    ),
+    _tested(
+        "a request of unknown outcome is dead while its base stands (C6)",
+        "archiver/catalog/swap.py",
+        "self.open_request.base_sequence_number != view.sequence_number:",
+        "self.open_request.base_sequence_number == view.sequence_number:",
+        ("tests/unit/test_retry_swap.py",),
     ),
     _tested(
         "a path is used twice (P2)",

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.commit import Committer
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, Sight, judge_rewrites
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import LiveFile, Tables, TableView
 from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import OldArchive, Rewrite, Rewrites

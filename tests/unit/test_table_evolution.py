@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from archiver.catalog.commit import CommitLimits
 from archiver.catalog.evolve import TableEvolution
 from archiver.catalog.memory import MemoryTables
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Evolved, Identifier, SwapOutcome, TableView
 from archiver.ledger.leader import Leader

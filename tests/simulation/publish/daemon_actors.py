@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.commit import Committer
 from archiver.catalog.evidence import read_evidence
 from archiver.catalog.reset_watermark import is_set_back
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import Identifier
 from archiver.config.groups import CleanupSettings, LogSettings
 from archiver.config.settings import Settings

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pyiceberg.table import Table
 
-from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.commit import Committer
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Tables
 from archiver.config.groups import CleanupSettings, LogSettings

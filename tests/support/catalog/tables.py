@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.catalog.commit import CommitLimits, CommitOutcome, Committer
+from archiver.catalog.commit import CommitOutcome, Committer
 from archiver.catalog.identity import TableTarget, ensure_table
+from archiver.catalog.swap import CommitLimits
 from archiver.catalog.table_layout import PARTITION_FIELD_ID, StreamFields, stream_fields
 from archiver.catalog.tables import (
     Evolved,
