@@ -294,8 +294,8 @@ def test_every_path_that_a_document_names_exists() -> None:
 
 
 def _reached() -> set[str]:
-    """Every literal that some module passes to `reach`, and both points of every request to a table and every step of a
-    rewriter, which are given what they are called (the sweep finds one that is never reached).
+    """Every literal that some module passes to `reach`, and both points of every request to a table and of
+    every step of a rewriter, which get their names as arguments (the sweep finds one that is never reached).
     """
     names: set[str] = set()
     for path in sources(*PACKAGES):

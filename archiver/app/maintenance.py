@@ -26,7 +26,7 @@ from reconcile.repair.rebuild_bucket import BucketRebuild
 from reconcile.repair.rebuild_ledger import LedgerRebuild
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
-from reconcile.snapshot.collector import LookParts, SnapshotCollector
+from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
 from reconcile.snapshot.topic_snapshot import UnreferencedObject
 from reconcile.vacuum.clean import CleanParts, CleanRun
 from reconcile.vacuum.replaced_archives import ReplacedArchives
@@ -154,7 +154,7 @@ class Maintenance:
             at.ready_to_append(recheck=True)
         settings = at.settings
         collector = SnapshotCollector(
-            LookParts(
+            CollectorParts(
                 objects=at.objects,
                 cluster_id=at.cluster.cluster_id,
                 tables=at.tables,

@@ -1,10 +1,9 @@
-"""The one writer of tables: the loop of protocol rules C1 to C6.
+"""Commits pending archives to a table, by protocol rules C1 to C6. The only writer of new rows.
 
-Load the table, judge the evidence (C1), choose what may be offered (C3), prepare, read the log's tail (C4),
-swap (C5). Applied: verify and report. Conflict or unknown: from the start, because only the table knows what
-became of it (C6). Promises that a row is never in the table twice, whoever else commits, and that nothing is
-deleted or killed because an outcome was unknown. The caller writes what comes back into the ledger before it
-calls again.
+Assess the table (C1), choose what may be offered (C3), prepare, read the log's tail (C4), swap (C5). Applied:
+verify and report. Conflict or unknown: start again, because only the table shows the outcome (C6). Promises
+that a row is never in the table twice, also with other writers. An unknown outcome deletes and kills nothing.
+The caller writes the result into the ledger before it calls again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
 
 RANGES_CHARACTERS_MAX = 1024
-"""Longer range lists are not written: summaries stay in the metadata as long as their snapshot."""
+"""Longer range lists are not written: a summary stays in the metadata for as long as its snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class CommitOutcome:
     sequence_number: int
     """The table's last sequence number as seen: the T3 token of what is written next."""
     watermarks: dict[int, int]
-    """Of every partition (rule T4: the fold assigns those that it is told)."""
+    """Of every partition. The fold assigns them (rule T4), so a rollback lowers them."""
     committed: tuple[str, ...]
     """Keys now in the table."""
     killed: tuple[tuple[str, str], ...]
@@ -63,15 +62,15 @@ class CommitOutcome:
     valid_through_us: int
     """The table holds every record received before; 0 if that is not known."""
     findings: tuple[str, ...] = ()
-    """What somebody else did to the table, for people."""
+    """Changes of other writers, for people."""
     news: bool = True
-    """The ledger does not know it yet."""
+    """The ledger does not record it yet."""
 
     def to_proto(
         self, commit_id: uuid.UUID, topic_id: TopicId, event: pb.Event | None = None
     ) -> pb.TableCommitted:
-        """The body of the ledger entry, to be split where it is too large; without an event it is what a
-        leader saw.
+        """The body of the ledger entry, to be split where it is too large. Without an event it records what a
+        leader observed.
         """
         body = pb.TableCommitted(
             commit_id=commit_id.bytes,
@@ -93,14 +92,14 @@ class CommitOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """One load of the table and what follows from it."""
+class _Assessed:
+    """The assessment of one load, and the choice that follows from it."""
 
     view: TableView
     known: Known
     choice: Choice
     revived: tuple[str, ...]
-    """Killed keys that are in the table all the same: a request of a predecessor landed late."""
+    """Killed keys that are in the table: a late request of an earlier leader was applied."""
 
 
 class Committer:
@@ -112,28 +111,28 @@ class Committer:
         self._limits = limits
         self._clock = clock
         self.attempts = 0
-        """That the newest `commit` has made."""
+        """Made by the newest `commit`."""
 
     def settle(self, target: TableTarget, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """Look at the table without offering anything (rule T1): what the ledger must learn, None if it knows
-        all.
+        """Inspect the table and offer nothing (rule T1). Returns what the ledger must record; None if it is
+        up to date.
 
-        Offsets are compared modulo `gaps` (rule C2). Raises `TopicHalted` if somebody must act first,
-        `RetryLater` if the catalog cannot be asked.
+        Offsets are compared modulo `gaps` (rule C2). Raises `TopicHalted` if an operator must act first,
+        `RetryLater` if the catalog cannot be reached.
         """
         ledger = self._leader.fold.topic(target.topic_id)
-        look = self._look(target, ledger, gaps)
-        if look is None:
+        assessed = self._assess(target, ledger, gaps)
+        if assessed is None:
             return None
-        outcome = self._seen(look, ledger, 0)
+        outcome = self._outcome(assessed, ledger, 0)
         return outcome if outcome.news else None
 
     def sound(self, target: TableTarget, gaps: Gaps = no_gaps) -> TableView | None:
-        """The table as it is now, if its evidence and the ledger tell one story; None if there is none yet.
+        """The table as it is now, if its evidence agrees with the ledger; None if there is no table yet.
         Raises as `settle`.
         """
-        look = self._look(target, self._leader.fold.topic(target.topic_id), gaps)
-        return None if look is None else look.view
+        assessed = self._assess(target, self._leader.fold.topic(target.topic_id), gaps)
+        return None if assessed is None else assessed.view
 
     def commit(
         self,
@@ -143,34 +142,32 @@ class Committer:
         fence: bool = False,
         gaps: Gaps = no_gaps,
     ) -> CommitOutcome | None:
-        """Bring the topic's pending archives into the table with one snapshot; None if there is no table and
-        nothing pending.
+        """Add the topic's pending archives to the table with one snapshot; None if there is no table and
+        nothing is pending.
 
-        `valid_through_us` is what the table may claim if all of them get in. `fence` commits even if there is
-        nothing to add (rule D2). Offsets are compared modulo `gaps` (rule C2). Raises `Deposed`;
-        `TopicHalted` if somebody must act; `RetryLater` if nothing was committed within the bounds;
-        `OutcomeUnknown` if the last request may still land. In each case the files stay pending and a later
-        call goes on.
+        The table claims `valid_through_us` if all of them are added. `fence` commits even if there is nothing
+        to add (rule D2). Offsets are compared modulo `gaps` (rule C2). Raises `Deposed`; `TopicHalted` if an
+        operator must act; `RetryLater` if nothing was committed within the bounds; `OutcomeUnknown` if the
+        last request may still be applied. In each case the files stay pending, and a later call continues.
         """
 
-        def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
-            if not look.choice.offered and not fence:
+        def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared | None:
+            if not assessed.choice.offered and not fence:
                 return None
-            return self._prepare(target, look, ledger, commit_id, valid_through_us)
+            return self._prepare(target, assessed, ledger, commit_id, valid_through_us)
 
         return self._repeat(target, gaps, prepare, valid_through_us)
 
     def retire(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """Take the files that lie wholly below the ledger's starts out of the table, with one snapshot of
-        operation `delete`; their objects stay. If there are none, the outcome of a look; None if there is no
+        """Remove the files that lie wholly below the ledger's starts, with one snapshot of operation
+        `delete`. Their objects stay. If there are none, the outcome of an inspection; None if there is no
         table.
 
-        Nothing is offered meanwhile, and the evidence of all partitions is carried forward. Raises as
-        `commit`.
+        Nothing is offered, and the evidence of all partitions is carried forward. Raises as `commit`.
         """
 
-        def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
-            view = look.view
+        def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared | None:
+            view = assessed.view
             fields = stream_fields(view.schema_json)
             live = (
                 self._tables.live_files(view, nulls_of=(fields.partition, fields.offset))
@@ -182,13 +179,13 @@ class Committer:
                 return None
             stamp = {COMMIT_ID: str(commit_id)}
             old = self._unread(view, ledger)
-            told = recorded(view, old, ledger, look.known.watermarks)
+            changes = recorded(view, old, ledger, assessed.known.watermarks)
 
             def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
                 evidence = Evidence(
-                    snapshot_id, sequence_number, self._leader.epoch, commit_id, look.known.watermarks
+                    snapshot_id, sequence_number, self._leader.epoch, commit_id, assessed.known.watermarks
                 )
-                return {**stamp, **told, WATERMARKS: evidence.to_json()}
+                return {**stamp, **changes, WATERMARKS: evidence.to_json()}
 
             try:
                 return self._tables.prepare_removal(
@@ -200,31 +197,31 @@ class Committer:
         return self._repeat(target, gaps, prepare, 0, offering=False)
 
     def fence(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """Commit a snapshot of this epoch that changes nothing (rule D2): no request that was under way
-        before can land after it.
+        """Commit a snapshot of this epoch that changes nothing (rule D2). No request that was sent before can
+        be applied after it.
 
-        What is due stays pending. None if there is no table. Raises as `commit`.
+        Pending archives stay pending. None if there is no table. Raises as `commit`.
         """
 
-        def prepare(look: _Look, ledger: TopicLedger) -> Prepared:
-            return self._prepare(target, look, ledger, commit_id, 0)
+        def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared:
+            return self._prepare(target, assessed, ledger, commit_id, 0)
 
         return self._repeat(target, gaps, prepare, 0, offering=False)
 
     def forget(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
-        """As `fence`, with a snapshot that forgets all ancestors that queries may not be reading any more, if
-        there are any: the files of an idle table that retention has taken out would else be named for ever.
+        """As `fence`, but expires all ancestors that are too old to be read by a query; nothing if there are
+        none. An idle table would otherwise name for ever the files that retention removed.
         """
 
-        def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
-            old = self._unread(look.view, ledger)
-            return self._prepare(target, look, ledger, commit_id, 0, old) if old else None
+        def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared | None:
+            old = self._unread(assessed.view, ledger)
+            return self._prepare(target, assessed, ledger, commit_id, 0, old) if old else None
 
         return self._repeat(target, gaps, prepare, 0, offering=False)
 
     def _unread(self, view: TableView, ledger: TopicLedger) -> tuple[int, ...]:
-        """Snapshots that are kept for `snapshots_max` alone. With retention that cannot be: what they name
-        cannot be deleted.
+        """Snapshots that only `snapshots_max` keeps. With retention they must expire: the files that they
+        name cannot be deleted before.
         """
         return expired(view, ledger.pending, 1, self._limits.snapshots_age_s, self._clock.now_us())
 
@@ -232,13 +229,13 @@ class Committer:
         self,
         target: TableTarget,
         gaps: Gaps,
-        prepare: Callable[[_Look, TopicLedger], Prepared | None],
+        prepare: Callable[[_Assessed, TopicLedger], Prepared | None],
         valid_through_us: int,
         *,
         offering: bool = True,
     ) -> CommitOutcome | None:
-        """The loop: what `prepare` makes of a look is swapped in; None of it ends the loop. Without
-        `offering`, what a look finds to be due stays pending.
+        """Swap in what `prepare` makes of the assessed table; None ends the loop with the outcome of an
+        inspection. Without `offering`, archives that are due stay pending.
         """
         self.attempts = 0
 
@@ -246,23 +243,23 @@ class Committer:
             self.attempts += 1
             ledger = self._leader.fold.topic(target.topic_id)
             try:
-                look = self._look(target, ledger, gaps, offering=offering)
-                if look is None:
+                assessed = self._assess(target, ledger, gaps, offering=offering)
+                if assessed is None:
                     _must_be_idle(target, ledger)
                     return Done(None)
-                attempt.loaded(look.view)
-                prepared = prepare(look, ledger)
+                attempt.loaded(assessed.view)
+                prepared = prepare(assessed, ledger)
             except RetryLater as error:
                 return error
             if prepared is None:
-                return Done(self._seen(look, ledger, valid_through_us))
+                return Done(self._outcome(assessed, ledger, valid_through_us))
 
             def send() -> Swapped:
                 return self._tables.swap(prepared)
 
             def confirm() -> CommitOutcome | None:
                 view = self._verify(target, ledger, prepared)
-                return None if view is None else _applied(look, view, prepared, valid_through_us)
+                return None if view is None else _applied(assessed, view, prepared, valid_through_us)
 
             return Request(send, "table.swap", prepared, confirm)
 
@@ -278,9 +275,9 @@ class Committer:
             )
         raise (CatalogAway if result.catalog_away else RetryLater)(f"{message} ({why}); the next run goes on")
 
-    def _look(
+    def _assess(
         self, target: TableTarget, ledger: TopicLedger, gaps: Gaps, *, offering: bool = True
-    ) -> _Look | None:
+    ) -> _Assessed | None:
         found = assess_table(self._tables, target, ledger, gaps)
         if found is None:
             return None
@@ -298,24 +295,26 @@ class Committer:
         )
         if not offering:
             choice = replace(choice, offered=(), reached=known.watermarks)
-        return _Look(view, known, choice, found.revived)
+        return _Assessed(view, known, choice, found.revived)
 
-    def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
-        """The outcome of a look alone."""
-        choice, known = look.choice, look.known
-        committed = (*(item.archive.key for item in choice.committed), *look.revived)
+    def _outcome(self, assessed: _Assessed, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
+        """The outcome of an inspection without a commit."""
+        choice, known = assessed.choice, assessed.known
+        committed = (*(item.archive.key for item in choice.committed), *assessed.revived)
         watermarks = dict(enumerate(known.watermarks))
-        settled = not choice.killed and not choice.offered
-        moved = ledger.sequence_number != look.view.sequence_number
+        complete = not choice.killed and not choice.offered
+        moved = ledger.sequence_number != assessed.view.sequence_number
         differs = any(ledger.watermark(partition) != offset for partition, offset in watermarks.items())
         return CommitOutcome(
-            table_uuid=look.view.uuid,
-            snapshot_id=known.evidence.snapshot_id if known.evidence is not None else look.view.snapshot_id,
-            sequence_number=look.view.sequence_number,
+            table_uuid=assessed.view.uuid,
+            snapshot_id=known.evidence.snapshot_id
+            if known.evidence is not None
+            else assessed.view.snapshot_id,
+            sequence_number=assessed.view.sequence_number,
             watermarks=watermarks,
             committed=committed,
             killed=_killed(choice),
-            valid_through_us=valid_through_us if settled else 0,
+            valid_through_us=valid_through_us if complete else 0,
             findings=_findings(known),
             news=bool(committed or choice.killed or moved or differs),
         )
@@ -323,25 +322,27 @@ class Committer:
     def _prepare(
         self,
         target: TableTarget,
-        look: _Look,
+        assessed: _Assessed,
         ledger: TopicLedger,
         commit_id: uuid.UUID,
         valid_through_us: int,
         old: tuple[int, ...] | None = None,
     ) -> Prepared:
-        """A snapshot with what is offered; it forgets the snapshots `old`, or those beyond the limits."""
-        choice, view, limits = look.choice, look.view, self._limits
+        """A snapshot with the offered files; it expires the snapshots `old`, or else those beyond the
+        limits.
+        """
+        choice, view, limits = assessed.choice, assessed.view, self._limits
         if old is None:
             old = expired(
                 view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us()
             )
-        told = recorded(view, old, ledger, look.known.watermarks)
+        changes = recorded(view, old, ledger, assessed.known.watermarks)
         valid_through = 0 if choice.killed else valid_through_us
         stamp = {COMMIT_ID: str(commit_id)} | (
             {VALID_THROUGH: iso_time(valid_through)} if valid_through else {}
         )
-        # Somebody changed the spec, and the configuration followed: from here on it is ours, and a later
-        # change of it is.
+        # Another writer changed the partition spec, and the configuration followed. From here on the spec
+        # counts as ours, so that a later change of it is recognised as external.
         taken_over = (
             {PARTITION_BY: target.granularity}
             if left_by_us(view) != target.granularity == view.granularity
@@ -353,7 +354,7 @@ class Committer:
             return {
                 **stamp,
                 **taken_over,
-                **told,
+                **changes,
                 **missing_bounds(view.properties),
                 WATERMARKS: evidence.to_json(),
             }
@@ -371,8 +372,8 @@ class Committer:
             raise TopicHalted(target.topic, str(error)) from error
 
     def _verify(self, target: TableTarget, ledger: TopicLedger, prepared: Prepared) -> TableView | None:
-        """The table after an applied swap if our snapshot is in its lineage, else None: then the table is
-        looked at anew.
+        """The table after an applied swap if our snapshot is in its lineage; else None, and the loop starts
+        again.
         """
         try:
             view = load_table(self._tables, target, ledger.table_uuid)
@@ -403,7 +404,7 @@ def _must_be_idle(target: TableTarget, ledger: TopicLedger) -> None:
     if ledger.pending:
         raise TopicHalted(
             target.topic,
-            f"archives are written but table {shown(target.identifier)} does not exist; look at the catalog",
+            f"archives are written but table {shown(target.identifier)} does not exist; check the catalog",
         )
 
 
@@ -411,18 +412,20 @@ def _killed(choice: Choice) -> tuple[tuple[str, str], ...]:
     return tuple((item.archive.key, why) for item, why in choice.killed)
 
 
-def _applied(look: _Look, view: TableView, prepared: Prepared, valid_through_us: int) -> CommitOutcome:
-    choice = look.choice
+def _applied(
+    assessed: _Assessed, view: TableView, prepared: Prepared, valid_through_us: int
+) -> CommitOutcome:
+    choice = assessed.choice
     keys = [item.archive.key for item in (*choice.committed, *choice.offered) if item.archive.key]
     return CommitOutcome(
         table_uuid=view.uuid,
         snapshot_id=prepared.snapshot_id,
         sequence_number=prepared.base_sequence_number + 1,
         watermarks=dict(enumerate(choice.reached)),
-        committed=(*keys, *look.revived),
+        committed=(*keys, *assessed.revived),
         killed=_killed(choice),
         valid_through_us=0 if choice.killed else valid_through_us,
-        findings=_findings(look.known),
+        findings=_findings(assessed.known),
     )
 
 

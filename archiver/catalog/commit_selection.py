@@ -1,8 +1,8 @@
 """Which pending archives a table may be offered (protocol rule C3).
 
-Pure. Each pending file gets exactly one of three verdicts: committed (its path is in the lineage), offered
-(it goes on exactly at the watermark, and it certainly was never in the table), or killed. Must never call a
-file "covered, so done", and never leave one pending.
+Pure. Each pending file gets exactly one of three verdicts. Committed: its path is in the lineage. Offered: it
+starts exactly at the watermark, and certainly was never in the table. Killed: anything else. A file is never
+"covered, so done", and never stays pending.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Choice:
     committed: tuple[PendingFile, ...]
     """In the table already."""
     offered: tuple[PendingFile, ...]
-    """In order; each starts where the one before it in its partition ends, the first at the watermark."""
+    """In order. Each starts where the one before it in its partition ends, the first at the watermark."""
     killed: tuple[tuple[PendingFile, str], ...]
     """With the reason. Ranges of gaps are never killed: the ledger forgets them by itself."""
     reached: tuple[int, ...]
-    """Per partition: the watermark once the offered files are committed (those without any are carried
-    forward, rule C5)."""
+    """Per partition: the watermark once the offered files are committed. Partitions without any are carried
+    forward (rule C5)."""
 
 
 def unbroken_since(view: TableView) -> int:
@@ -43,10 +43,10 @@ def unbroken_since(view: TableView) -> int:
 
 
 def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
-    """Whether every commit after a file's T3 token is retained, as an ancestor of the current snapshot or
-    beside it (a branch's, say).
+    """Whether every commit after a file's token (rule T3) is retained, in the lineage or outside of it, for
+    example on a branch.
 
-    Only then a path that none of them brought proves that the file was never in the table.
+    Only then a path that none of them added proves that the file was never in the table.
     """
     retained = {item.sequence_number for item in view.snapshots}
     lost = next((number for number in range(view.sequence_number, 0, -1) if number not in retained), 0)

@@ -1,8 +1,8 @@
 """The catalogs of the configuration, each opened when it is first asked for.
 
-Promises one adapter per catalog and process, however many threads ask. A daemon is shown to more: it never
-makes the database of a SQLite catalog anew in place of one that is only absent, because an empty catalog
-looks as if every table had been dropped.
+Promises one adapter per catalog and process, for any number of threads. A daemon never creates the database
+of a SQLite catalog that held tables before. A missing database may be an unmounted folder, and an empty
+catalog looks as if every table had been dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from archiver.runtime.ids import IdSource
 
 
 class ConfiguredCatalogs:
-    """Hands out catalogs by their names. Close it. Safe for several threads."""
+    """Returns catalogs by their names. Close it. Safe for several threads."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class ConfiguredCatalogs:
         ids: IdSource,
         tables_known: Callable[[str], bool] | None = None,
     ) -> None:
-        """`tables_known`: whether the named catalog held tables before; None: nobody minds a catalog that is
-        made anew.
+        """`tables_known`: whether the named catalog held tables before. None: a missing database may be
+        created.
         """
         self._settings = settings
         self._ids = ids
@@ -72,8 +72,8 @@ class ConfiguredCatalogs:
 
 
 def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
-    """What the catalog can make us ask, read and write: table metadata lies in the data folder and where
-    `locations` says.
+    """Bounds on what the catalog can make us request, read and write. Table metadata lies in the data folder
+    and in `locations`.
 
     A catalog that chooses the places of its tables (`location: catalog`) may use any bucket that its
     credentials open, and its `warehouse`, but no local folder that the configuration does not name.
@@ -103,14 +103,14 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def check_catalog_place(name: str, uri: str, tables_known: bool) -> None:
-    """Raise `RetryLater` while the database of a SQLite catalog is absent and must not be made;
+    """Raise `RetryLater` while the database of a SQLite catalog is absent and must not be created.
     `tables_known`: it held tables before.
     """
     path = sqlite_file(uri)
     if path is None or path.exists():
         return
     if not path.parent.is_dir():
-        raise RetryLater(f"catalog {name}: the folder {path.parent} does not exist: mount it, or make it")
+        raise RetryLater(f"catalog {name}: the folder {path.parent} does not exist: mount it, or create it")
     if tables_known:
         raise RetryLater(
             f"catalog {name}: {path} does not exist, but the ledger knows tables of it: mount it, or "

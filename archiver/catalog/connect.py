@@ -1,9 +1,8 @@
-"""`archiver config check --connect`: what the configured catalogs are going to do to us, before the first
-write.
+"""`archiver config check --connect`: checks the configured catalogs before the first write.
 
-Reads only, unless a probe is asked for. Bounded: each request by the catalog's `request_timeout`, a probe by
-`archive.commit_timeout` besides, after which it asks nothing more. Never makes the database of a SQLite
-catalog without a probe.
+Reads only, unless a probe is requested. Each request is bounded by the catalog's `request_timeout`. A probe
+is also bounded by `archive.commit_timeout` and sends nothing after it. Only a probe may create the database
+of a SQLite catalog.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from archiver.runtime.ids import IdSource
 
 
 def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bool) -> Iterator[Checked]:
-    """One after the other, every catalog that a topic uses."""
+    """Every catalog that a topic uses, one after the other."""
     catalogs = ConfiguredCatalogs(lambda: settings, ids)
     try:
         for name, identifiers in used(settings).items():
@@ -62,9 +61,9 @@ class _Check:
         self._clock = clock
 
     def findings(self, probe: bool) -> Iterator[CheckResult]:
-        """What is found, in the order in which it is asked."""
+        """The results, in the order of the requests."""
         from archiver.catalog.iceberg.adapter import IcebergTables
-        from archiver.catalog.iceberg.check import look
+        from archiver.catalog.iceberg.check import check_catalog
 
         file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
         if file is not None and not file.exists() and not probe:
@@ -81,7 +80,7 @@ class _Check:
             return
         assert isinstance(tables, IcebergTables), "every configured catalog is one"
         reached = True
-        for finding in look(tables, self._identifiers, self._settings.data.uri):
+        for finding in check_catalog(tables, self._identifiers, self._settings.data.uri):
             reached = reached and not (
                 finding.check == "reachable" and finding.verdict is not CheckStatus.FINE
             )
@@ -93,7 +92,7 @@ class _Check:
         from archiver.catalog.iceberg.adapter import IcebergTables
         from archiver.catalog.iceberg.probe import Probe
 
-        assert isinstance(tables, IcebergTables), "it was looked at"
+        assert isinstance(tables, IcebergTables), "every configured catalog is one"
         name = f"Archiver_Probe_{self._ids.random_bytes(8).hex()}"
         objects = open_store(StorePlace.of(self._settings.data))
         prefix = catalog_probe_prefix(name)

@@ -1,10 +1,10 @@
-"""Do the table and the ledger tell one story?
+"""Does a table agree with the ledger?
 
-Pure. The ledger learns of an archive before the table does (rule T3), and of the table's progress after it.
-So the table is never ahead of what the ledger has seen written, and never behind what the ledger has seen
-committed. Where it is, one of the two stores is an older copy, or the table was rolled back: people have to
-put that right. Must never take over the table's word in silence: the offsets in doubt may have been given to
-other records since.
+Pure. The ledger records an archive before the table has it (rule T3), and the table's progress afterwards. So
+the table is never ahead of what the ledger recorded as written, and never behind what it recorded as
+committed. Otherwise one of the two stores is an older copy, or the table was rolled back, and an operator
+must decide. The table's state is never accepted silently: the offsets in doubt may belong to other records by
+now.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from archiver.ledger.views import TopicLedger
 
 
 def seen_up_to(view: TableView, ledger: TopicLedger) -> int:
-    """The sequence number up to which the ledger has seen what is in the lineage; 0 if the lineage may be
-    another one than it looked at.
+    """The sequence number up to which the ledger recorded what is in the lineage; 0 if it may be another
+    lineage.
 
-    It is the same one while our newest commit of then is an ancestor. After a table was turned back and
-    forth, refused archives may have come back with snapshots that are older than the last look.
+    It is the same lineage while our newest commit of that time is an ancestor. After a rollback and a roll
+    forward, refused archives may return with snapshots that are older than the last inspection.
     """
     return ledger.sequence_number if ledger.snapshot_id in view.ancestors() else 0
 
 
 def revived_keys(ledger: TopicLedger, paths: Collection[str]) -> tuple[str, ...]:
-    """Killed keys that `paths` name: a predecessor's request landed after all."""
+    """Killed keys that `paths` name: a late request of an earlier leader was applied."""
     if not ledger.killed:
         return ()
     by_name: dict[str, list[str]] = {}
@@ -47,7 +47,7 @@ def contradiction(
     """Why table and ledger cannot both be the newest, worded to follow the table's name; None if they can.
 
     `revived` are killed keys found in the lineage. Offsets are compared modulo `gaps` (rule C2). The caller
-    must make sure that no newer leader wrote what this ledger lacks.
+    must check that no newer leader wrote what this ledger lacks.
     """
     if view.sequence_number < ledger.sequence_number:
         return (
@@ -67,14 +67,13 @@ def contradiction(
             planned = ledger.planned_to(partition)
             if known.evidence is None:
                 return (
-                    f"holds offsets of partition {partition} up to {offset}, the ledger knows of "
-                    f"archives up to {planned}, and no commit "
-                    "of ours is recorded in the table: somebody else added the rows, or the metadata "
-                    "store is an older copy; "
-                    "put the newest one back, or name another table"
+                    f"holds offsets of partition {partition} up to {offset}, the ledger has "
+                    f"archives up to {planned}, and the table records no commit of the archiver: another "
+                    "writer added the rows, or the metadata store is an older copy; put the newest one back, "
+                    "or name another table"
                 )
             return (
-                f"is complete up to offset {offset} of partition {partition}, and the ledger knows of "
+                f"is complete up to offset {offset} of partition {partition}, and the ledger has "
                 f"archives only up to {planned}: the "
                 "metadata store is an older copy than the table; put the newest one back"
             )
@@ -84,10 +83,11 @@ def contradiction(
 def _accounted_for(
     view: TableView, ledger: TopicLedger, partition: int, offset: int, revived: Collection[str]
 ) -> bool:
-    """Whether archives that the ledger has seen written bring a table up to `offset`.
+    """Whether archives that the ledger recorded as written explain a table that is complete up to `offset`.
 
-    A killed one does if it is found in the table, or if the table's history since the last look is not whole
-    (somebody compacted the file away and expired the snapshot that brought it) and it ends exactly there.
+    A killed archive explains it if it ends exactly there and either is found in the table, or the history
+    since the last inspection is incomplete. Then another writer may have compacted the file away and expired
+    the snapshot that added it.
     """
     if offset <= ledger.planned_to(partition):
         return True

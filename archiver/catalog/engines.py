@@ -1,7 +1,6 @@
-"""Lines with which people read a table in Spark, Trino and DuckDB. Text to paste; nothing here is run.
+"""Commands and settings for reading a table in Spark, Trino and DuckDB. Text to paste; nothing here is run.
 
-Owns what each engine must be told about a catalog. Must never print a secret: catalogs whose properties hold
-one get a placeholder.
+Must never print a secret: a property that holds one is shown as a placeholder.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ SPARK_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", SQ
 """What Spark fetches at its first start to read the tables of an embedded SQL catalog, the last for such a
 catalog only; tried with Spark 4.1."""
 AWS_PACKAGE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
-"""What it needs besides if the files lie in a bucket."""
+"""What Spark fetches in addition if the files lie in a bucket."""
 KEY_VARIABLES = ("S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY")
 """From where Trino takes the keys of a bucket, when the configuration states keys; those of deploy/stack."""
 REGION_OF_ENDPOINTS = "us-east-1"
-"""What servers that are not AWS take for their region, unless the configuration says another."""
+"""Region of servers other than AWS, unless the configuration names another."""
 
 
 BY_ID = "-- the table's columns have changed: this finds them by field id, and needs DuckDB 2.0 or newer"

@@ -2,9 +2,9 @@
 
 Pure. Evidence is one table property, `archiver.watermarks`, set in the same atomic commit as the snapshot it
 names. It counts if that snapshot is in the lineage (the current snapshot and its retained parents), or is
-named there as a parent that has expired. If the lineage reaches below it without meeting it, somebody rolled
-the table back. If expiry cut the lineage further above it, the bounds of the live files have to agree. Must
-never believe the newest own snapshot in the metadata's list: after a rollback it is no ancestor any more.
+named there as a parent that has expired. If the lineage reaches below it and does not contain it, the table
+was rolled back. If expiry cut the lineage above it, the bounds of the live files must agree. The newest own
+snapshot in the metadata's list is never trusted: after a rollback it is no ancestor any more.
 
 The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per
 partition]}`.
@@ -104,19 +104,19 @@ class Known:
     evidence: Evidence | None
     """None if the table holds no commit of ours."""
     foreign: tuple[SnapshotView, ...] = ()
-    """Snapshots of somebody else on top of our newest commit, newest first."""
+    """Snapshots of other writers on top of our newest commit, newest first."""
     by_bounds: bool = False
     """The lineage was cut; the live files' bounds had to confirm the evidence, or to stand in for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """The table cannot be trusted to go on from; somebody must act."""
+    """The table cannot be trusted; an operator must act."""
 
     why: str
     unconfirmed: bool = False
-    """Its history was expired above our newest commit, and the files do not say what that said: it was rolled
-    back before, or rows were removed, and nothing tells which."""
+    """The history above our newest commit was expired, and the files do not confirm that commit. Either the
+    table was rolled back before, or rows were removed; nothing shows which."""
 
 
 def read_evidence(properties: Mapping[str, str]) -> Evidence | None:
@@ -134,9 +134,9 @@ def judge(
 ) -> Known | Doubted:
     """The table's watermark, or why there is none.
 
-    `live_files` is called only where bounds are needed. `starts` are retention's heads per partition: rows
-    below are gone on purpose. Bounds know nothing of gaps behind the last record, so they are compared by
-    `gaps` (rule C2); a watermark that rests on bounds alone ends at the last record.
+    `live_files` is called only where bounds are needed. `starts` are retention's starts per partition: rows
+    below were removed on purpose. Bounds do not include gaps after the last record, so they are compared
+    modulo `gaps` (rule C2). A watermark that rests on bounds alone ends at the last record.
     """
     starts = starts or {}
     lineage = view.lineage()
@@ -193,7 +193,7 @@ def _without_evidence(
             or not 0 <= partition < partitions
         ):
             return Doubted(
-                f"it has no {WATERMARKS} property, and file {item.path} does not tell which offsets it "
+                f"it has no {WATERMARKS} property, and file {item.path} does not show which offsets it "
                 "holds; name another table"
             )
         upper[partition] = max(upper[partition], item.offset_max + 1)
@@ -205,9 +205,8 @@ def _disagreement(
 ) -> str | None:
     """What in the live files contradicts the evidence; None if nothing does.
 
-    A file of one partition tells that partition's upper bound exactly. One that mixes partitions (compacted
-    by somebody) tells only that none of them reaches further; then the number of rows has to be right as
-    well.
+    A file of one partition gives that partition's upper bound exactly. A compacted file that mixes partitions
+    shows only that none of them reaches further. Then the number of rows must be right as well.
     """
     upper: dict[int, int] = {}
     mixed = False
@@ -238,8 +237,8 @@ def _disagreement(
             records_between(gaps, partition, starts.get(partition, 0), evidence.offset(partition))
             for partition in range(partitions)
         )
-        # Below a start rows may be there still: of files that reach beyond it, and of those that no run has
-        # come to yet.
+        # Rows below a start may still be there: in files that reach beyond it, and in files that retention
+        # has not removed yet.
         most = due + sum(
             records_between(gaps, partition, 0, min(start, evidence.offset(partition)))
             for partition, start in starts.items()

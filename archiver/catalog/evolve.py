@@ -1,15 +1,14 @@
-"""Brings a table to the columns that the ledger records, and to the partition spec of the configuration: the
-one place that asks a catalog to change either.
+"""Gives a table the columns that the ledger records and the partition spec of the configuration.
 
-Order (docs/protocols/schema-evolution.md): a version is in the ledger before the catalog is asked for its
-columns, and the table is read again before anything is archived with it. Each try looks at the table from the
-start, because only the table knows what became of the last one. Promises that the catalog is asked only for
-what the table lacks, and that the schema it returns is recorded and is the table's: same ids, same types.
-Must never change what is not the archiver's, or take an unknown outcome for a failure.
+Order (docs/protocols/schema-evolution.md): a version is in the ledger before its columns are requested, and
+the table is loaded again before anything is archived with it. Each attempt starts with a load, because only
+the table shows the outcome of the last one. Promises that only missing columns are requested, and that the
+returned schema is recorded and is the table's: same ids, same types. Must never change columns of other
+writers, or treat an unknown outcome as a failure.
 
-A partition spec stands in no entry of the ledger: every archive names its own in its key and in DATA_WRITTEN,
-and the table knows all that it ever had. So nothing that is written before, during or after a change depends
-on its outcome (decision 0031).
+The ledger records no partition spec: every archive names its own in its key and in DATA_WRITTEN, and the
+table keeps all of its specs. So nothing that is written before, during or after a change depends on its
+outcome (decision 0031).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ T = TypeVar("T")
 
 
 class TableEvolution:
-    """Brings the tables of one catalog to their topics' schemas, on behalf of one leader."""
+    """Changes columns and partition specs of the tables of one catalog, for one leader."""
 
     def __init__(self, tables: Tables, leader: Leader, limits: CommitLimits, clock: Clock) -> None:
         self._tables = tables
@@ -54,12 +53,12 @@ class TableEvolution:
         record: Record,
     ) -> TopicSchema:
         """The schema that is recorded and that the table has: `schema`, or a later version where the catalog
-        has other ids.
+        assigned other ids.
 
         `view` is the table as it was just loaded; `history` the recorded versions; `written` the newest of
-        them that archives were written with (0: none). Raises `TopicHalted` if somebody must put the table
-        right, `Deposed`, `RetryLater` if the catalog was not brought to the schema within the bounds,
-        `OutcomeUnknown` if the last request may still land. Whoever calls again goes on.
+        them that archives were written with (0: none). Raises `TopicHalted` if an operator must correct the
+        table, `Deposed`, `RetryLater` if the table did not get the schema within the bounds, `OutcomeUnknown`
+        if the last request may still be applied. A later call continues.
         """
         recorded = list(history)
 
@@ -75,10 +74,10 @@ class TableEvolution:
         return result
 
     def partition(self, target: TableTarget, view: TableView) -> TableView:
-        """The table, partitioned by the configuration's granularity from here on. What it holds keeps its
+        """The table, partitioned by the configuration's granularity from here on. Existing files keep their
         partitions.
 
-        `view` is the table as it was just loaded, and found to be the topic's. Raises as `bring`.
+        `view` is the table as it was just loaded and identified as the topic's. Raises as `bring`.
         """
 
         def step(found: TableView) -> Done[TableView] | Callable[[], Evolved]:
@@ -128,7 +127,7 @@ class TableEvolution:
     def _recorded(
         self, fit: Fit, schema: TopicSchema, recorded: list[TopicSchema], record: Record
     ) -> TopicSchema:
-        """The schema with the ids it has after the look, in the ledger."""
+        """The schema with the ids of the loaded table, after it is in the ledger."""
         in_ledger = bool(recorded) and recorded[-1].version == schema.version
         if in_ledger and fit.schema is schema:
             return schema

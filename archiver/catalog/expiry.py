@@ -1,4 +1,4 @@
-"""Which snapshots our own commit may forget, and what it tells of them in their stead. Pure."""
+"""Which snapshots our own commit may expire, and what it records about them. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from archiver.runtime.errors import Corrupted
 def expired(
     view: TableView, pending: Sequence[PendingFile], snapshots_max: int, snapshots_age_s: float, now_us: int
 ) -> tuple[int, ...]:
-    """Ids of ancestors to forget when one more snapshot is added: those beyond the newest `snapshots_max` and
-    older than the age as well.
+    """Ids of ancestors to expire when one more snapshot is added: those that are both beyond the newest
+    `snapshots_max` and older than the age.
 
-    Kept in any case: the current snapshot, what a branch or tag points to, every ancestor newer than a
-    pending file's T3 token (without them the file could not be offered any more, rule C3), and a change of
-    somebody else that may still be undone. Snapshots outside the lineage belong to somebody else, but for
-    changes that were kept when it was cut above them. The same commit must set what `recorded` says of the
-    ids.
+    Always kept: the current snapshot, what a branch or tag points to, every ancestor newer than a pending
+    file's token (rule T3; without them the file could not be offered any more, rule C3), and another writer's
+    change that may still be undone. Snapshots outside the lineage are left to other writers, except for
+    changes that were kept when the lineage was cut above them. The same commit must set the properties that
+    `recorded` returns for the ids.
     """
     needed_above = min(
         (item.last_sequence_number for item in pending if item.table_uuid == view.uuid),
@@ -40,9 +40,9 @@ def expired(
         and snapshot.sequence_number <= needed_above
     ]
     changes = {snapshot.snapshot_id for snapshot in old if change_of(snapshot) is not None}
-    if changes and not _can_tell(
-        view
-    ):  # nor could it be told which of them are ancestors, were the lineage cut above them
+    if changes and not _is_readable(view):
+        # The property cannot be extended. If the lineage were cut above these changes, nothing would show any
+        # more which of them are ancestors.
         oldest = min(snapshot.sequence_number for snapshot in old if snapshot.snapshot_id in changes)
         return tuple(snapshot.snapshot_id for snapshot in old if snapshot.sequence_number < oldest)
     kept = changes - _for_good(view, {snapshot.snapshot_id for snapshot in old}) if changes else changes
@@ -52,29 +52,28 @@ def expired(
 def recorded(
     view: TableView, gone: Collection[int], ledger: TopicLedger, watermarks: Sequence[int]
 ) -> Mapping[str, str]:
-    """The table property that tells of the foreign changes among the snapshots `gone`, and no more of those
-    that retention has passed since; nothing if that is what it says already.
+    """The table property that records other writers' changes among the snapshots `gone`, without those that
+    retention has passed; nothing if the property is up to date.
 
     `watermarks` are the table's, one per partition.
     """
     found = [(snapshot, change) for snapshot, change in foreign_changes(view) if snapshot.snapshot_id in gone]
     try:
-        told = read_expired(view.properties)
+        before = read_expired(view.properties)
     except Corrupted:
-        return {}  # and `expired` takes no change then
-    # A catalog may take the property and keep the snapshot: it is told once all the same.
-    fresh = [(snapshot, change) for snapshot, change in found if snapshot.snapshot_id not in told.ids]
+        return {}  # `expired` expires no change then
+    # A catalog may set the property and keep the snapshot. The change still counts once.
+    fresh = [(snapshot, change) for snapshot, change in found if snapshot.snapshot_id not in before.ids]
     more = [placed(change, view, ledger, watermarks, snapshot.sequence_number) for snapshot, change in fresh]
-    now = replace(told.with_more(more, ledger.starts), kept=_cut_off(view, gone))
-    return {} if now == told else {EXPIRED_CHANGES: now.to_json()}
+    now = replace(before.with_more(more, ledger.starts), kept=_cut_off(view, gone))
+    return {} if now == before else {EXPIRED_CHANGES: now.to_json()}
 
 
 def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
-    """The lineage, and behind it the changes of others that were kept when it was cut above them; newest
-    first.
+    """The lineage, then other writers' changes that were kept when it was cut above them; newest first.
 
-    One that is newer than the oldest of the lineage is no ancestor any more: the table was rolled back to
-    before it.
+    A change that is newer than the oldest snapshot of the lineage is no ancestor any more: the table was
+    rolled back to before it.
     """
     lineage = view.lineage()
     try:
@@ -88,8 +87,8 @@ def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
 
 
 def _cut_off(view: TableView, gone: Collection[int]) -> tuple[int, ...]:
-    """Ids of the changes of others in the chain that stay, and that the lineage reaches no more without the
-    snapshots `gone`.
+    """Ids of other writers' changes that stay, and that the lineage does not reach without the snapshots
+    `gone`.
     """
     reached = {
         item.snapshot_id for item in takewhile(lambda item: item.snapshot_id not in gone, view.lineage())
@@ -100,7 +99,7 @@ def _cut_off(view: TableView, gone: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(item.snapshot_id for item in left if change_of(item) is not None))
 
 
-def _can_tell(view: TableView) -> bool:
+def _is_readable(view: TableView) -> bool:
     """Whether the table's property can be read, and so be written."""
     try:
         read_expired(view.properties)
@@ -110,9 +109,7 @@ def _can_tell(view: TableView) -> bool:
 
 
 def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
-    """Snapshots that every one that stays was made on: wherever somebody rolls the table back to, what they
-    changed stays changed.
-    """
+    """Common ancestors of all snapshots that stay. After any rollback the table has their changes."""
     parents = {snapshot.snapshot_id: snapshot.parent_id for snapshot in view.snapshots}
     for newer, older in pairwise(ancestry(view)):
         parents[newer.snapshot_id] = older.snapshot_id

@@ -1,18 +1,16 @@
-"""Snapshots of somebody else that changed the number of rows, and what a table keeps of those that are
-expired. Pure.
+"""Snapshots of other writers that changed the number of rows, and the record of those that are expired. Pure.
 
-Owns the arithmetic on their summaries, by which the committer and the audit count alike, and the table
-property `archiver.expired-changes`. A commit of ours that expires such a snapshot sets the property, so each
-change is told once: by its snapshot while that is retained, by the property from then on. The property is
-JSON, bounded in size::
+Owns the arithmetic on their summaries, which the committer and the audit share, and the table property
+`archiver.expired-changes`. A commit of ours that expires such a snapshot sets the property. So each change
+counts once: by its snapshot while that is retained, by the property afterwards. The property is JSON, bounded
+in size::
 
     {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]},
     …],"kept":[…]}
 
-Oldest first; where there are more than `CHANGES_MAX`, or more than `OFFSETS_MAX` numbers in `below`, the two
-neighbours that lie closest together are added up to one: not the oldest again and again, whose sum retention
-would never pass. Promises that nothing is told of what retention has passed wholly, so that what a topic
-erases for years does not add up.
+Oldest first. Beyond `CHANGES_MAX` changes, or `OFFSETS_MAX` numbers in `below`, the two neighbours that lie
+closest together are merged. Merging the oldest each time would build a sum that retention never passes.
+Changes that retention has passed wholly are dropped, so the record does not grow for years.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ OFFSETS_MAX = 4096
 """So many numbers are kept in all `below` together, if they are of more than one change: about 40 KB of the
 table's metadata."""
 SNAPSHOTS_MAX = 10
-"""So many ids of what was added up to one change are kept, the newest."""
+"""So many ids of merged changes are kept, the newest."""
 
 _REMOVALS = ("delete", "overwrite")
 """Operations that can take rows away; `replace` (compaction) cannot."""
@@ -46,29 +44,27 @@ _ADDITIONS = ("append", "overwrite", "")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """By how much somebody else changed the number of rows, with one snapshot or with several that are
-    expired.
-    """
+    """By how much other writers changed the number of rows, with one snapshot or several expired ones."""
 
     rows: int = 0
-    """Fewer than before in data files, where it removed any."""
+    """Rows fewer in data files, if it removed any."""
     hidden: int = 0
-    """More than before behind position-delete files; fewer than none where it took such files away."""
+    """Rows more behind position-delete files; negative where it removed such files."""
     added: int = 0
-    """More than it took."""
+    """Rows added beyond those removed."""
     below: tuple[int, ...] | None = ()
-    """Per partition, where the table ended then: it took nothing, and brought nothing of the stream, from
-    there on. None if that is not known."""
+    """Per partition, where the table ended then. The change removed and added no row of the stream from there
+    on. None if unknown."""
     snapshots: tuple[int, ...] = ()
-    """Ids, oldest first; of several only the newest."""
+    """Ids, oldest first; of merged changes only the newest."""
 
     @property
     def removes(self) -> bool:
-        """Whether rows went."""
+        """Whether rows were removed."""
         return bool(self.rows or self.hidden)
 
     def plus(self, later: Change) -> Change:
-        """Both as one."""
+        """Both merged into one."""
         below = None
         if self.below is not None and later.below is not None:
             below = tuple(map(max, zip_longest(self.below, later.below, fillvalue=0)))
@@ -80,21 +76,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredChanges:
-    """What a table's property says of changes whose snapshots our own commits expired."""
+    """The table property on changes whose snapshots our own commits expired."""
 
     changes: tuple[Change, ...] = ()
     """Oldest first."""
     kept: tuple[int, ...] = ()
     """Ids of changes that our own commits kept when they cut the lineage above them, because something older
-    was retained (a tag's snapshot, say): ancestors, though nothing else tells it."""
+    was retained, for example a tagged snapshot. Only this shows that they are ancestors."""
 
     @property
     def ids(self) -> frozenset[int]:
-        """Of the changes that are told."""
+        """Of the recorded changes."""
         return frozenset(number for one in self.changes for number in one.snapshots)
 
     def with_more(self, more: Iterable[Change], starts: Mapping[int, int]) -> ExpiredChanges:
-        """With newer ones behind, without what retention has passed, and not larger than the bounds allow."""
+        """With newer ones appended, without those that retention has passed, within the bounds."""
         changes = list(unretired((*self.changes, *more), starts))
         while len(changes) > 1 and (
             len(changes) > CHANGES_MAX or sum(len(one.below or ()) for one in changes) > OFFSETS_MAX
@@ -140,49 +136,53 @@ class ExpiredChanges:
 
 
 def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:
-    """The property once a repair has said that the table is complete up to `offsets`, below which it lacks
-    `lacking` records; nothing if it stays as it is.
+    """The property after a repair set the watermarks to `offsets`, below which the table lacks `lacking`
+    records; nothing if it stays as it is.
 
-    Rows that were removed at the ends come back by that. So many as are still missing, and no snapshot tells
-    of, stay told, but never more than were: what was lost otherwise is not to pass for removed.
+    The repair brings back rows that were removed at the ends. Rows that are still missing, and that no
+    retained snapshot explains, stay recorded, but never more than before: a lost row must not count as
+    removed.
     """
     try:
         expired = read_expired(view.properties)
     except Corrupted:
         return {}
-    told = expired.changes
-    before = sum(one.rows + one.hidden - one.added for one in told)
+    changes = expired.changes
+    before = sum(one.rows + one.hidden - one.added for one in changes)
     retained = sum(one.rows + one.hidden - one.added for _, one in foreign_changes(view))
     now = min(max(lacking - retained, 0), max(before, 0))
     if now == before and not expired.kept:
-        return {}  # of those that were kept nobody knows whether they are ancestors still
+        return {}
     if now == before:
+        # After the rollback nothing shows whether the kept changes are still ancestors.
         return {EXPIRED_CHANGES: replace(expired, kept=()).to_json()}
-    ids = tuple(number for one in told for number in one.snapshots)[-SNAPSHOTS_MAX:]
+    ids = tuple(number for one in changes for number in one.snapshots)[-SNAPSHOTS_MAX:]
     left = (Change(rows=now, below=tuple(offsets), snapshots=ids),) if now else ()
     return {EXPIRED_CHANGES: ExpiredChanges(left).to_json()}
 
 
 def rows_removed(view: TableView) -> int:
-    """How many rows others took out, as far as the table tells; none if its property cannot be read."""
+    """How many rows other writers removed, as far as the table records it; 0 if its property cannot be
+    read.
+    """
     try:
-        told = read_expired(view.properties).changes
+        expired = read_expired(view.properties).changes
     except Corrupted:
         return 0
     return max(
-        sum(one.rows + one.hidden for one in (*told, *(change for _, change in foreign_changes(view)))), 0
+        sum(one.rows + one.hidden for one in (*expired, *(change for _, change in foreign_changes(view)))), 0
     )
 
 
 def read_expired(properties: Mapping[str, str]) -> ExpiredChanges:
-    """What a table's properties say of expired changes; `Corrupted` if it cannot be understood."""
+    """The record of expired changes in a table's properties; `Corrupted` if it cannot be parsed."""
     text = properties.get(EXPIRED_CHANGES)
     return ExpiredChanges() if text is None else ExpiredChanges.from_json(text)
 
 
 def change_of(snapshot: SnapshotView) -> Change | None:
-    """What a snapshot of somebody else changed, by its summary, without the place; None if it is ours or left
-    the number of rows alone.
+    """The change of another writer's snapshot, by its summary, without `below`; None if the snapshot is ours
+    or did not change the number of rows.
     """
     if COMMIT_ID in snapshot.summary:
         return None
@@ -197,14 +197,12 @@ def change_of(snapshot: SnapshotView) -> Change | None:
 
 
 def is_foreign_removal(snapshot: SnapshotView) -> bool:
-    """Whether a snapshot is somebody else's and by its operation took rows away, or exchanged them, however
-    many.
-    """
+    """Whether a snapshot is another writer's and its operation can remove or replace rows."""
     return snapshot.operation in _REMOVALS and COMMIT_ID not in snapshot.summary
 
 
 def foreign_changes(view: TableView) -> tuple[tuple[SnapshotView, Change], ...]:
-    """Those of the table's history that are retained, without their places; oldest first."""
+    """Changes in the table's retained history, without `below`; oldest first."""
     found = ((snapshot, change_of(snapshot)) for snapshot in reversed(view.history()))
     return tuple((snapshot, change) for snapshot, change in found if change is not None)
 
@@ -228,35 +226,35 @@ def rewritten_records(snapshot: SnapshotView) -> int:
 def placed(
     change: Change, view: TableView, ledger: TopicLedger, watermarks: Sequence[int], sequence_number: int
 ) -> Change:
-    """The change of a snapshot of that sequence number with `below`; `watermarks` are those that the table
-    tells now, one per partition.
+    """The change of a snapshot with that sequence number, with `below`. `watermarks` are the table's current
+    ones, one per partition.
 
-    The ledger may have heard late of a commit from before the change, at a sequence number behind it. Unless
-    what stands between the last one it had heard of and the change is all somebody else's, what it heard of
-    next counts as there already: too high does no harm.
+    The ledger may record a commit from before the change later, at a higher sequence number. So the ledger's
+    next record counts as already there, unless all snapshots between its last record and the change are other
+    writers'. A value that is too high does no harm.
     """
     past = ledger.past
     if sequence_number < past.exact_since:
         return replace(
             change,
-            below=tuple(max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks)),
+            below=tuple(max(ledger.watermark(partition), end) for partition, end in enumerate(watermarks)),
         )
-    heard, following = past.told_around(sequence_number)
+    recorded, following = past.told_around(sequence_number)
     others = {one.sequence_number for one in view.snapshots if COMMIT_ID not in one.summary}
-    in_time = all(number in others for number in range(heard + 1, sequence_number))
+    in_time = all(number in others for number in range(recorded + 1, sequence_number))
     since = sequence_number if in_time or following is None else following
-    ends = (max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks))
+    ends = (max(ledger.watermark(partition), end) for partition, end in enumerate(watermarks))
     return replace(
         change, below=tuple(past.lowest(partition, end, since) for partition, end in enumerate(ends))
     )
 
 
 def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Change, ...]:
-    """Without the oldest ones that explain nothing any more: all that they can have removed lies below
-    retention's starts.
+    """Without the oldest ones that explain nothing any more, because everything that they can have removed
+    lies below retention's starts.
 
-    What was added goes with as much as was removed after it. If nothing was, it goes too: retention has taken
-    it out with the others.
+    Added rows are dropped together with as many rows removed after them. If none were removed, they are
+    dropped as well: retention removed them with the others.
     """
     if not any(starts.values()):
         return tuple(changes)
@@ -272,8 +270,8 @@ def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Cha
 
 
 def _closest(changes: Sequence[Change]) -> int:
-    """The place of the first of the two neighbours between which the table grew least; those without a place
-    are close to each other.
+    """Index of the first of the two neighbours between which the table grew least. Two changes without
+    `below` count as close.
     """
 
     def between(at: int) -> tuple[bool, int]:
@@ -291,8 +289,8 @@ def added_records(summary: Mapping[str, str]) -> int:
 
 
 def hidden_records(summary: Mapping[str, str]) -> int:
-    """How many more rows position-delete files hide than before. How many equality deletes hide, no summary
-    says.
+    """How many more rows position-delete files hide than before. No summary counts the rows that equality
+    deletes hide.
     """
     return _count(summary, "added-position-deletes") - _count(summary, "removed-position-deletes")
 
@@ -303,7 +301,7 @@ def _count(summary: Mapping[str, str], name: str) -> int:
 
 
 def _change(document: Any) -> Change:
-    """One change of the property; what it raises says that it is none."""
+    """One change of the property; raises if the document is malformed."""
     below = document["below"]
     change = Change(
         document["rows"],

@@ -1,4 +1,4 @@
-"""Is this the table we mean? Creating it, and recognising it afterwards.
+"""Creates a topic's table, and checks that a table is the topic's.
 
 Owns the check that a table belongs to a topic: its properties name cluster and topic, its uuid is the one the
 ledger knows, its format, partitioning and location are ours. What does not fit halts the topic with what to
@@ -106,7 +106,7 @@ def ensure_table(
         if view is None:
             raise TopicHalted(
                 target.topic,
-                f"table {shown(target.identifier)} exists and cannot be loaded; look at the catalog",
+                f"table {shown(target.identifier)} exists and cannot be loaded; check the catalog",
             ) from None
     failpoints.reach("table.create.after")
     check_identity(view, target, known_uuid)
@@ -134,7 +134,7 @@ def mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None)
         )
     if known_uuid is not None and view.uuid != known_uuid:
         return (
-            f"has uuid {view.uuid}, the ledger knows {known_uuid}: it was dropped and made anew; restore "
+            f"has uuid {view.uuid}, the ledger has {known_uuid}: it was dropped and recreated; restore "
             "the old one, or configure another"
         )
     if view.properties.get(LAYOUT_VERSION) != LAYOUT_VERSION_VALUE:

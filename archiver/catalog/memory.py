@@ -1,8 +1,7 @@
 """A catalog in memory: the twin of the pyiceberg adapter, with the same promises except durability. For tests
 and simulation.
 
-Also lets a test play the other hands on a table: somebody who compacts, appends, rolls back, expires, drops
-or renames.
+Also lets a test act as another writer or an operator: compact, append, roll back, expire, drop and rename.
 """
 
 from __future__ import annotations
@@ -197,13 +196,13 @@ class MemoryTables:
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
         """As the Protocol says; keeps the field ids it is given, and is never unknown."""
         stream_fields(schema_json)
-        wanted = (view.uuid, view.schema_id, view.last_column_id)
+        required = (view.uuid, view.schema_id, view.last_column_id)
         with self._lock:
             state = self._tables.get(view.identifier)
-            if state is None or (state.uuid, state.schema_id, state.last_column_id) != wanted:
+            if state is None or (state.uuid, state.schema_id, state.last_column_id) != required:
                 return Evolved(
                     SwapOutcome.CONFLICT,
-                    "no such table" if state is None else f"the table is not {wanted} any more",
+                    "no such table" if state is None else f"the table is not {required} any more",
                 )
             self._tables[view.identifier] = _with_schema(state, schema_json)
         return Evolved(SwapOutcome.APPLIED)
@@ -291,7 +290,7 @@ class MemoryTables:
             if item.snapshot_id == number
         )
 
-    # what somebody else does
+    # Actions of other writers and operators
 
     def replace_files(
         self,
@@ -300,8 +299,8 @@ class MemoryTables:
         add: Sequence[DataFile],
         operation: str = "replace",
     ) -> int:
-        """A foreign commit: compaction (`replace`), `append`, `delete` or `overwrite`; returns its snapshot's
-        id.
+        """Another writer's commit: compaction (`replace`), `append`, `delete` or `overwrite`; returns its
+        snapshot's id.
         """
         with self._lock:
             state = self._known(identifier)
@@ -318,12 +317,12 @@ class MemoryTables:
         return snapshot_id
 
     def set_schema(self, identifier: Identifier, schema_json: str) -> None:
-        """A foreign change of the schema."""
+        """Another writer's change of the schema."""
         with self._lock:
             self._tables[identifier] = _with_schema(self._known(identifier), schema_json)
 
     def set_spec(self, identifier: Identifier, granularity: Granularity) -> None:
-        """A foreign change of the partition spec."""
+        """Another writer's change of the partition spec."""
         with self._lock:
             self._tables[identifier] = _with_spec(self._known(identifier), granularity)
 

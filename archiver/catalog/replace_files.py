@@ -1,13 +1,11 @@
-"""Puts archives that were made anew, each of one or of several, in the place of the old ones: the second, and
-only other, writer of tables.
+"""Replaces archives in a table by rewritten ones, for replay and compaction.
 
-The loop is the one of `commit.py` (protocol rules C1, C3 to C6): load, judge the evidence, choose, prepare,
-read the log's tail, swap; and from the start again, also after a swap that was applied, because only the
-table knows. For the rest of the protocol such a snapshot is what a compaction is: rows keep their
+It follows the commit protocol (rules C1, C3 to C6), and starts again after an applied swap too: only the
+table shows the outcome. To the rest of the protocol such a snapshot is a compaction. Rows keep their
 coordinates, the evidence property stays with our newest commit, which is an ancestor, and watermarks do not
-move. Promises that old files leave and their successor comes in one snapshot, so that no snapshot has an
-offset twice or not at all, and that a path is offered only while it certainly was never in the table (rule
-P2). The caller writes what comes back into the ledger.
+move. Promises that old files leave and their successor arrives in one snapshot, so no snapshot has an offset
+twice or not at all. A path is offered only if it certainly was never in the table (rule P2). The caller
+writes the result into the ledger.
 """
 
 from __future__ import annotations
@@ -32,24 +30,24 @@ from archiver.runtime.errors import Halt, RetryLater, TopicHalted
 from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
 
-TOLD_AS = {"replay": REPLAYED, "compact": COMPACTED}
-"""By what archives were made anew for: where the summary of a snapshot tells how many of them it brought."""
+SUMMARY_KEYS = {"replay": REPLAYED, "compact": COMPACTED}
+"""Reason of the rewrite → summary key under which a snapshot states how many archives it added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A rewrite of which the catalog is told."""
+    """A rewrite that is offered to the catalog."""
 
     rewrite: Rewrite
     old_paths: tuple[str, ...]
-    """As the table names the old files."""
+    """The old files, as the table names them."""
     data_file: DataFile
-    """What it is told about the new one."""
+    """The table's entry for the new file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What a look at the table says of the rewrites of a topic."""
+    """The verdicts on the rewrites of a topic, from one view of its table."""
 
     replaced: tuple[str, ...]
     """Keys of new archives that the table has."""
@@ -66,7 +64,7 @@ class Exchanged:
     replaced: tuple[str, ...]
     abandoned: tuple[tuple[str, str], ...]
     snapshot_id: int | None = None
-    """Of the snapshot that an exchange of this call made."""
+    """The snapshot that this call committed."""
 
     def to_proto(self, commit_id: uuid.UUID, topic_id: TopicId) -> pb.RewriteSettled:
         """The body of the ledger entry."""
@@ -80,8 +78,8 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What of a table matters for a verdict."""
+class TableContent:
+    """The part of a table that a verdict needs."""
 
     uuid: uuid.UUID
     unbroken_since: int
@@ -95,23 +93,23 @@ class Sight:
 
 
 def judge_rewrites(
-    rewrites: Rewrites, exchanges: Mapping[str, Exchange], uri: Callable[[str], str], sight: Sight
+    rewrites: Rewrites, exchanges: Mapping[str, Exchange], uri: Callable[[str], str], content: TableContent
 ) -> Verdicts:
-    """One verdict for each rewrite that is under way, and the abandoned ones that are in the table all the
-    same. Pure.
+    """One verdict for each rewrite that is under way, and the abandoned ones that are in the table
+    nevertheless. Pure.
 
-    `exchanges` are those of this run by new key: what an earlier one left is not offered again, but made
-    anew.
+    `exchanges` are those of this run by new key. A rewrite of an earlier run is not offered again, but
+    repeated.
     """
-    replaced: list[str] = [key for key in rewrites.abandoned if uri(key) in sight.live]
+    replaced: list[str] = [key for key in rewrites.abandoned if uri(key) in content.live]
     offered: list[Exchange] = []
     abandoned: list[tuple[str, str]] = []
     for key, rewrite in rewrites.under_way.items():
         exchange = exchanges.get(key)
-        if uri(key) in sight.paths:
+        if uri(key) in content.paths:
             replaced.append(key)
             continue
-        why = _objection(rewrite, exchange, sight)
+        why = _objection(rewrite, exchange, content)
         if why is None and exchange is not None:
             offered.append(exchange)
         else:
@@ -119,17 +117,19 @@ def judge_rewrites(
     return Verdicts(tuple(replaced), tuple(offered), tuple(abandoned))
 
 
-def _objection(rewrite: Rewrite, exchange: Exchange | None, sight: Sight) -> str | None:
+def _objection(rewrite: Rewrite, exchange: Exchange | None, content: TableContent) -> str | None:
     if exchange is None:
         return "the run that made it ended before the table had it"
-    if rewrite.table_uuid != sight.uuid or rewrite.last_sequence_number < sight.unbroken_since:
+    if rewrite.table_uuid != content.uuid or rewrite.last_sequence_number < content.unbroken_since:
         return f"the table's history since sequence number {rewrite.last_sequence_number} is not complete"
-    if any(path not in sight.live for path in exchange.old_paths):
-        return "the old file is not in the table any more: somebody compacted or removed it meanwhile"
-    if {exchange.data_file.spec_id, *(sight.live[path] for path in exchange.old_paths)} != {sight.spec_id}:
+    if any(path not in content.live for path in exchange.old_paths):
+        return "the old file is not in the table any more: another writer compacted or removed it"
+    if {exchange.data_file.spec_id, *(content.live[path] for path in exchange.old_paths)} != {
+        content.spec_id
+    }:
         return "the old file was written for another partition spec than the table has now"
-    if sight.has_deletes:
-        return "the table has delete files of somebody else, which name rows of the old file"
+    if content.has_deletes:
+        return "the table has delete files of another writer, which may name rows of the old file"
     return None
 
 
@@ -146,8 +146,8 @@ class FileReplacer:
         uri: Callable[[str], str],
         kind: str = "replay",
     ) -> None:
-        """`committer` judges the table; `uri` gives the path under which the table names an object key;
-        `kind`, one of `TOLD_AS`, is what the archives were made anew for.
+        """`committer` assesses the table; `uri` gives the path under which the table names an object key;
+        `kind`, a key of `SUMMARY_KEYS`, is the reason of the rewrite.
         """
         self._tables = tables
         self._committer = committer
@@ -160,12 +160,12 @@ class FileReplacer:
     def exchange(
         self, target: TableTarget, exchanges: Sequence[Exchange], commit_id: uuid.UUID, gaps: Gaps = no_gaps
     ) -> Exchanged | None:
-        """Bring the exchanges into the table with one snapshot, and say what became of earlier rewrites; None
-        if there is nothing to say.
+        """Apply the exchanges with one snapshot, and return the outcome of earlier rewrites as well; None if
+        there is none.
 
-        Every exchange must be under way in the ledger. Raises `Deposed`; `TopicHalted` if somebody must act;
-        `RetryLater` if nothing was exchanged within the bounds; `OutcomeUnknown` if the last request may
-        still land. In each case they stay under way and a later run looks.
+        Every exchange must be under way in the ledger. Raises `Deposed`; `TopicHalted` if an operator must
+        act; `RetryLater` if nothing was exchanged within the bounds; `OutcomeUnknown` if the last request may
+        still be applied. In each case they stay under way, and a later run checks them.
         """
         by_key = {item.rewrite.archive.key: item for item in exchanges}
         last: Prepared | None = None
@@ -206,17 +206,19 @@ class FileReplacer:
             (item.last_sequence_number for item in rewrites.under_way.values()), default=view.sequence_number
         )
         added = self._tables.data_paths(view, since) if since < view.sequence_number else frozenset[str]()
-        wanted = {path for item in exchanges.values() for path in item.old_paths} | {
+        relevant = {path for item in exchanges.values() for path in item.old_paths} | {
             self._uri(key) for key in (*rewrites.under_way, *rewrites.abandoned)
         }
         live: dict[str, int] = {}
         has_deletes = False
         for file in self._tables.live_files(view):
             has_deletes |= file.has_deletes
-            if file.path in wanted:
+            if file.path in relevant:
                 live[file.path] = file.spec_id
-        sight = Sight(view.uuid, unbroken_since(view), added | live.keys(), live, view.spec_id, has_deletes)
-        return judge_rewrites(rewrites, exchanges, self._uri, sight)
+        content = TableContent(
+            view.uuid, unbroken_since(view), added | live.keys(), live, view.spec_id, has_deletes
+        )
+        return judge_rewrites(rewrites, exchanges, self._uri, content)
 
     def _prepare(
         self, target: TableTarget, view: TableView, verdicts: Verdicts, commit_id: uuid.UUID
@@ -225,7 +227,7 @@ class FileReplacer:
         added = [item.data_file for item in verdicts.offered]
         try:
             return self._tables.prepare_exchange(
-                view, removed, added, {COMMIT_ID: str(commit_id), TOLD_AS[self._kind]: str(len(added))}
+                view, removed, added, {COMMIT_ID: str(commit_id), SUMMARY_KEYS[self._kind]: str(len(added))}
             )
         except Halt as error:
             raise TopicHalted(target.topic, str(error)) from error

@@ -1,11 +1,10 @@
-"""A table that was set back gets evidence of where it stands now (protocol rule T4, asked for by an
-operator).
+"""Records new watermarks in a table that was rolled back (protocol rule T4, requested by an operator).
 
-Owns one commit: an empty snapshot on top of whatever is current, and with it the property
-`archiver.watermarks` for the offsets that the caller has found the table to be complete up to. It adds and
-removes no row. It is a fence as well (rule D2): no request that is still under way can land after it. Offered
-only while the table is set back; the swap asserts uuid, base snapshot and sequence number, and the log is
-read between load and swap (C4, C5), as the committer does. Must never be called unasked.
+Owns one commit: an empty snapshot on top of the current one, with the property `archiver.watermarks` for the
+offsets up to which the caller found the table complete. It adds and removes no row. It is a fence as well
+(rule D2): no request that was sent before can be applied after it. As in the committer, the swap asserts
+uuid, base snapshot and sequence number, and the log is read between load and swap (C4, C5). Must run only on
+request.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from archiver.runtime import failpoints
 from archiver.runtime.errors import Corrupted, OutcomeUnknown, RetryLater
 
 NOTHING_KNOWN = "1970-01-01T00:00:00.000001+00:00"
-"""Valid-through time of a table of which none is known: a property cannot be taken back, and the old one says
-too much."""
+"""Valid-through time of a table without a known one. A commit cannot remove the property, and the old value
+claims too much."""
 NOTHING_KNOWN_US = 1
 _SILENT = frozenset({REBUILT, REPLAYED, SET_BACK})
 
 
 def is_set_back(view: TableView) -> bool:
-    """Was the table set back behind our newest commit (rule C1)? Not if expiry merely cut its history."""
+    """Was the table rolled back behind our newest commit (rule C1)? Not if expiry merely cut its history."""
     try:
         evidence = read_evidence(view.properties)
     except Corrupted:
@@ -43,8 +42,8 @@ def is_set_back(view: TableView) -> bool:
 
 
 def is_older_copy(view: TableView, watermarks: Sequence[int], ledger: TopicLedger, gaps: Gaps) -> bool:
-    """Is the table, whole in itself, behind what the ledger has seen of it? Then its catalog was put back
-    from a copy.
+    """Is the table consistent in itself, but behind what the ledger recorded of it? Then its catalog was
+    restored from an older copy.
     """
     if view.sequence_number < ledger.sequence_number:
         return True
@@ -56,13 +55,13 @@ def is_older_copy(view: TableView, watermarks: Sequence[int], ledger: TopicLedge
 
 
 def newest_own(view: TableView) -> SnapshotView | None:
-    """The nearest snapshot of the lineage that the ledger was told of together with watermarks; None if none
-    is retained.
+    """The nearest snapshot of the lineage that the ledger recorded together with watermarks; None if none is
+    retained.
 
-    A replay is none: it carries the evidence of the commit before it. Nor is a snapshot that set evidence
-    anew: the ledger may not have heard of it. What the ledger knows of watermarks at their numbers may be of
-    a history that was set back. Nor is a part of a table that was made anew: the ledger is told when all
-    parts are in.
+    A replay does not count: it carries the evidence of the commit before it. A snapshot that reset the
+    watermarks does not count: the ledger may lack it, and its watermarks at that number may be of a history
+    that was rolled back. A part of a rebuilt table does not count: the ledger records it only when all parts
+    are in.
     """
     return next(
         (item for item in view.lineage() if COMMIT_ID in item.summary and not item.summary.keys() & _SILENT),
@@ -71,12 +70,12 @@ def newest_own(view: TableView) -> SnapshotView | None:
 
 
 def is_below_own(view: TableView) -> bool:
-    """Was our newest commit made on top of the current snapshot, with nothing of ours between but what agreed
-    with the ledger?
+    """Was our newest commit made on top of the current snapshot, with only commits of ours between that
+    agreed with the ledger?
 
-    Whoever commits makes sure that the ledger is not ahead of the snapshot it adds to
-    (`agree.contradiction`). So what the ledger was told after the current snapshot's sequence number began no
-    higher than that snapshot: it was not set back then, whoever made it.
+    A commit first checks that the ledger is not ahead of its base (`consistency.contradiction`). So the
+    ledger's records after the current snapshot's sequence number began no higher than that snapshot. It was
+    not rolled back then, by any writer.
     """
     evidence = read_evidence(view.properties)
     by_id = {item.snapshot_id: item for item in view.snapshots}
@@ -89,7 +88,7 @@ def is_below_own(view: TableView) -> bool:
 
 
 class WatermarkReset:
-    """Puts evidence anew into tables of one catalog."""
+    """Resets the watermarks in tables of one catalog."""
 
     def __init__(self, tables: Tables, leader: Leader) -> None:
         self._tables = tables
@@ -103,12 +102,12 @@ class WatermarkReset:
         commit_id: uuid.UUID,
         more: Mapping[str, str] | None = None,
     ) -> CommitOutcome:
-        """Say that the table is complete up to `offsets`, as it was found in `base`; what the ledger must
-        learn then. `more` are further properties that the same commit sets.
+        """Record that the table is complete up to `offsets`, as found in `base`; returns what the ledger must
+        record. `more` are further properties that the same commit sets.
 
-        Raises `Deposed`; `RetryLater` if certainly nothing was changed (the table is not what it was in
-        `base` any more, for one); `OutcomeUnknown` if the request may still land. In each case the table must
-        be looked at anew.
+        Raises `Deposed`; `RetryLater` if certainly nothing was changed, for example because the table is not
+        as in `base` any more; `OutcomeUnknown` if the request may still be applied. In each case the table
+        must be loaded again.
         """
         ledger = self._leader.fold.topic(target.topic_id)
         own = newest_own(base)
@@ -135,23 +134,25 @@ class WatermarkReset:
             swapped = self._tables.swap(prepared)
             failpoints.reach("restate.swap.after")
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(f"table {shown(target.identifier)}: {error}; look again") from error
+            raise OutcomeUnknown(
+                f"table {shown(target.identifier)}: {error}; check the table again"
+            ) from error
         if swapped.outcome is SwapOutcome.CONFLICT:
             raise RetryLater(
-                f"table {shown(target.identifier)} was changed meanwhile ({swapped.why}); look again"
+                f"table {shown(target.identifier)} was changed by another writer ({swapped.why}); try again"
             )
         view = load_table(self._tables, target, ledger.table_uuid)
         if view is None or all(item.snapshot_id != prepared.snapshot_id for item in view.lineage()):
             raise OutcomeUnknown(
-                f"table {shown(target.identifier)}: what became of the commit is not known "
-                f"({swapped.why}); look again"
+                f"table {shown(target.identifier)}: the outcome of the commit is not known "
+                f"({swapped.why}); check the table again"
             )
         return outcome_of(view, prepared.snapshot_id, offsets)
 
 
 def outcome_of(view: TableView, snapshot_id: int | None, offsets: Sequence[int]) -> CommitOutcome:
-    """What the ledger must learn of a table whose watermarks it is to take over, also downwards; of what
-    waits the caller knows.
+    """The ledger's record of a table whose watermarks it must accept, also lower ones. The caller handles
+    pending archives.
     """
     return CommitOutcome(
         table_uuid=view.uuid,

@@ -1,11 +1,9 @@
-"""Makes a table anew from archives that are there: the table itself, then its files in commits of bounded
-size.
+"""Rebuilds a lost table from its archives: the table itself, then its files in commits of bounded size.
 
-Part of the one writer of tables. Promises that a file is in the table at most once, however often it is
-killed and called again: each commit asserts the base that was looked at, and what the table holds already is
-not offered. Each commit carries the evidence of how far the table is complete with it, so a half made table
-is known as one. Deletes nothing. Must never touch a table that it did not begin: such a table is known by a
-property that says what it is made in the place of.
+Promises that a file is in the table at most once, for any number of interrupted runs. Each commit asserts the
+base that was loaded, and files that the table holds are not offered. Each commit carries the watermarks that
+it reaches, so a partly rebuilt table is recognised. Deletes nothing. Must never change a table that it did
+not begin: a property of the table names the lost one that it replaces.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ from archiver.runtime.errors import KeyExists, OutcomeUnknown, RetryLater, Topic
 from archiver.runtime.ids import IdSource, new_uuid
 
 FILES_MAX = 1000
-"""So many files a commit adds at most: what it holds in memory and writes in one request has a bound."""
+"""Most files that one commit adds. Bounds its memory and the size of its request."""
 
 
 @runtime_checkable
 class Registers(Protocol):
-    """A catalog that takes a table with the field ids it has."""
+    """A catalog that can register a table with given field ids."""
 
     def register(
         self,
@@ -44,14 +42,14 @@ class Registers(Protocol):
         granularity: Granularity,
         properties: Mapping[str, str],
     ) -> TableView:
-        """As `Tables.create`, but the columns keep the ids in `schema_json`, and later ones come above
-        `last_column_id`. Raises as it, and `Halt` if the catalog knows no such request.
+        """As `Tables.create`, but the columns keep the ids in `schema_json`, and later columns get ids above
+        `last_column_id`. Raises the same errors, and `Halt` if the catalog has no such request.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredFile:
-    """One archive on its way into the table."""
+    """One archive that the table must get."""
 
     data_file: DataFile
     partition: int
@@ -61,14 +59,13 @@ class RestoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the table is to be."""
+    """The table that the rebuild must produce."""
 
     schema_json: str
     """With the field ids that the files have."""
     last_column_id: int
     in_place_of: str
-    """The value of the property that tells this table from any other: the uuid of the one that is lost, or a
-    word."""
+    """The value of the property that identifies this table: the uuid of the lost one, or a word."""
     files: Sequence[RestoredFile]
     """In the order in which they are added: in each partition by offset."""
     starts: Mapping[int, int]
@@ -77,13 +74,12 @@ class Plan:
     """Per partition: the watermark when every file is in; above the last file's end where only gaps
     follow."""
     proven: bool = True
-    """False: nobody can tell whether the files are complete up to there. The table then says no
-    watermarks."""
+    """False: it is unknown whether the files are complete up to there. Then the table gets no watermarks."""
 
 
 class TableRestore:
-    """Makes tables of one catalog anew. `check` is called before each request: it raises if somebody else
-    leads by now (rule C4).
+    """Rebuilds tables of one catalog. `check` is called before each request. It raises if a newer leader
+    exists (rule C4).
     """
 
     def __init__(
@@ -107,9 +103,8 @@ class TableRestore:
     def run(self, target: TableTarget, plan: Plan) -> TableView:
         """The table with every file of the plan in it.
 
-        Raises `TopicHalted` if a table that is not this plan's has the name; `RetryLater` if it did not come
-        to its end within the bounds of a commit; `OutcomeUnknown` if a request may still land. Whoever calls
-        again goes on.
+        Raises `TopicHalted` if another table has the name; `RetryLater` if the rebuild did not finish within
+        the bounds of a commit; `OutcomeUnknown` if a request may still be applied. A later call continues.
         """
         view = self._begun(target, plan)
         self._check_begun(view, target, plan)
@@ -119,7 +114,7 @@ class TableRestore:
         if len(have) + len(waiting) != len(plan.files):
             raise TopicHalted(
                 target.topic,
-                f"table {shown(target.identifier)} holds files that are none of the archives; {_DROP}",
+                f"table {shown(target.identifier)} holds files that are not among the archives; {_DROP}",
             )
         done = {item.partition: item.end for item in plan.files if item.data_file.path in have}
         parts = [waiting[at : at + self._files_max] for at in range(0, len(waiting), self._files_max)]
@@ -129,7 +124,7 @@ class TableRestore:
         return view
 
     def _unfinished(self, view: TableView, plan: Plan) -> bool:
-        """A table without a file needs no snapshot either, unless it says watermarks."""
+        """A table without a file needs no snapshot, unless it must state watermarks."""
         return view.snapshot_id is None and plan.proven and any(plan.reached.values())
 
     def _begun(self, target: TableTarget, plan: Plan) -> TableView:
@@ -139,8 +134,8 @@ class TableRestore:
         if not isinstance(self._tables, Registers):
             raise TopicHalted(
                 target.topic,
-                f"the catalog of table {shown(target.identifier)} cannot take a table with field ids "
-                "of its own",
+                f"the catalog of table {shown(target.identifier)} cannot register a table with given field "
+                "ids",
             )
         properties = table_properties(
             target.cluster_id, target.topic_id, target.topic, {REBUILT: plan.in_place_of}
@@ -203,7 +198,7 @@ class TableRestore:
         *,
         last: bool,
     ) -> TableView:
-        """One commit, tried until it is in."""
+        """One commit, repeated until the table shows it."""
         paths = {item.data_file.path for item in part}
         name = shown(target.identifier)
 
@@ -267,8 +262,8 @@ class TableRestore:
 
 
 def way_out(view: TableView, target: TableTarget) -> str:
-    """What people can do with a table that stands where another is to be made. One in the topic's own folder
-    has no future under another name: cleaning takes whatever of the folder the topic's table does not name.
+    """What an operator can do with a table that occupies the name. One in the topic's own folder must not be
+    renamed: cleaning deletes every file in that folder that the topic's table does not name.
     """
     if view.location.rstrip("/") != target.location.rstrip("/"):
         return "rename or drop it"
@@ -278,4 +273,4 @@ def way_out(view: TableView, target: TableTarget) -> str:
     )
 
 
-_DROP = "somebody else wrote to it meanwhile: drop it, then rebuild again"
+_DROP = "another writer changed it: drop it, then rebuild again"

@@ -12,9 +12,9 @@ from archiver.objects.paths import parse_archive_key
 def below_start(files: Iterable[LiveFile], starts: Mapping[int, int], fields: StreamFields) -> Iterator[str]:
     """Paths of the files of which every row has an offset below its partition's start.
 
-    Files that others compacted count as well, if their bounds say so: of one that mixes partitions, every
-    partition between the bounds must have its start beyond it. A file that reaches beyond a start stays, and
-    so does one whose rows need not all have coordinates (somebody else's own rows).
+    Files that other writers compacted count as well, if their bounds show it. In a file that mixes
+    partitions, every partition between the bounds must have a start above the file's last offset. A file that
+    reaches beyond a start stays. So does a file with rows that may lack coordinates (rows of other writers).
     """
     for file in files:
         low, high, last = file.partition_min, file.partition_max, file.offset_max
@@ -27,8 +27,8 @@ def below_start(files: Iterable[LiveFile], starts: Mapping[int, int], fields: St
 
 
 def _all_placed(file: LiveFile, fields: StreamFields) -> bool:
-    """Whether each row has a partition and an offset: archives of ours do, of others their metadata must say
-    so.
+    """Whether each row has a partition and an offset. Our archives do; for other files the metadata must show
+    it.
     """
     place = file.path.rfind("archive/")
     if place >= 0 and parse_archive_key(file.path[place:]) is not None:

@@ -1,9 +1,9 @@
 """Which partition spec of a table a data file of ours belongs to. Pure.
 
-A table that was partitioned by day and is now by hour has two specs, and an archive keeps the one it was
-written for: its partition value is a day or an hour, and its name says which. So the name decides, and not
-the id that the writer put beside it: that is of the table as the writer last saw it. Must never file an
-archive under a spec of another granularity: readers would take its day for an hour.
+A table that was partitioned by day and is now partitioned by hour has two specs. An archive keeps the spec
+that it was written for: its partition value is a day or an hour, and its name says which. So the name
+decides, not the spec id that the writer recorded, which is of the table as the writer last loaded it. Must
+never use a spec of another granularity: readers would take a day for an hour.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from archiver.objects.paths import ARCHIVE_PREFIX, Granularity, parse_archive_ke
 from archiver.runtime.errors import Halt
 
 FIRST_SPEC = SpecView(0, None, PARTITION_FIELD_ID)
-"""What archives name while nobody can say more: the one that a table is made with."""
+"""The spec that a table is created with. Archives name it until the table is loaded."""
 
 
 def spec_id_of(view: TableView, item: DataFile) -> int:
@@ -50,8 +50,10 @@ def named_granularity(path: str) -> Granularity | None:
 
 
 def left_by_us(view: TableView) -> str | None:
-    """The granularity that we last gave the table: its default partition spec, unless somebody else has
-    changed it since.
+    """The granularity that the archiver last set. It differs from the default partition spec if another
+    writer changed that.
     """
-    told = view.properties.get(PARTITION_BY)
-    return min(view.specs, key=lambda spec: spec.spec_id).granularity if told is None and view.specs else told
+    recorded = view.properties.get(PARTITION_BY)
+    if recorded is None and view.specs:
+        return min(view.specs, key=lambda spec: spec.spec_id).granularity
+    return recorded

@@ -33,28 +33,28 @@ RANGES = "archiver.ranges"
 be long."""
 
 REPLAYED = "archiver.replayed"
-"""Summary only: how many archives gave way to ones made anew."""
+"""Summary only: how many archives a replay replaced."""
 
 COMPACTED = "archiver.compacted"
-"""Summary only: how many archives came, each in the place of several small ones."""
+"""Summary only: how many merged archives were added, each for several small ones."""
 
 RETIRED = "archiver.retired"
-"""Summary only: how many files left the table because retention was over."""
+"""Summary only: how many files retention removed."""
 
 REBUILT = "archiver.rebuilt"
-"""Of a table that `archiver reconcile --rebuild` made: the uuid of the table in whose place it was made,
-`bucket` where nobody knows it. In a summary, how many archives the snapshot brought."""
+"""Of a table that `archiver reconcile --rebuild` created: the uuid of the table that it replaces, or `bucket`
+if that is unknown. In a summary: how many archives the snapshot added."""
 
 PARTITION_BY = "archiver.partition-by"
-"""The granularity that we gave the table when it was not, or is no longer, the one it was made with. A
-default spec of another granularity that the configuration does not ask for is somebody else's doing."""
+"""The granularity that the archiver last set, if it differs from the one at creation. A default spec of
+another granularity that the configuration does not name was set by another writer."""
 
 EXPIRED_CHANGES = "archiver.expired-changes"
 """By how much snapshots of others that our own commits expired had changed the number of rows
 (`archiver.catalog.external_changes`)."""
 
 SET_BACK = "archiver.set-back"
-"""Summary only: the snapshot says anew how far a table is complete that somebody set back."""
+"""Summary only: the snapshot resets the watermarks of a table that was rolled back."""
 
 LAYOUT_VERSION_VALUE = "1"
 """Version of the archiver's own table layout."""
@@ -65,8 +65,8 @@ PARTITION_FIELD_ID = 1000
 _BOUNDED = tuple(
     f"write.metadata.metrics.column.kafka.{name}" for name in ("partition", "offset", "ingest_timestamp")
 )
-"""Other engines keep bounds of a table's first hundred columns unless they are told otherwise, and these come
-behind the message's: without them nobody could tell which offsets a compacted file holds."""
+"""By default other engines keep bounds of a table's first hundred columns only, and these columns follow the
+message's. Without their bounds nothing shows which offsets a compacted file holds."""
 
 SORT_ORDER_ID = 1
 """Of the order our files are written in."""
@@ -133,8 +133,8 @@ def partition_of(schema_json: str, fields: list[tuple[int, str]]) -> Granularity
 def table_properties(
     cluster_id: str, topic_id: TopicId, topic: str, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Properties of a new table. `gc.enabled=false`: a foreign expiry must not delete what readers of the
-    stream need.
+    """Properties of a new table. `gc.enabled=false`: another engine's expiry must not delete files that
+    readers of the stream need.
     """
     return {
         **(extra or {}),
@@ -150,7 +150,7 @@ def table_properties(
 
 
 def missing_bounds(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a table with these properties must be told so that other engines keep the bounds of the stream's
-    coordinates.
+    """Properties that a table with these properties still needs so that other engines keep the bounds of the
+    stream's coordinates.
     """
     return {name: "full" for name in _BOUNDED if properties.get(name, "none") in {"none", "counts"}}

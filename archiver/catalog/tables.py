@@ -1,8 +1,7 @@
-"""What the archiver asks of a table catalog, and how a table looks to it.
+"""The `Tables` Protocol: requests to a table catalog, and views of its tables. Independent of any SDK.
 
-Owns the `Tables` Protocol and its values; knows nothing of any SDK. A view is a snapshot of the metadata: it
-never changes, and whatever is decided is decided from one view. An adapter deletes nothing, ever, and reports
-each swap as applied, conflict or unknown; it never tries again by itself.
+A view is an immutable copy of the metadata, and each decision rests on one view. An adapter never deletes
+anything. It reports each swap as applied, conflict or unknown, and never retries by itself.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class TableView:
     specs: tuple[SpecView, ...] = ()
     """All partition specs that the metadata knows."""
     placed_by_catalog: bool = False
-    """The configuration leaves it to the catalog where tables lie: `location` is as good as any other."""
+    """The configuration lets the catalog place tables, so any `location` is valid."""
     handle: object = field(default=None, repr=False, compare=False)
     """The adapter's own."""
 
@@ -137,10 +136,9 @@ class TableView:
         return tuple(item for item in self.snapshots if item.snapshot_id not in lineage)
 
     def history(self) -> tuple[SnapshotView, ...]:
-        """The lineage and, behind it, what is retained from before the place where expiry cut it, newest
-        first.
+        """The lineage, then retained snapshots from before the place where expiry cut it, newest first.
 
-        For explanations only: nobody can tell whether a snapshot behind the cut is an ancestor or was rolled
+        For explanations only: nothing shows whether a snapshot before the cut is an ancestor or was rolled
         back.
         """
         lineage = self.lineage()
@@ -180,7 +178,7 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A commit whose manifests are written and which nobody was told of."""
+    """A commit whose manifests are written, but which the catalog has not been asked for."""
 
     identifier: Identifier
     snapshot_id: int
@@ -194,12 +192,13 @@ class Prepared:
 
 
 class SwapOutcome(enum.Enum):
-    """What became of a swap."""
+    """The outcome of a swap."""
 
     APPLIED = "applied"
     """The catalog points to our snapshot, or did."""
     CONFLICT = "conflict"
-    """The catalog says no. An earlier try of ours may be the reason: look before offering again."""
+    """The catalog refuses. An earlier attempt of ours may be the reason: load the table before the next
+    one."""
     UNKNOWN = "unknown"
     """It may be applied, now or later, as long as the base it asserted stands (rule C6)."""
 
@@ -227,8 +226,8 @@ class Tables(Protocol):
     """One catalog. Safe to use from several threads."""
 
     def load(self, identifier: Identifier) -> TableView | None:
-        """The table as it is now, None if there is none. `RetryLater` if the catalog cannot be asked, `Halt`
-        if it makes no sense.
+        """The table as it is now, None if there is none. `RetryLater` if the catalog cannot be reached,
+        `Halt` if the answer is not valid.
         """
 
     def create(
@@ -239,8 +238,8 @@ class Tables(Protocol):
         granularity: Granularity,
         properties: Mapping[str, str],
     ) -> TableView:
-        """Create the table (and its namespace), partitioned and sorted as `layout.py` says, and load it.
-        Where the configuration leaves it to the catalog where tables lie, `location` is not asked for.
+        """Create the table (and its namespace), partitioned and sorted as `table_layout.py` defines, and load
+        it. If the configuration lets the catalog place tables, `location` is not used.
 
         The catalog may assign other field ids: read `schema_json` of the result. Raises `KeyExists` if a
         table of that name is there, `OutcomeUnknown` if the reply was lost, `Halt` if the catalog put it
@@ -276,13 +275,13 @@ class Tables(Protocol):
         choose). Nothing is deleted.
 
         The catalog refuses if the table is not the view's any more: another uuid, current schema or last
-        column id. It may assign other field ids: load the table and look. Never raises for what the catalog
-        answers or does not answer; `Halt` if the stream's own columns are not in the schema.
+        column id. It may assign other field ids: load the table and compare. Never raises for what the
+        catalog answers or does not answer; `Halt` if the stream's own columns are not in the schema.
         """
 
     def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
-        """Ask the catalog once to partition by this from now on, and to note so under `layout.PARTITION_BY`.
-        Files keep their specs.
+        """Ask the catalog once to partition by this from now on, and to note so under
+        `table_layout.PARTITION_BY`. Files keep their specs.
 
         The catalog refuses if the table is not the view's any more: another uuid, default spec or last
         partition field id. Never raises for what the catalog answers or does not answer; `Halt` if the
@@ -318,7 +317,7 @@ class Tables(Protocol):
         """The data files of the view's current snapshot, or of another one it retains. `RetryLater` if
         manifests cannot be read.
 
-        `nulls_of` are field ids whose `null_counts` are wanted.
+        `nulls_of` are field ids whose `null_counts` are required.
         """
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:

@@ -69,8 +69,8 @@ class TableRewriter:
         kind: str,
         skip: Callable[[str, str], None],
     ) -> None:
-        """`kind` is one of `archiver.catalog.replace_files.TOLD_AS`, and names the failpoints; `skip` is told
-        which archive stays as it is, and why.
+        """`kind` is one of `archiver.catalog.replace_files.SUMMARY_KEYS`, and names the failpoints; `skip` is
+        told which archive stays as it is, and why.
         """
         self._parts = parts
         self._target = target

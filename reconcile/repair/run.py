@@ -141,7 +141,7 @@ class ReconcileRun:
         parts = self._parts
         steady: frozenset[Finding] | None = None
         for attempt in range(ATTEMPTS_MAX):
-            seen = parts.looker.look(parts.ledger, parts.intake, topic)
+            seen = parts.looker.collect(parts.ledger, parts.intake, topic)
             found = differences(seen.topics, seen.folder)
             if not found or (after := parts.ledger()).next_index == seen.control_index:
                 break

@@ -1,12 +1,12 @@
-"""Takes the three views that the reconciler compares, in an order in which what moves on meanwhile is not
-taken for a fault.
+"""Collects the three views that the reconciler compares, in an order that does not show work under way as a
+fault.
 
-Ledger first, then table and objects, then the intake log: what the ledger says of a table must be in the
+Ledger first, then objects and table, then the intake log. What the ledger records of a table must be in the
 table that is loaded after it, and an archive that the ledger names must be in a listing that begins after it.
-A table may be ahead of the ledger, and a listing may show what nobody has named yet. So what a leader wrote a
-moment ago is no finding (`TopicSnapshot.busy`), and the run takes the views again if the ledger moved on. Of
-a topic whose ledger never held still, nothing is compared (`TopicSnapshot.moving`). Must never write, and
-never let the failure of one topic's table stop the others.
+A table may be ahead of the ledger, and a listing may show objects that are not named yet. So recent writes of
+a leader are no finding (`TopicSnapshot.busy`), and the run collects again if the ledger changed. A topic
+whose ledger changed each time is not compared (`TopicSnapshot.moving`). Must never write. A failure of one
+topic's table must not stop the others.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from reconcile.snapshot.topic_views import TopicView
 from reconcile.snapshot.unreferenced_objects import WHY, Folder
 
 DIGEST_BYTES_MAX = 64 * 2**20
-"""Of the archives that wait for their commit, so many bytes are read and compared with the ledger in one
-look; of the others the size."""
+"""So many bytes of pending archives are read and compared with the ledger's digests in one run. Of the others
+only the size is compared."""
 
 
 @dataclass(frozen=True)
-class LookParts:
-    """What a look needs; put together by the composition root."""
+class CollectorParts:
+    """What the collector needs, from the composition root."""
 
     objects: ObjectStore
     cluster_id: str
@@ -68,50 +68,50 @@ class LookParts:
     topics: Sequence[TopicSettings]
     clock: Clock
     holder: Callable[[], str | None]
-    """Who holds the lease."""
+    """The holder of the lease."""
     owner: str
     """This process."""
     grace_s: float
-    """Age from which an object that nobody names is told (`cleanup.orphan_age`)."""
+    """Age from which an unreferenced object is reported (`cleanup.orphan_age`)."""
     commit_s: float
-    """How long a commit may take (`archive.commit_timeout`): what is younger may be on its way."""
+    """How long a commit may take (`archive.commit_timeout`). Younger work may be under way."""
     silence_s: float
     """How long a leader may be silent (`daemon.silence_max`)."""
     skew_max_s: float = 10.0
     """How far the intake log may be ahead of the clock (`intake.clock_skew_max`)."""
     uploads: Callable[[], Sequence[UnreferencedObject]] = tuple
-    """What uploads left behind beside the data folder's objects."""
+    """What incomplete uploads left behind."""
 
 
 @dataclass
 class CollectedViews:
-    """What one look came to."""
+    """The result of one collection."""
 
     topics: list[TopicSnapshot] = field(default_factory=list)
     folder: FolderSnapshot = field(default_factory=FolderSnapshot)
     unread: dict[str, str] = field(default_factory=dict)
-    """Topics that could not be looked at, and why."""
+    """Topics that could not be read, and why."""
     tables: int = 0
     objects: int = 0
     control_index: int = 0
-    """The next entry of the control log, as of the look."""
+    """The next entry of the control log at the beginning."""
 
 
 class SnapshotCollector:
-    """Looks at every topic of the intake log, or at one."""
+    """Collects every topic of the intake log, or one."""
 
-    def __init__(self, parts: LookParts) -> None:
+    def __init__(self, parts: CollectorParts) -> None:
         self._parts = parts
         self._observer = Observer(parts.objects, parts.cluster_id, parts.tables)
         self._settings = {topic.name: topic for topic in parts.topics}
 
-    def look(
+    def collect(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None
     ) -> CollectedViews:
         """Everything as of now. `ledger` and `intake` read their log to the tail when called.
 
         Raises `NotFound` for a topic that the log does not have, and what a log or a listing raises; a table
-        that cannot be looked at is in `unread`.
+        that cannot be read is in `unread`.
         """
         known = ledger()
         before = intake()
@@ -121,14 +121,14 @@ class SnapshotCollector:
         seen.objects = sum(len(found) for found in stored.values())
         for state in chosen:
             try:
-                sight = self._topic(state, known, before, intake, stored.get(state.topic_id, []))
+                snapshot = self._topic(state, known, before, intake, stored.get(state.topic_id, []))
             except ArchiverError as error:
                 seen.unread[state.name] = str(error)
                 continue
-            seen.tables += sight.table is not None
-            if sight.view.unreadable is not None:
-                seen.unread[state.name] = sight.view.unreadable
-            seen.topics.append(sight)
+            seen.tables += snapshot.table is not None
+            if snapshot.view.unreadable is not None:
+                seen.unread[state.name] = snapshot.view.unreadable
+            seen.topics.append(snapshot)
         if topic is None:
             seen.folder = self._folder(stored, intake())
         return seen
@@ -161,14 +161,16 @@ class SnapshotCollector:
         )  # fmt: skip
         tabled = settings is not None and settings.archive.kind == "iceberg"
         table: TableSnapshot | None = None
-        strays: tuple[UnreferencedObject, ...] = ()
+        unreferenced: tuple[UnreferencedObject, ...] = ()
         if settings is not None and tabled and seen.view is not None:
             # The observer's view, not a second load: another writer may have committed since, and the picture
             # would mix two snapshots (decision 0072).
             tables = parts.tables(settings.archive.catalog or "")
             table = self._table(settings, state, ledger, tables, seen.view, gaps)
             if table.mismatch is None:
-                strays = self._strays(tables, ledger, known, seen.view, stored, parts.clock.now_us())
+                unreferenced = self._unreferenced(
+                    tables, ledger, known, seen.view, stored, parts.clock.now_us()
+                )
         now_us, holder = parts.clock.now_us(), parts.holder()
         since_us = max(ledger.written_us, ledger.committed_us)
         idle_s = (now_us - since_us) / 1e6
@@ -183,7 +185,7 @@ class SnapshotCollector:
             table=table,
             pending=pending,
             archives=_ranges(stored),
-            strays=strays,
+            strays=unreferenced,
             busy=holder is not None and idle_s < parts.commit_s,
             idle_s=idle_s
             if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s
@@ -202,7 +204,7 @@ class SnapshotCollector:
         gaps: Gaps,
     ) -> TableSnapshot:
         name = shown(view.identifier)
-        sight = TableSnapshot(
+        snapshot = TableSnapshot(
             name=name,
             uuid=view.uuid,
             cluster_id=view.properties.get(CLUSTER_ID),
@@ -218,16 +220,16 @@ class SnapshotCollector:
         found = assess_view(tables, target, view, ledger, gaps)
         evidence = found.evidence
         if evidence is None:
-            return _with(sight, mismatch=found.mismatch)
+            return _with(snapshot, mismatch=found.mismatch)
         fault, lacking = _columns(ledger, view)
-        sight = _with(sight, schema_fault=fault, schema_lacking=lacking)
+        snapshot = _with(snapshot, schema_fault=fault, schema_lacking=lacking)
         if isinstance(evidence, Doubted):
             return _with(
-                sight, doubt=evidence.why, rolled_back=is_set_back(view), unconfirmed=evidence.unconfirmed
+                snapshot, doubt=evidence.why, rolled_back=is_set_back(view), unconfirmed=evidence.unconfirmed
             )
         if found.contradiction is not None:
             return _with(
-                sight,
+                snapshot,
                 contradiction=found.contradiction,
                 rolled_back=is_older_copy(view, evidence.watermarks, ledger, gaps),
             )
@@ -240,7 +242,7 @@ class SnapshotCollector:
         landed = tuple(
             item.archive.key for item in ledger.pending if item.path is not None and item.path in found.paths
         )
-        return _with(sight, ahead=ahead, landed=(*landed, *found.revived))
+        return _with(snapshot, ahead=ahead, landed=(*landed, *found.revived))
 
     def _pending(self, ledger: TopicLedger, sizes: Mapping[str, int]) -> tuple[PendingArchive, ...]:
         left = DIGEST_BYTES_MAX
@@ -261,7 +263,7 @@ class SnapshotCollector:
             )
         return tuple(found)
 
-    def _strays(
+    def _unreferenced(
         self,
         tables: Tables,
         ledger: TopicLedger,
@@ -270,8 +272,8 @@ class SnapshotCollector:
         stored: Sequence[ObjectInfo],
         now_us: int,
     ) -> tuple[UnreferencedObject, ...]:
-        """What below the table's folder nobody knows, by the decision that cleaning goes by. What the ledger
-        has killed it knows.
+        """Unreferenced objects below the table's folder, by the decision that cleaning uses. Killed archives
+        are not among them: the ledger records them.
         """
         named = NamedFiles(paths.table_prefix(ledger.topic_id))
         for path in tables.named_paths(view):
@@ -309,7 +311,7 @@ class SnapshotCollector:
 
 
 def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
-    """A value that is another one once the ledger of a topic has moved on."""
+    """A value that changes with every entry of the ledger of a topic."""
     rewrites = ledger.rewrites
     return (
         *(
@@ -326,8 +328,8 @@ def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
     )
 
 
-def _with(sight: TableSnapshot, **changes: object) -> TableSnapshot:
-    return replace(sight, **changes)  # type: ignore[arg-type]
+def _with(snapshot: TableSnapshot, **changes: object) -> TableSnapshot:
+    return replace(snapshot, **changes)  # type: ignore[arg-type]
 
 
 def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
@@ -342,9 +344,7 @@ def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
 
 
 def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
-    """Snapshots of the table's history that are not ours and brought rows, or wrote rows again; the newest
-    first.
-    """
+    """Snapshots of other writers in the table's history that added or rewrote rows; newest first."""
     found: list[ForeignSnapshot] = []
     for item in view.history():
         change = change_of(item)

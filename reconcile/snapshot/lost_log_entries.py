@@ -1,8 +1,8 @@
 """Is the intake log an older copy that does not know of files it once named?
 
-To such a log the files of the lost entries look like strays, and a vacuum would delete acknowledged records.
-Each intake file says up to which entry its writer had read the log before it was stored: proof that the log
-once was that long. Changes nothing.
+To such a log the files of the lost entries look unreferenced, and a vacuum would delete acknowledged records.
+Each intake file records up to which entry its writer had read the log before storing it. So the log was once
+at least that long. Changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from archiver.runtime.errors import Halt
 from intake.read.reader import log_index_of
 
 FOOTERS_READ_MAX = 100
-"""What a log has lost are its newest files, so the newest of those that shall go are looked into."""
+"""A log loses its newest files first, so the newest of the files to be deleted are opened."""
 
 
 def check_nothing_is_lost(objects: ObjectStore, keys: Sequence[str], next_index: int) -> None:

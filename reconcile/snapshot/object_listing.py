@@ -1,10 +1,8 @@
-"""Looks at the data folder from the other side: which objects stand there that the logs do not account for,
-or do not stand there?
+"""Compares the data folder with the logs: which objects do the logs not explain, and which are missing?
 
-Owns three looks: archives of topics, partitions or offsets that the intake log does not know; intake files
-that hold records of topics it does not know; intake files it names that are gone. Anything of that kind means
-that log and folder were not kept together, so the audit must not be content with the log alone. Must never
-write.
+Owns three checks: archives of topics, partitions or offsets that the intake log lacks; intake files with
+records of topics that it lacks; intake files that it names and that are gone. Each of them shows that log and
+folder do not belong together, so the log alone proves nothing to the audit. Must never write.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from reconcile.snapshot.offset_coverage import Range, merge, subtract
 from reconcile.snapshot.topic_views import Lost
 
 INFO_MAX = 256
-"""Up to so many objects are asked for one by one; beyond, a listing is cheaper."""
+"""Up to so many objects are requested one by one. For more, a listing is cheaper."""
 UNNAMED_READ_MAX = 1000
-"""So many intake files that the log does not name are opened; there are few unless the log is lost."""
+"""Most intake files not named by the log that are opened. There are few unless the log is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def archive_folders(objects: ObjectStore) -> ArchiveFolders:
 
 
 def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
-    """The name that the folder's `topic.json` tells; None if it tells none."""
+    """The name in the folder's `topic.json`; None if there is none."""
     try:
         document = json.loads(objects.read(paths.topic_key(topic_id)))
     except (ArchiverError, ValueError):
@@ -76,25 +74,25 @@ def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
 
 @dataclass(frozen=True)
 class UnnamedIntake:
-    """Intake files that no entry of the log names. Alone they are no fault: a writer that was killed leaves
-    one behind.
+    """Intake files that no entry of the log names. They alone are no fault: a killed writer leaves one
+    behind.
     """
 
     topics: Mapping[str, str] = field(default_factory=dict)
     """Topics that have records in them, each with the key of one such file."""
     unread: str | None = None
-    """Why not every file could be looked into."""
+    """Why not every file could be read."""
 
 
-def unnamed_intake(objects: ObjectStore, named: Collection[str], wanted: Collection[str]) -> UnnamedIntake:
-    """Which of the `wanted` topics have records in intake files that are not `named` by the log."""
+def unnamed_intake(objects: ObjectStore, named: Collection[str], topics: Collection[str]) -> UnnamedIntake:
+    """Which of the `topics` have records in intake files that are not `named` by the log."""
     found: dict[str, str] = {}
     unread: str | None = None
     opened = 0
     for info in objects.list(paths.INTAKE_PREFIX):
         if info.key in named:
             continue
-        if len(found) == len(wanted):
+        if len(found) == len(topics):
             break
         if opened == UNNAMED_READ_MAX:
             unread = f"intake/ holds more than {UNNAMED_READ_MAX} files that the intake log does not name"
@@ -106,7 +104,7 @@ def unnamed_intake(objects: ObjectStore, named: Collection[str], wanted: Collect
         except (ArchiverError, pa.ArrowException, OSError) as error:
             unread = unread or f"{info.key}, which the intake log does not name, cannot be read ({error})"
             continue
-        found.update({name: info.key for name in wanted if name in names and name not in found})
+        found.update({name: info.key for name in topics if name in names and name not in found})
     return UnnamedIntake(found, unread)
 
 
@@ -116,9 +114,7 @@ def first_key(objects: ObjectStore, prefix: str) -> str | None:
 
 
 def harmed_intake(objects: ObjectStore, needed: Iterable[FileRef]) -> dict[str, str]:
-    """What is wrong with the needed intake files, by key: gone, or of another size than the log says. What is
-    well is not named.
-    """
+    """Faults of the needed intake files, by key: gone, or of another size than the log records."""
     files = {file.key: file for file in needed}
     sizes: dict[str, int] = {}
     if len(files) <= INFO_MAX:

@@ -1,8 +1,8 @@
-"""Looks at log, ledger, object store and table, and writes down what the audit judges.
+"""Reads log, ledger, object store and table of a topic into the plain values that the audit judges.
 
-Owns every read the fast audit does, and the first ones of the deep audit. It reads manifests, one listing per
-topic, and the rows (their two `kafka` columns) of exactly those files whose manifests cannot prove their
-content. Must never write, and never let the failure of one topic's table stop the others.
+Owns every read of the fast audit, and the first ones of the deep audit. It reads manifests, one listing per
+topic, and the two `kafka` columns of those files whose manifests cannot prove their content. Must never
+write. A failure of one topic's table must not stop the others.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from reconcile.snapshot.offset_coverage import Range, merge, total
 from reconcile.snapshot.topic_views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
 
 _METADATA = ".metadata.json"
-"""In the name of every file of table metadata, compressed or not; a twin of a catalog in a test has other
-ones."""
+"""In the name of every file of table metadata, compressed or not. The in-memory catalog of tests uses other
+names."""
 
 
 @dataclass(frozen=True)
 class SeenTable:
-    """A topic's table as far as it could be seen."""
+    """A topic's table, as far as it could be read."""
 
     table: TableState | None = None
     absent: str | None = None
@@ -66,17 +66,17 @@ class SeenTable:
 
 @dataclass(frozen=True)
 class UnloggedTable:
-    """What the catalog has of a topic that the intake log does not know."""
+    """The catalog's table of a topic that the intake log lacks."""
 
     topic_id: TopicId | None = None
     """By the table's property."""
     snapshot_id: int | None = None
     proof: str | None = None
-    """Why the topic cannot be new; None if nothing speaks against that."""
+    """Why the topic cannot be new; None if it may be."""
 
 
 class Observer:
-    """Looks at one topic at a time."""
+    """Reads one topic at a time."""
 
     def __init__(
         self,
@@ -86,9 +86,8 @@ class Observer:
         *,
         rows_follow: bool = False,
     ) -> None:
-        """With `rows_follow` somebody else reads the rows of all files afterwards: none is opened here, and
-        where the table's metadata lies in the data folder, which files the table has is read by code of our
-        own.
+        """With `rows_follow` a later step reads the rows of all files, so none is opened here. If the table's
+        metadata lies in the data folder, the list of its files is read without pyiceberg.
         """
         self._rows_follow = rows_follow
         self._objects = objects
@@ -98,9 +97,10 @@ class Observer:
     def table(
         self, state: TopicState, settings: TopicSettings | None, ledger: TopicLedger, gaps: Gaps
     ) -> SeenTable:
-        """What stands for the topic's table. Never raises an `ArchiverError`: what cannot be seen is said.
+        """The topic's table. Never raises an `ArchiverError`: `SeenTable.unreadable` says what could not be
+        read.
 
-        `gaps` are those of the intake log; a file whose number of rows they explain is not opened.
+        `gaps` are those of the intake log. A file whose number of rows they explain is not opened.
         """
         kind: Kind = "none" if settings is None else settings.archive.kind
         written = bool(ledger.pending) or any(ledger.watermarks.values())
@@ -115,18 +115,18 @@ class Observer:
             if kind == "none" and written:
                 return SeenTable(
                     unreadable="the topic has archives, but its archive kind is now none: "
-                    "its table is not looked "
-                    "at"
+                    "its table is not "
+                    "read"
                 )
             if settings is None or kind == "none":
                 return SeenTable()
             return self._catalog_table(state, settings, ledger, written, gaps)
         except ArchiverError as error:
-            return SeenTable(unreadable=f"the table could not be looked at: {error}")
+            return SeenTable(unreadable=f"the table could not be read: {error}")
 
     def unlogged(self, settings: TopicSettings) -> UnloggedTable:
-        """The table of a configured topic that the intake log does not know: it proves something if it has
-        rows, or names a topic id.
+        """The table of a configured topic that the intake log lacks. Rows, or a topic id, prove that the
+        topic is not new.
         """
         catalog, name = settings.archive.catalog, settings.archive.table
         if settings.archive.kind != "iceberg" or catalog is None or name is None:
@@ -142,7 +142,7 @@ class Observer:
                 else 0
             )
         except ArchiverError as error:
-            return UnloggedTable(proof=f"its table {name} could not be looked at ({error})")
+            return UnloggedTable(proof=f"its table {name} could not be read ({error})")
         owner = view.properties.get(TOPIC_ID)
         named = owner is not None and view.properties.get(CLUSTER_ID) == self._cluster_id
         proof = (
@@ -168,9 +168,9 @@ class Observer:
                 if written
                 else SeenTable()
             )
-        stranger = _stranger(view, name, self._cluster_id, state, ledger)
-        if stranger is not None:
-            return SeenTable(absent=stranger, view=view)
+        other = _other_owner(view, name, self._cluster_id, state, ledger)
+        if other is not None:
+            return SeenTable(absent=other, view=view)
         return SeenTable(self._state(state, ledger, name, tables, view, gaps), view=view)
 
     def _state(
@@ -180,10 +180,10 @@ class Observer:
         evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
-        past, untold = _expired_changes(view)
-        told = [(known or {}).get(number, 0) for number in range(state.partitions)]
+        past, unreadable = _expired_changes(view)
+        ends = [(known or {}).get(number, 0) for number in range(state.partitions)]
         retained = tuple(
-            one for one in _retained_changes(ledger, view, told) if past.ids.isdisjoint(one.snapshots)
+            one for one in _retained_changes(ledger, view, ends) if past.ids.isdisjoint(one.snapshots)
         )
         # Retention passes the oldest first, whether they are expired or not.
         changes = unretired((*past.changes, *retained), ledger.starts)
@@ -200,7 +200,7 @@ class Observer:
             removals=tuple(reversed(removals)),
             additions=sum(one.added for one in changes),
             added_by=tuple((one.snapshots[-1], one.added) for one in expired if one.added),
-            untold=untold,
+            untold=unreadable,
             has_deletes=any(file.has_deletes for file in live) and deletes is None,
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
@@ -254,8 +254,8 @@ class Observer:
         return file if size is None or self._rows_follow or _proven(file) else self._with_rows(file, key)
 
     def _with_rows(self, file: FileView, key: str) -> FileView:
-        """Read what the manifests do not prove. Raises `RetryLater` if that cannot be done now, which says
-        nothing of the file.
+        """Read what the manifests do not prove. `RetryLater` means that the read is not possible now; it is
+        no fault of the file.
         """
         try:
             with self._objects.open_input(key) as source:
@@ -323,9 +323,9 @@ class Observer:
 
 
 def partition_views(
-    state: TopicState, ledger: TopicLedger, intake: Backlog, wanted: frozenset[int] | None
+    state: TopicState, ledger: TopicLedger, intake: Backlog, only: frozenset[int] | None
 ) -> tuple[PartitionView, ...]:
-    """The partitions of a topic by both logs; only the `wanted` ones if given."""
+    """The partitions of a topic by both logs; of `only` those if given."""
     topic_id = state.topic_id
     pending: dict[int, list[Range]] = {}
     for item in ledger.pending:
@@ -342,12 +342,12 @@ def partition_views(
             passed=ledger.passed.ranges(partition),
         )
         for partition in range(state.partitions)
-        if wanted is None or partition in wanted
+        if only is None or partition in only
     )
 
 
 def _log_gaps(intake: Backlog, tp: TopicPartition) -> tuple[Range, ...] | None:
-    """None if the log cannot be asked: a shelf is gone, or the store is away."""
+    """None if the log cannot be read: a history file is gone, or the store is not reachable."""
     try:
         return tuple(intake.gaps(tp, 0, intake.next_offset(tp)))
     except ArchiverError:
@@ -357,7 +357,7 @@ def _log_gaps(intake: Backlog, tp: TopicPartition) -> tuple[Range, ...] | None:
 def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, ...]]:
     """The offsets per partition in a file's rows, as runs; an offset that is there twice is in two runs.
 
-    Rows without coordinates (somebody else's own rows) belong to no partition and are left out.
+    Rows without coordinates (added by other writers) belong to no partition and are left out.
     """
     runs: dict[int, list[Range]] = {}
     for batch in parquet.iter_batches(columns=["kafka.partition", "kafka.offset"]):
@@ -374,7 +374,7 @@ def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, .
 
 
 def _append_runs(ranges: list[Range], offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    """Add sorted offsets as ranges, going on with the last range where they follow it."""
+    """Add sorted offsets as ranges; offsets that follow the last range extend it."""
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
     for run in np.split(offsets, breaks):
         low, high = int(run[0]), int(run[-1]) + 1
@@ -384,7 +384,7 @@ def _append_runs(ranges: list[Range], offsets: np.ndarray[Any, np.dtype[np.int64
             ranges.append((low, high))
 
 
-def _stranger(
+def _other_owner(
     view: TableView, name: str, cluster_id: str, state: TopicState, ledger: TopicLedger
 ) -> str | None:
     """Why a table of the right name is not the topic's; None if it is."""
@@ -396,22 +396,22 @@ def _stranger(
         )
     if ledger.table_uuid is not None and view.uuid != ledger.table_uuid:
         return (
-            f"table {name} was dropped and made again: its uuid is {view.uuid}, the ledger knows "
+            f"table {name} was dropped and recreated: its uuid is {view.uuid}, the ledger has "
             f"{ledger.table_uuid}"
         )
     return None
 
 
-def _retained_changes(ledger: TopicLedger, view: TableView, told: Sequence[int]) -> tuple[Change, ...]:
-    """Those of the current snapshot's ancestors, oldest first, each with the offsets it can have removed.
+def _retained_changes(ledger: TopicLedger, view: TableView, ends: Sequence[int]) -> tuple[Change, ...]:
+    """Changes of the current snapshot's ancestors, oldest first, each with the offsets that it can have
+    removed.
 
-    What else is retained from before the place where expiry cut the lineage may have been rolled back, or be
-    of a branch. Our commits note which of it are ancestors; of what somebody else's expiry left there nobody
-    can tell.
+    Other snapshots from before the place where expiry cut the lineage may have been rolled back, or be of a
+    branch. Our commits record which of them are ancestors. After another writer's expiry nothing shows it.
     """
     sure = {snapshot.snapshot_id for snapshot in ancestry(view)}
     found = (
-        placed(change, view, ledger, told, one.sequence_number)
+        placed(change, view, ledger, ends, one.sequence_number)
         for one, change in foreign_changes(view)
         if one.snapshot_id in sure
     )
@@ -419,12 +419,12 @@ def _retained_changes(ledger: TopicLedger, view: TableView, told: Sequence[int])
 
 
 def _expired_changes(view: TableView) -> tuple[ExpiredChanges, str | None]:
-    """Those of the table's property; none if it cannot be read, and why."""
+    """The changes in the table's property; none if it cannot be parsed, and why."""
     try:
         return read_expired(view.properties), None
     except Corrupted as error:
         why = (
-            f"{error}; by how much others changed the table with snapshots that are expired is not known: "
+            f"{error}; how expired snapshots of other writers changed the table is not known: "
             "restore the property"
         )
         return ExpiredChanges(), why

@@ -1,8 +1,7 @@
-"""What holds the oldest intake file: the partition that needs it, and why.
+"""The oldest required intake file: which partition needs it, and why.
 
-Pure. The oldest file is the first one in the order of the log; a file that several partitions need is held by
-each of them, and one of them is named. What stands in a shelf that is damaged or gone cannot be named: the
-oldest of the others is.
+Pure. The oldest file is the first one in the order of the log. If several partitions need it, one of them is
+named. Files in a history file that is damaged or gone cannot be named; then it is the oldest of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from reconcile.snapshot.retention_floor import Lines, RetentionFloor
 
 @dataclass(frozen=True, slots=True)
 class OldestRequired:
-    """Why intake does not get smaller."""
+    """Why intake does not shrink."""
 
     topic: str
     partition: int
@@ -51,28 +50,26 @@ class OldestRequired:
         return oldest_required_text(self.to_json(self.written_us))
 
 
-def oldest_required_text(pin: Mapping[str, object]) -> str:
+def oldest_required_text(oldest: Mapping[str, object]) -> str:
     """One line for people, of what `OldestRequired.to_json` says."""
-    written = moment(parse_time(str(pin["written_at"])))
+    written = moment(parse_time(str(oldest["written_at"])))
     return (
-        f"{pin['key']}, written {written}, is needed by {pin['topic']} partition {pin['partition']}: "
-        f"{pin['why']}"
+        f"{oldest['key']}, written {written}, is needed by {oldest['topic']} partition "
+        f"{oldest['partition']}: {oldest['why']}"
     )
 
 
-def metrics_of(pin: OldestRequired | None, now_us: int) -> dict[str, float]:
-    """The pin as a sample with labels (a topic's name needs no escaping), for
-    `archiver.runtime.logging.METRICS`.
-    """
-    labels = "" if pin is None else f'{{topic="{pin.topic}",partition="{pin.partition}"}}'
-    return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if pin is None else pin.age_s(now_us)}
+def metrics_of(oldest: OldestRequired | None, now_us: int) -> dict[str, float]:
+    """A sample with labels (a topic's name needs no escaping), for `archiver.runtime.logging.METRICS`."""
+    labels = "" if oldest is None else f'{{topic="{oldest.topic}",partition="{oldest.partition}"}}'
+    return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if oldest is None else oldest.age_s(now_us)}
 
 
 def oldest_required(intake: Backlog, lines: Lines) -> OldestRequired | None:
-    """The pin of the oldest intake file that is needed; None if none is.
+    """The oldest required intake file; None if none is required.
 
-    Topics without lines are passed over, and so are partitions whose first needed segment cannot be looked up
-    (`needed_files` says which).
+    Topics without a floor are skipped, and so are partitions whose first needed segment cannot be found
+    (`needed_files` names them).
     """
     best: tuple[int, str, int] | None = None
     held: tuple[RetentionFloor, SegmentRef] | None = None
@@ -93,7 +90,7 @@ def oldest_required(intake: Backlog, lines: Lines) -> OldestRequired | None:
 
 
 def _first(intake: Backlog, tp: TopicPartition, offset: int) -> SegmentRef | None:
-    """The first segment that reaches beyond `offset`; None if there is none, or nobody can tell."""
+    """The first segment that reaches beyond `offset`; None if there is none, or it is unknown."""
     try:
         found = intake.segments(tp, offset, bytes_max=1)
     except (Halt, InvalidInput):
@@ -113,8 +110,8 @@ def _why(intake: Backlog, line: RetentionFloor, partition: int, segment: Segment
             "a rollback to it would need the "
             "file, which goes when that snapshot has expired (archive.snapshots_max, "
             "archive.snapshots_age); one that a branch or tag "
-            "names, or that a rollback left behind, stays until somebody expires it, and so does what "
-            "others added or removed after it"
+            "names, or that a rollback left behind, stays until an operator expires it, and so does what "
+            "other writers added or removed after it"
         )
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):

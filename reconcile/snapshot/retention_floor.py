@@ -1,17 +1,16 @@
-"""How far the intake of each partition is needed no more: the line below which nobody reads intake again.
+"""The retention floor of each partition: intake below it can be deleted (rule D3).
 
-Owns the rule D3. For kind iceberg the line is the lowest watermark of all retained snapshots, so that a table
-which is rolled back to any of them finds the intake of what it lost. For kind parquet, which cannot be rolled
-back, it is the ledger's watermark. It is 0 for kind none and for topics that are not in the configuration:
-their intake is all there is of them. It is 0 as well where the table cannot be looked at, is not the topic's,
-was rolled back, or tells another story than the ledger: nothing is deleted on doubt.
+For kind iceberg the floor is the lowest watermark of all retained snapshots. So a table that is rolled back
+to any of them finds the intake of the records that it lost. For kind parquet, which cannot be rolled back, it
+is the ledger's watermark. For kind none and for topics outside the configuration it is 0: intake is their
+only copy. It is also 0 if the table cannot be read, is not the topic's, was rolled back, or contradicts the
+ledger: nothing is deleted on doubt.
 
-A line never has to be taken back (so a cleaner that slept may act on an old one). A new snapshot begins at
-the watermark of its base, which is a retained one; a rollback leads to a retained one; expiry only takes
-snapshots away. Only a catalog that is restored from an older copy leads below it, and that is a doubt before
-it is anything else (`catalog/consistency.py`). What is told here may go back all the same, where the snapshot
-that a foreign one was made on expires and its files tell less: then the lines are not exact, and what is kept
-is kept without a finding.
+The true floor never decreases, so a cleaner that was paused may use an old one. A new snapshot begins at the
+watermark of its base, which is retained; a rollback leads to a retained snapshot; expiry only removes
+snapshots. A catalog restored from an older copy contradicts the ledger (`catalog/consistency.py`) and so
+gives 0. The computed value may still decrease: when the base of another writer's snapshot expires, the files
+of that snapshot prove less. Then `RetentionFloor.exact` is false, and kept intake is no finding.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ from intake.log.fold import TopicState
 
 @dataclass(frozen=True, slots=True)
 class RetentionFloor:
-    """Where the lines of one topic are."""
+    """The retention floor of one topic."""
 
     topic_id: TopicId
     topic: str
     offsets: tuple[int, ...]
     """Per partition: intake below is not needed."""
     watermarks: tuple[int, ...]
-    """Per partition, by the ledger: archived up to here. Not below the line."""
+    """Per partition, by the ledger: archived up to here. Not below the floor."""
     why: str | None = None
-    """Why all of the topic's intake is kept, for people; None if the lines follow from what is archived."""
+    """Why all of the topic's intake is kept, for people; None if the floor follows from what is archived."""
     doubted: bool = False
-    """Somebody or something must change before the lines can be told; `why` says what."""
+    """The floor cannot be computed until something changes; `why` says what."""
     exact: bool = True
-    """False: the lines are right, but may have been higher before. The table retains snapshots from before
-    what the ledger remembers one by one, or foreign ones that tell less of themselves than what they were
-    made on."""
+    """False: the floor is safe, but may have been higher before. The table retains snapshots that are
+    older than the ledger's detailed record, or snapshots of other writers whose files prove less than
+    their base."""
 
 
 Lines = Mapping[TopicId, RetentionFloor]
@@ -60,14 +59,14 @@ Lines = Mapping[TopicId, RetentionFloor]
 
 
 def oldest_sequence(view: TableView) -> int:
-    """The sequence number of the oldest retained snapshot, in or outside of the lineage: somebody may roll
-    back to any of them.
+    """The sequence number of the oldest retained snapshot, in or outside of the lineage. A rollback may lead
+    to any of them.
     """
     return min((snapshot.sequence_number for snapshot in view.snapshots), default=view.sequence_number)
 
 
 def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[int, ...]:
-    """Per partition: every retained snapshot is complete up to this offset, or further, or lacks only what is
+    """Per partition: every retained snapshot is complete at least up to this offset, or lacks only records
     below the start.
     """
     oldest = oldest_sequence(view)
@@ -81,12 +80,13 @@ def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[i
 
 
 def foreign_branches(view: TableView) -> tuple[SnapshotView, ...]:
-    """Retained snapshots outside of the lineage of which nothing but their files tells how far they reach.
+    """Retained snapshots outside of the lineage whose watermark only their files can prove.
 
-    Somebody rolled the table back, changed it there, and it was rolled forward again. What he made has a
-    newer sequence number than commits that it lacks; its watermark is that of what it was made on, and once
-    that is expired no retained commit of ours stands for it. Behind the place where expiry cut the lineage
-    nobody can tell it from an ancestor, whose files tell too little at worst: then more is kept.
+    Another writer rolled the table back, changed it there, and it was rolled forward again. Such a snapshot
+    has a newer sequence number than commits that it lacks. Its watermark is that of its base. Once the base
+    has expired, no retained commit of ours gives it. Before the place where expiry cut the lineage, such a
+    snapshot cannot be distinguished from an ancestor. The files of an ancestor may prove too little; then
+    more intake is kept.
     """
     known = {snapshot.snapshot_id: snapshot for snapshot in view.snapshots}
     lineage = frozenset(snapshot.snapshot_id for snapshot in view.lineage())
@@ -101,8 +101,8 @@ def foreign_branches(view: TableView) -> tuple[SnapshotView, ...]:
 
 
 def reached_by(files: Iterable[LiveFile], partitions: int) -> tuple[int, ...]:
-    """Per partition a lower bound of the watermark of a snapshot with these files: behind the last row that
-    is sure to be of it.
+    """Per partition a lower bound of the watermark of a snapshot with these files: the offset after its last
+    certain row.
     """
     reached = [0] * partitions
     for file in files:
@@ -118,9 +118,8 @@ def reached_by(files: Iterable[LiveFile], partitions: int) -> tuple[int, ...]:
 
 
 def keeps_change(view: TableView, snapshot: SnapshotView) -> bool:
-    """Whether a snapshot of somebody else may be an ancestor that our own expiry cut off and kept: a change
-    of the number of rows that could still be undone, or one of those that older versions kept for good,
-    whatever their summary says.
+    """Whether another writer's snapshot may be an ancestor that our own expiry cut off and kept. It is a
+    change of the number of rows that could still be undone, or a removal that older versions kept for good.
     """
     lineage = view.lineage()
     oldest = lineage[-1].sequence_number if lineage else 0
@@ -130,15 +129,15 @@ def keeps_change(view: TableView, snapshot: SnapshotView) -> bool:
 
 
 def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_number: int) -> bool:
-    """Whether a snapshot of that sequence number with these files is no ancestor of the current one: that has
-    an older file it has not.
+    """Whether a snapshot with that sequence number and these files is no ancestor of the current one, because
+    it lacks an older file of the current one.
     """
     paths = {file.path for file in files}
     return any(file.sequence_number < sequence_number and file.path not in paths for file in current)
 
 
 class RetentionFloorReader:
-    """Looks at one topic after the other; changes nothing."""
+    """Computes the floor of one topic after the other; changes nothing."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class RetentionFloorReader:
         self._settings = {topic.name: topic for topic in topics}
 
     def read(self, intake: Backlog, ledger: LedgerFold) -> dict[TopicId, RetentionFloor]:
-        """The lines of all topics. What cannot be looked at is a doubt, never an error; only `Deposed` is
+        """The floors of all topics. A table that cannot be read is a doubt, never an error; only `Deposed` is
         raised.
         """
         return {
@@ -162,7 +161,7 @@ class RetentionFloorReader:
         }
 
     def line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> RetentionFloor:
-        """The lines of one topic; as `read`."""
+        """The floor of one topic; as `read`."""
         settings = self._settings.get(topic.name)
         watermarks = tuple(ledger.watermark(partition) for partition in range(topic.partitions))
         nothing = (0,) * topic.partitions
@@ -213,7 +212,8 @@ class RetentionFloorReader:
             if keeps_change(view, snapshot) and not lacks(
                 files, tables.live_files(view), snapshot.sequence_number
             ):
-                continue  # it is retained for long: what its files do not tell would be kept as long
+                # It is retained for long, and intake that its files do not prove would be kept as long.
+                continue
             reached = reached_by(files, topic.partitions)
             offsets = tuple(
                 max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets)

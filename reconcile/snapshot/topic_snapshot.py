@@ -1,8 +1,7 @@
-"""What the reconciler knows of one topic when it compares: plain values of all three views.
+"""What the reconciler compares of one topic: plain values of all three views.
 
-Owns no judgement and no effect: `collector.py` makes these, `findings/` judges them. The topic's partitions
-and the files of its table are those of the audit (`views.py`); beside them stands what only the reconciler
-needs.
+No judgement and no effect: `collector.py` creates these, `findings/` judges them. Partitions and files of the
+table are those of the audit (`topic_views.py`). The rest is needed by the reconciler alone.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class ForeignSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """The table that stands under the topic's name, whoever it belongs to."""
+    """The table with the configured name, also if it is not the topic's."""
 
     name: str
     uuid: uuid.UUID
@@ -60,7 +59,7 @@ class TableSnapshot:
     landed: tuple[str, ...] = ()
     """Pending or killed keys that are in the table all the same."""
     ahead: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Partition → (ledger, table): watermarks of the table that the ledger has still to learn."""
+    """Partition → (ledger, table): watermarks of the table that the ledger does not record yet."""
     foreign: tuple[ForeignSnapshot, ...] = ()
     schema_fault: str | None = None
     """Why the recorded schema does not fit the table's columns any more."""
@@ -117,13 +116,13 @@ class TopicSnapshot:
     """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no
     finding."""
     moving: bool = False
-    """The ledger of the topic moved on while the views were taken: they are of different moments, and are not
+    """The ledger of the topic changed during the collection. The views are of different moments and are not
     compared."""
     ledger_mark: tuple[object, ...] = ()
-    """Changes with every entry of the topic; compared before and after to see whether the ledger moved on."""
+    """Changes with every entry of the topic; compared before and after to detect a change of the ledger."""
     idle_s: float | None = None
-    """For how long nothing was written of the topic though archives wait and somebody holds the lease; None
-    if that is not so."""
+    """Seconds without a write for the topic, while archives wait and another process holds the lease; None
+    otherwise."""
     holder: str | None = None
     """`host:pid` of the holder of the lease."""
 
@@ -133,8 +132,8 @@ class TopicSnapshot:
         return self.view.topic
 
     def faulty(self, partition: int) -> tuple[Range, ...]:
-        """The offsets of files of ours whose object is gone or not as the table says: what is wrong with them
-        is told by itself.
+        """The offsets of our files whose object is gone or differs from the table's entry. They have findings
+        of their own.
         """
         files = () if self.view.table is None else self.view.table.files
         return merge(
@@ -167,12 +166,12 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FolderSnapshot:
-    """What lies in the data folder beside the topics of the log."""
+    """Objects in the data folder that belong to no topic of the log."""
 
     unknown: tuple[UnreferencedObject, ...] = ()
-    """One object for each topic id below `archive/` that the log does not know."""
+    """One object for each topic id below `archive/` that the log lacks."""
     uploads: tuple[UnreferencedObject, ...] = ()
-    """Left behind by uploads that never came to their end."""
+    """Left behind by incomplete uploads."""
     log_ahead: tuple[int, float] | None = None
     """The newest ingest time of the intake log, and by how many seconds it is ahead of now, if by more than
     may be."""

@@ -1,6 +1,7 @@
-"""What the audit looks at: log, ledger and table of one topic as plain values.
+"""What the audit judges: log, ledger and table of one topic as plain values.
 
-Owns no judgement and no effect: `observe.py` makes these, `judge.py` judges them. Ranges are [low, high).
+No judgement and no effect: `observer.py` creates these, `reconcile/audit/` judges them. Ranges are [low,
+high).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class PartitionView:
 
     partition: int
     start: int
-    """First offset that retention has left."""
+    """First offset that retention keeps."""
     stable: int
     """Nothing at or beyond it may be archived."""
     next: int
@@ -42,7 +43,7 @@ class PartitionView:
     pending: tuple[Range, ...] = ()
     """Ranges that the ledger has written and not yet seen in the table."""
     lost: tuple[Lost, ...] = ()
-    """What was sent and can neither be archived nor read any more."""
+    """Records that were acknowledged and can neither be archived nor read any more."""
     doubts: tuple[str, ...] = ()
     """Why log and data folder do not seem to belong together."""
     gaps: tuple[Range, ...] | None = ()
@@ -55,13 +56,13 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """What rows show and no list of offsets can say."""
+    """A fault that rows show and lists of offsets do not."""
 
     partition: int | None
-    """None: whatever partitions the file can hold rows of."""
+    """None: any partition that the file can hold rows of."""
     why: str
     unclear: bool = False
-    """It keeps us from telling; else it is wrong."""
+    """It prevents a verdict; otherwise it is a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class FileView:
     object_size: int | None
     """Bytes of the object; None if there is none."""
     key: ArchiveKey | None = None
-    """What its path says, if that is the path of an archive of this topic; None for a file that somebody else
-    wrote."""
+    """Parsed from its path, if that is the path of an archive of this topic; None for a file of another
+    writer."""
     offset_min: int | None = None
     offset_max: int | None = None
     """Bounds of kafka.offset, both inclusive; None where the table has none."""
@@ -109,7 +110,7 @@ class FileView:
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """A file of somebody else that hides rows."""
+    """A delete file of another writer."""
 
     path: str
     size: int
@@ -125,30 +126,30 @@ class HiddenRows:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenRows:
-    """Rows of files of another writer in one partition, of which something is to be said."""
+    """Rows in another writer's files of one partition that differ from the archives, or may differ."""
 
     ranges: tuple[Range, ...]
     snapshot_id: int
     """That added the files."""
     why: str = ""
-    """Why it is not known whether they are as they were archived; empty: they are not."""
+    """Why it is unknown whether they equal the archived rows; empty: they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A snapshot of somebody else that took rows away, or several that are expired and counted together."""
+    """A snapshot of another writer that removed rows, or several that are expired and counted together."""
 
     snapshot_id: int
     """Of several the newest."""
     rows: int
     """How many fewer than before in data files, by the snapshot's summary."""
     hidden: int = 0
-    """How many more it hid behind position-delete files; fewer than none where it took such files away."""
+    """How many more it hid behind position-delete files; negative where it removed such files."""
     below: Mapping[int, int] | None = None
-    """Per partition, where the table ended then: it took nothing from there on. None if the ledger does not
-    know."""
+    """Per partition, where the table ended then: it removed nothing from there on. None if the ledger lacks
+    it."""
     expired: tuple[int, ...] = ()
-    """Their ids, oldest first, if the table only tells of them in a property; of many the newest."""
+    """Their ids, oldest first, if only a table property records them; of many the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +165,11 @@ class TableState:
     files: tuple[FileView, ...] = ()
     removals: tuple[Removal, ...] = ()
     additions: int = 0
-    """Rows that snapshots of somebody else added, expired or not; a removal may be of them."""
+    """Rows that snapshots of other writers added, expired or not. A removal may be of them."""
     added_by: tuple[tuple[int, int], ...] = ()
     """(newest id, rows) of those that are expired."""
     untold: str | None = None
-    """Why it is not known what expired snapshots of somebody else changed; `removals` and `additions` are of
+    """Why the changes of other writers' expired snapshots are unknown. Then `removals` and `additions` are of
     the retained ones alone."""
     has_deletes: bool = False
     """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are
@@ -176,7 +177,7 @@ class TableState:
     hidden: tuple[HiddenRows, ...] = ()
     """Those delete files, where the manifests were read for them."""
     spans: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
-    """Offsets per partition in the files of somebody else, as read, all files together …"""
+    """Offsets per partition in files of other writers, as read, all files together …"""
     removed: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
     """… and those of them that delete files hide."""
     removed_by: tuple[int, ...] = ()
@@ -190,11 +191,11 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """Everything the audit knows of one topic."""
+    """Everything that the audit uses of one topic."""
 
     topic: str
     topic_id: TopicId | None
-    """None if nothing tells it: a topic that the intake log has lost."""
+    """None if it is unknown: a topic that the intake log has lost."""
     kind: Kind
     partitions: tuple[PartitionView, ...]
     """Those that were asked for."""
@@ -202,10 +203,10 @@ class TopicView:
     """None if there is no table, or none that is this topic's own; `absent` says why where rows should be."""
     absent: str | None = None
     unreadable: str | None = None
-    """Why the table could not be looked at; then nothing can be told."""
+    """Why the table could not be read. Then there is no verdict."""
     count: int | None = None
     """How many partitions the topic has; None: as many as are viewed."""
     by_rows: bool = False
-    """Every row was to be looked at."""
+    """Every row had to be read."""
     stray: bool = False
     """The topic is only known by what lies in the data folder."""

@@ -1,17 +1,17 @@
-"""Which objects below a table's folder nobody needs any more: the decision alone.
+"""Which objects below a table's folder can be deleted: the decision alone.
 
 Pure. Kinds: archives below retention's start (`retired`), archives that the ledger killed (`killed`),
-archives that neither a table nor a stream needs (`stray`), data files that others made and nothing names any
-more (`foreign`), manifests, metadata and statistics that nothing names (`metadata`).
+archives that neither a table nor a stream needs (`stray`), unreferenced data files of other writers
+(`foreign`), unreferenced manifests, metadata and statistics (`metadata`).
 
-What is named by a retained snapshot, or by the table's metadata, stays (D1); so does what is pending, and
-what a newer leader made. Beyond that an archive stays as long as streams need it: they find archives by
-listing, so one that somebody compacted out of the table is the only place where its records stand byte for
-byte. It goes if archives that stay, or intake, hold all of its offsets. A killed one is judged behind all
-others and stands for those that are condemned: its commit may have landed, and then nobody else has its
-records; streams read it (`archiver.ledger.archive_visibility`). `foreign`, `metadata` and strays must be
-older than an age that configuration cannot set below a day: whoever writes such a file has it named only
-later, and does not ask us.
+Objects that a retained snapshot or the table's metadata names stay (D1). So do pending archives and those of
+a newer leader. Beyond that an archive stays for as long as streams need it. Streams find archives by listing,
+so an archive that another writer compacted away is the only exact copy of its records. It can be deleted if
+archives that stay, or intake, hold all of its offsets. A killed archive is judged after all others, and
+counts as a copy only for those marked for deletion: its commit may have been applied, and then it is the only
+copy, which streams read (`archiver.ledger.archive_visibility`). The kinds `foreign`, `metadata` and `stray`
+need an age that configuration cannot set below a day, because another writer names its file only after
+storing it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from archiver.objects.paths import ArchiveKey, data_prefix, metadata_prefix, par
 from archiver.objects.store import ObjectInfo
 
 Kind = Literal["intake", "superseded", "replaced", "retired", "killed", "stray", "foreign", "metadata"]
-"""Of what goes: see `clean.py` for the first three."""
+"""Of objects that can be deleted. `reconcile/vacuum/clean.py` decides on the first three."""
 
 WHY: dict[Kind, str] = {
-    "intake": "intake that nobody needs: archived below every retained snapshot, aborted, repeated, or never "
-    "named in the log",
-    "superseded": "a newer checkpoint of the log stands in its place",
-    "replaced": "a replay or a compaction made it anew, and no retained snapshot of its table names it",
+    "intake": "intake that is not needed: archived below every retained snapshot, aborted, repeated, or "
+    "never named in the log",
+    "superseded": "a newer checkpoint of the log replaces it",
+    "replaced": "a replay or a compaction replaced it, and no retained snapshot of its table names it",
     "retired": "its records are older than the topic's retention, and no retained snapshot "
     "of its table names it",
-    "killed": "it never goes into the table, the ledger says why, and other archives, or "
+    "killed": "it will never be in the table (the ledger has the reason), and other archives, or "
     "intake, hold all of its "
     "offsets",
     "stray": "no retained snapshot of its table names it, and other archives hold all of its offsets",
@@ -45,7 +45,7 @@ WHY: dict[Kind, str] = {
     "more",
     "metadata": "neither the table's metadata nor a retained snapshot names it any more",
 }
-"""What the ledger is told of each kind, for people."""
+"""The reason that the ledger records for each kind, for people."""
 
 _METADATA_ENDS = (
     ".avro",
@@ -61,7 +61,7 @@ _DATA_ENDS = (".parquet", ".avro", ".orc", ".puffin")
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """An object that may be condemned, or deleted once it is."""
+    """An object that may be marked for deletion, or deleted if it is marked."""
 
     key: str
     size: int
@@ -70,27 +70,27 @@ class Unneeded:
 
 @dataclass
 class Folder:
-    """What is known of one topic when its folder is listed."""
+    """The state of one topic when its folder is listed."""
 
     topic_id: str
     ledger: TopicLedger
     epoch: int
-    """The newest of the control log: archives of later ones are somebody's who came after us."""
+    """The newest of the control log. Archives of later epochs belong to a newer leader."""
     condemned: Container[str]
+    """Keys that the ledger marked for deletion."""
     named: Container[str]
     """Keys that the table's metadata or a retained snapshot names."""
     has_table: bool
     """Without one, archives are found by listing alone, and there is nothing else in the folder."""
     old_us: int
-    """What was stored before is old enough."""
+    """Objects stored before are old enough."""
     held: int = 0
-    """Archives below a start that something still names, as far as the listing has come."""
+    """Archives below a start that something still names, in the listing so far."""
 
     def archives(self, stored: Iterable[ObjectInfo]) -> Iterator[Unneeded]:
-        """Of a listing of the topic's archives, in key order, what nobody needs; partition by partition, with
-        one in memory at a time.
+        """The archives of a listing, in key order, that are not needed. One partition is in memory at a time.
 
-        Condemned objects that are still not needed are among it.
+        Objects that are marked for deletion and still not needed are among them.
         """
         partition = _Partition(self, -1)
         for info in stored:
@@ -115,7 +115,7 @@ class Folder:
         )
 
     def metadata(self, stored: Iterable[ObjectInfo]) -> Iterator[Unneeded]:
-        """Of a listing of the table's metadata folder, what nothing names."""
+        """The unreferenced objects of a listing of the table's metadata folder."""
         prefix = metadata_prefix(self.topic_id)
         for info in stored if self.has_table else ():
             ours = info.key.startswith(prefix) and info.key.endswith(_METADATA_ENDS)
@@ -125,7 +125,7 @@ class Folder:
 
 @dataclass
 class _Partition:
-    """The archives of one partition: those that stay, and those that others may make superfluous."""
+    """The archives of one partition: those that stay, and those that other archives may replace."""
 
     folder: Folder
     number: int
@@ -133,15 +133,15 @@ class _Partition:
     open: list[_Archive] = field(default_factory=list)
 
     def take(self, info: ObjectInfo, key: ArchiveKey) -> Iterator[Unneeded]:
-        """One archive more."""
+        """Add one archive of the listing."""
         folder, ledger = self.folder, self.folder.ledger
         if (
             info.key in folder.named
             or ledger.pending_file(info.key) is not None
             or info.key in ledger.rewrites.under_way
         ):
-            # What waits may be killed yet; and what was made anew or is condemned no stream reads, named or
-            # not.
+            # Only archives that streams read count as copies. A pending one may still be killed. One that was
+            # rewritten or is marked for deletion is not read, named or not.
             if (
                 info.key in folder.named
                 and info.key not in ledger.unread
@@ -152,7 +152,7 @@ class _Partition:
                 self.open.append(_Archive(key, info.size, "killed", may_go=False))
             folder.held += key.end <= ledger.start(key.partition)
         elif key.epoch > folder.epoch or info.key in ledger.rewrites.replaced:
-            return  # somebody else's, or judged by itself
+            return  # of a newer leader, or judged in `reconcile/vacuum/replaced_archives.py`
         elif key.end <= ledger.start(key.partition):
             yield Unneeded(info.key, info.size, "retired")
         else:
@@ -164,14 +164,12 @@ class _Partition:
         return name in self.folder.ledger.killed or name in self.folder.ledger.rewrites.abandoned
 
     def end(self) -> Iterator[Unneeded]:
-        """The partition is listed to its end: of archives that nothing names, newer ones stand for older ones
-        of the same offsets.
-        """
+        """The partition is complete. Among unreferenced archives of the same offsets the newest stays."""
         given_up = ArchiveVisibility.of(self.folder.ledger, self.number)
         for base, end in given_up.empty:
             self.stays.add(0, base, end)
-        # Killed ones stand for those alone that are condemned, and condemned ones for nobody: what they gave
-        # way to may stand behind them.
+        # A killed archive counts as a copy only for those marked for deletion. One that is marked never
+        # counts: the archive that replaced it may come later in this order.
         for item in sorted(self.open, key=self._rank):
             base, end = item.key.base, item.key.end
             if given_up.is_held(self.stays, base, end):
@@ -192,13 +190,13 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """One that others may make superfluous."""
+    """An archive that others may replace."""
 
     key: ArchiveKey
     size: int
     kind: Kind
     may_go: bool
-    """Nothing names it, and it is old enough."""
+    """It is unreferenced and old enough."""
 
     @property
     def name(self) -> str:

@@ -129,11 +129,11 @@ WRONG = {
     ),
     "oauth2": (
         {"credential": "archiver:of-yesterday"},
-        r"refuses us \(401: invalid_client who is that\): look at credential, scope and audience",
+        r"refuses us \(401: invalid_client who is that\): check credential, scope and audience",
     ),
     "sigv4": (
         {"client.secret-access-key": "key-of-yesterday"},
-        "it does not take the signature: look at the keys",
+        "it does not accept the signature: check the keys",
     ),
 }
 
@@ -210,7 +210,7 @@ def test_new_tokens_that_are_refused_as_well_are_a_no_and_then_halt(opened: Open
     assert swapped.outcome is SwapOutcome.CONFLICT
     assert len(guarded.guard.asked_for_tokens) == 2, "another one was tried"
     with pytest.raises(
-        Halt, match=r"it refuses a token that .* has just given: look at credential, scope and audience"
+        Halt, match=r"it refuses a token that .* has just given: check credential, scope and audience"
     ):
         tables.load(IDENTIFIER)
     with pytest.raises(Halt):

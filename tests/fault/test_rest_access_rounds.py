@@ -87,7 +87,7 @@ def test_a_secret_that_was_changed_halts_the_topic_until_it_is_put_right(
         rounds.send()
         report, _ = rounds.archive()
         assert report.state == "halted"
-        assert "look at credential" in (report.why or "")
+        assert "check credential" in (report.why or "")
         assert guarded.token_uri in (report.why or "")
         assert CLIENT_SECRET not in (report.why or "")
         rounds.check_unharmed()

@@ -235,7 +235,7 @@ def test_table_made_again(world: World) -> None:
     world.tables.create(TABLE, view.location, view.schema_json, "day", dict(view.properties))
     document = world.audit()
     assert document["verdict"] == "invalid"
-    assert "dropped and made again" in document["partitions"][0]["why"]
+    assert "dropped and recreated" in document["partitions"][0]["why"]
 
 
 def test_catalog_that_is_down(world: World) -> None:

@@ -103,7 +103,7 @@ def test_a_file_without_bounds(world: World, error: Exception, monkeypatch: pyte
     document = world.audit()
     if error in LACKING:
         assert verdicts(document) == ["unknown", "unknown"]
-        assert "the table could not be looked at" in document["partitions"][0]["why"]
+        assert "the table could not be read" in document["partitions"][0]["why"]
     else:
         assert verdicts(document) == ["unknown", "valid"]
         assert "it cannot be read" in document["partitions"][0]["why"]

@@ -33,7 +33,7 @@ COMMITTING = (
         "                swapped = self._tables.swap(prepared)\n"
         "                if swapped.outcome.name != 'APPLIED':\n"
         "                    found = load_table(self._tables, target, ledger.table_uuid)\n"
-        "                    prepared = prepare(look if found is None else replace(look, view=found), "
+        "                    prepared = prepare(assessed if found is None else replace(assessed, view=found), "
         "ledger) or prepared\n"
         "                    self._leader.check()\n"
         "                    swapped = self._tables.swap(prepared)\n"
@@ -153,7 +153,7 @@ COMMITTING = (
     _simulated(
         "what others changed expires and nobody tells",
         "archiver/catalog/commit.py",
-        "                **taken_over, **told,",
+        "                **taken_over, **changes,",
         "                **taken_over,",
         ("tests/integration/test_foreign_hands.py",),
     ),

@@ -166,7 +166,7 @@ def test_audit_without_its_catalog_cannot_tell(trouble: str, archived: Deploymen
         assert done.json()["verdict"] == "unknown"
         verdicts = {item["topic"]: (item["verdict"], item["why"]) for item in done.json()["partitions"]}
         assert verdicts["orders"][0] == "unknown"
-        assert "could not be looked at" in str(verdicts["orders"][1])
+        assert "could not be read" in str(verdicts["orders"][1])
         assert verdicts["files"][0] == "valid", "it needs no catalog"
     finally:
         lock.close()

@@ -125,7 +125,7 @@ def test_rows_without_any_commit_of_ours_are_not_skipped_in_silence() -> None:
     """Somebody's rows before our first commit would else be taken for archived offsets."""
     found = contradiction(view(), Known((900, 0), None, by_bounds=True), ledger({}), ())
     assert found is not None
-    assert "no commit of ours" in found
+    assert "no commit of the archiver" in found
     assert contradiction(view(), Known((0, 0), None), ledger({}), ()) is None
 
 

@@ -67,7 +67,7 @@ def test_a_recreated_table_halts() -> None:
     old = ensure_table(tables, TARGET, None, schema_json())
     tables.drop(IDENTIFIER)
     ensure_table(tables, TARGET, None, schema_json())
-    with pytest.raises(TopicHalted, match="made anew"):
+    with pytest.raises(TopicHalted, match="recreated"):
         load_table(tables, TARGET, old.uuid)
 
 

@@ -15,7 +15,7 @@ from archiver.runtime.ids import SeededIds, new_uuid
 from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from reconcile.findings.diff import differences
-from reconcile.snapshot.collector import LookParts, SnapshotCollector
+from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
 from reconcile.snapshot.topic_snapshot import FolderSnapshot, TopicSnapshot
 from tests.support.catalog.foreign_hands import view_of
 from tests.support.catalog.tables import CLUSTER_ID, TOPIC_ID, Bench, FaultyTables
@@ -46,7 +46,7 @@ def picture(bench: Bench, leader: Leader, tables: Tables) -> TopicSnapshot:
     fold.apply(0, pb.IntakeEntry(format=1, id=bytes(16), topic=declared).SerializeToString())
     settings = TopicSettings.model_validate({"name": "flights", "partitions": 2, "archive": ICEBERG})
     collector = SnapshotCollector(
-        LookParts(
+        CollectorParts(
             objects=LocalObjectStore(bench.folder),
             cluster_id=CLUSTER_ID,
             tables=lambda _: tables,
@@ -59,7 +59,7 @@ def picture(bench: Bench, leader: Leader, tables: Tables) -> TopicSnapshot:
             silence_s=60.0,
         )
     )
-    views = collector.look(lambda: leader.fold, lambda: Backlog(fold), "flights")
+    views = collector.collect(lambda: leader.fold, lambda: Backlog(fold), "flights")
     assert views.unread == {}
     return views.topics[0]
 

@@ -55,7 +55,7 @@ class _Looks:
     def __init__(self, *seen: CollectedViews | RetryLater) -> None:
         self._seen = list(seen)
 
-    def look(self, *_: object) -> CollectedViews:
+    def collect(self, *_: object) -> CollectedViews:
         seen = self._seen.pop(0)
         if isinstance(seen, RetryLater):
             raise seen

@@ -12,7 +12,7 @@ import pytest
 
 from archiver.catalog.commit import Committer
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, Sight, judge_rewrites
+from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, TableContent, judge_rewrites
 from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import LiveFile, Tables, TableView
 from archiver.ledger.leader import Leader
@@ -307,7 +307,7 @@ def exchange_of(bench: Bench, base: int, end: int) -> tuple[Rewrite, Exchange]:
 def test_each_rewrite_gets_one_verdict(bench: Bench, sight: dict[str, object], verdict: str) -> None:
     rewrite, item = exchange_of(bench, 0, 5)
     new = rewrite.archive.key
-    seen = replace(Sight(uuid.UUID(int=1), 5, (), {"old-0": 0}), **sight)  # type: ignore[arg-type]
+    seen = replace(TableContent(uuid.UUID(int=1), 5, (), {"old-0": 0}), **sight)  # type: ignore[arg-type]
     if seen.paths:
         seen = replace(seen, paths={new})
     found = judge_rewrites(Rewrites(under_way={new: rewrite}), {new: item}, str, seen)
@@ -319,7 +319,7 @@ def test_each_rewrite_gets_one_verdict(bench: Bench, sight: dict[str, object], v
 def test_what_an_earlier_run_left_is_not_offered_again(bench: Bench) -> None:
     rewrite, _ = exchange_of(bench, 0, 5)
     new = rewrite.archive.key
-    seen = Sight(uuid.UUID(int=1), 5, (), {"old-0": 0})
+    seen = TableContent(uuid.UUID(int=1), 5, (), {"old-0": 0})
     found = judge_rewrites(Rewrites(under_way={new: rewrite}), {}, str, seen)
     assert found.abandoned == ((new, "the run that made it ended before the table had it"),)
     revived = judge_rewrites(

@@ -2,8 +2,8 @@
 
 Uses pyiceberg to write manifests and takes the updates and requirements from the snapshot producer's private
 `_commit`, then sends them through `catalog.commit_table` itself, once. pyiceberg's own commit is not used: on
-a conflict that may hide our success it deletes manifests and sends the same files again. Deletes nothing,
-ever; manifests of attempts that came to nothing are strays for the vacuum.
+a conflict that may hide our success it deletes manifests and sends the same files again. Never deletes
+anything. Manifests of failed attempts stay unreferenced until the vacuum removes them.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class IcebergTables:
             raise _unreadable(identifier, error) from error
         except ArchiverError:
             raise
-        # Whatever a catalog's driver raises on a read has changed nothing.
+        # A read changes nothing, so any error of a catalog's driver is a reason to try again.
         except Exception as error:
             # A catalog that reads the metadata file itself got text that is none, or was cut.
             if not self._rest and isinstance(error, _DAMAGED):
@@ -200,7 +200,7 @@ class IcebergTables:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
         except ArchiverError:
             raise
-        # A create whose reply is lost may have happened; whoever asks again finds the table.
+        # A create whose reply is lost may have happened. The next call finds the table.
         except Exception as error:
             self._check_known(error)
             if is_no(error):
@@ -250,7 +250,7 @@ class IcebergTables:
             ) from error
         except ArchiverError:
             raise
-        # As a create: whoever asks again finds the table.
+        # As for a create: the next call finds the table.
         except Exception as error:
             raise OutcomeUnknown(
                 f"table {shown(identifier)} may or may not have been registered in catalog "
@@ -535,7 +535,7 @@ class IcebergTables:
                 return open_catalog(self._name, self._properties)
         except ArchiverError:
             raise
-        # Opening changes nothing that matters, whatever the driver says.
+        # Opening changes no table, so any error of the driver is a reason to try again.
         except Exception as error:
             self._check_known(error)
             raise CatalogAway(f"catalog {self._name} cannot be reached: {said(error)}") from error
@@ -544,7 +544,7 @@ class IcebergTables:
 def _unreadable(identifier: Identifier, error: Exception) -> Halt:
     return Halt(
         f"table {shown(identifier)}: its metadata cannot be read ({said(error)}); restore the file or "
-        "register the table anew"
+        "register the table again"
     )
 
 
@@ -558,8 +558,8 @@ def _table(view: TableView) -> Table:
     return view.handle
 
 
-def _beside(properties: Mapping[str, str], expire: Sequence[int]) -> list[TableUpdate]:
-    """What the same commit changes beside the snapshot."""
+def _other_updates(properties: Mapping[str, str], expire: Sequence[int]) -> list[TableUpdate]:
+    """What the same commit changes in addition to the snapshot."""
     more: list[TableUpdate] = [SetPropertiesUpdate(updates=dict(properties))]
     if expire:
         more.append(RemoveSnapshotsUpdate(snapshot_ids=list(expire)))
@@ -587,7 +587,7 @@ def _prepared(
     more = (
         []
         if properties is None
-        else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
+        else _other_updates(properties(producer.snapshot_id, view.sequence_number + 1), expire)
     )
     table = _table(view)
     if also:

@@ -1,5 +1,5 @@
-"""A snapshot of operation `append` by pyiceberg, with manifests merged by our own rule. Only for the adapter
-in `iceberg.py`.
+"""A snapshot of operation `append` by pyiceberg, with manifests merged by our own rule. Only for
+`adapter.py`.
 
 pyiceberg's own merge takes everything up to 8 MiB into one manifest each time, so that a commit costs more
 the longer the table lives. Which manifests are merged is decided in `merging.py`; the table properties that
@@ -78,8 +78,8 @@ class MergingAppend(Append):
 class _Unchanged(Transaction):
     """A transaction to which nothing is ever staged: its metadata is the table's.
 
-    pyiceberg copies all of it each time somebody looks, a dozen times for one snapshot; that was two thirds
-    of what a commit cost.
+    pyiceberg copies all of it at each access, a dozen times for one snapshot. That was two thirds of the cost
+    of a commit.
     """
 
     @property

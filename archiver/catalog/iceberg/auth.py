@@ -1,11 +1,11 @@
-"""Who we are to a REST catalog: nobody, the bearer of a token, or an OAuth2 client that asks for tokens.
+"""Authentication to a REST catalog: none, bearer token, or OAuth2 client credentials.
 
-Owns the request for a token (RFC 6749, client credentials, id and secret in the body as Iceberg's own clients
-send them). Promises that it is bounded as every other request, that it is made before a token expires and
-once after the catalog refused one, by one thread for all that wait, and that whatever is wrong with it is
-told before the catalog was sent anything: `CatalogAway` if nobody could be asked, `Halt` if the answer is no.
-So a request that failed here is certainly not applied. Only what is configured counts: the catalog cannot
-name another token server, which would be sent the secret. Must never show a secret or a token.
+Owns the token request (RFC 6749, client credentials, id and secret in the body as Iceberg's own clients send
+them). It has the bounds of every other request. It is sent before a token expires, and once after the catalog
+refused one, by one thread for all that wait. Its errors are raised before the catalog is sent anything:
+`CatalogAway` if the token server cannot be reached, `Halt` if it refuses. So a request that failed here is
+certainly not applied. The token server comes from the configuration alone: a server that the catalog names
+would receive the secret. Must never show a secret or a token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def advice(properties: Mapping[str, Any]) -> str:
     """What people can do when a catalog with these properties keeps saying 401."""
     if signs(properties):
         return (
-            "it does not take the signature: look at the keys, rest.signing-region, rest.signing-name and "
+            "it does not accept the signature: check the keys, rest.signing-region, rest.signing-name and "
             "this machine's clock"
         )
     if properties.get(TOKEN):
@@ -56,7 +56,7 @@ def advice(properties: Mapping[str, Any]) -> str:
         )
     if properties.get(CREDENTIAL):
         return (
-            f"it refuses a token that {Client.of(properties).server} has just given: look at credential, "
+            f"it refuses a token that {Client.of(properties).server} has just given: check credential, "
             "scope and audience"
         )
     return "configure credential, token or rest.sigv4-enabled for it"
@@ -159,7 +159,7 @@ class ClientTokens(Tokens):
         self._mine.refused_s = self._clock.monotonic_s()
 
     def _current(self, refused: str | None, began_s: float) -> str:
-        """A token other than the refused one, for somebody who wants it since `began_s`."""
+        """A token other than the refused one, for a thread that waits for it since `began_s`."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._token == refused:
@@ -168,7 +168,7 @@ class ClientTokens(Tokens):
                 return self._token
             usable = self._token is not None and now_s < self._ends_s
             if self._failure is not None and self._failed_s >= began_s and not usable:
-                # it came while this thread waited: whoever waits for the same need not ask in turn
+                # The request failed while this thread waited for it: a second request would fail as well.
                 raise self._failure
             try:
                 self._fetch()
@@ -215,11 +215,11 @@ class ClientTokens(Tokens):
                 f"catalog {self._name} cannot be reached: its token server {where} answers {status}"
             )
         if status in (401, 403) or (status >= 400 and document.get("error")):
-            told = (
-                f"the token server {where} refuses us ({status}{_told(document)}): look at credential, "
+            why = (
+                f"the token server {where} refuses us ({status}{_explanation(document)}): check credential, "
                 "scope and audience"
             )
-            raise Halt(f"catalog {self._name}: {told}")
+            raise Halt(f"catalog {self._name}: {why}")
         token = document.get("access_token")
         if status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise CatalogAway(
@@ -237,7 +237,7 @@ def _document(answer: requests.Response) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _told(document: Mapping[str, Any]) -> str:
+def _explanation(document: Mapping[str, Any]) -> str:
     """A token server's own words: OAuth2's, or those of a catalog that has an endpoint for tokens."""
     error = document.get("error")
     words = (

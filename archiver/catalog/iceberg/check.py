@@ -1,4 +1,4 @@
-"""Asks a catalog, by pyiceberg, what it is going to do to us. Only reads. Only for `connect.py`."""
+"""Read-only checks of a catalog by pyiceberg, for `archiver/catalog/connect.py`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ _NEEDED = {
 }
 _HELPFUL = {
     "create a namespace: make them beforehand": Capability.V1_CREATE_NAMESPACE,
-    "register a table: reconcile --rebuild cannot make a lost one anew": Capability.V1_REGISTER_TABLE,
+    "register a table: reconcile --rebuild cannot recreate a lost one": Capability.V1_REGISTER_TABLE,
 }
 _CLIENT_ERRORS = range(400, 500)
 _LATER = (408, 425, 429)
 
 
-def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str) -> Iterator[CheckResult]:
-    """What can be told by reading: is it there, does it let us in, are namespaces and tables there."""
+def check_catalog(
+    tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str
+) -> Iterator[CheckResult]:
+    """Read-only checks: is it reachable, does it grant access, do namespaces and tables exist."""
     try:
         catalog = tables.connected()
     except ArchiverError as error:
@@ -47,10 +49,9 @@ def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str
 
 
 def judged(error: BaseException) -> CheckStatus:
-    """Whether an error says that something is wrong, or only that nobody could tell.
+    """Whether an error shows a fault, or only that the check could not be made.
 
-    A catalog that says 4xx, or what no catalog says, has been reached: its address or what we may do is
-    wrong.
+    A catalog that answers 4xx, or as no catalog does, was reached: its address or our permissions are wrong.
     """
     if isinstance(error, Halt | InvalidInput):
         return CheckStatus.WRONG
@@ -77,15 +78,15 @@ def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:
 
 
 def _requests(catalog: Catalog) -> Iterator[CheckResult]:
-    """What a REST catalog says it can be asked for."""
+    """The requests that a REST catalog says it supports."""
     if not isinstance(catalog, RestCatalog):
         return
     offered = catalog._supported_endpoints  # noqa: SLF001 - pyiceberg has no other word for it
-    for what, wanted in _NEEDED.items():
-        if wanted not in offered:
+    for what, required in _NEEDED.items():
+        if required not in offered:
             yield CheckResult("requests", CheckStatus.WRONG, f"it offers no request to {what}")
-    for what, wanted in _HELPFUL.items():
-        if wanted not in offered:
+    for what, required in _HELPFUL.items():
+        if required not in offered:
             yield CheckResult("requests", CheckStatus.NOTE, f"it offers no request to {what}")
 
 
@@ -96,10 +97,10 @@ def _namespace(catalog: Catalog, namespace: Identifier) -> CheckResult:
             return CheckResult(check, CheckStatus.FINE, "it is there")
     except NotImplementedError:
         return CheckResult(
-            check, CheckStatus.NOTE, "it cannot be looked at; it is asked for when its first table is made"
+            check, CheckStatus.NOTE, "it cannot be checked; it is used when its first table is created"
         )
-    except Exception as error:  # noqa: BLE001 - whatever a driver raises
-        return CheckResult(check, judged(error), f"it cannot be looked at: {error}")
+    except Exception as error:  # noqa: BLE001 - a driver can raise anything
+        return CheckResult(check, judged(error), f"it cannot be checked: {error}")
     return CheckResult(
         check,
         CheckStatus.NOTE,

@@ -1,5 +1,5 @@
 """pyiceberg's catalogs and tables without the places where table properties choose code or addresses. Only
-for the adapter in `iceberg.py`.
+for `adapter.py`.
 
 Table properties are remote text: everyone who may alter a table writes them. pyiceberg merges them into the
 properties of a table's file access (`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`), and imports the location

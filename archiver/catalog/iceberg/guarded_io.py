@@ -4,7 +4,7 @@ goes through here.
 A path in table metadata is remote text. It may name a FIFO, which is waited for without end, a device, or a
 file of another program. So a path must lie in one of the catalog's places, a local file must be a regular
 one, and a file has at most `RemoteLimits.bytes_max` bytes, decompressed. Manifests are complete Avro
-containers before a decoder sees them (`avro_container.py`). Only for the adapter in `iceberg.py`.
+containers before a decoder sees them (`avro_container.py`). Only for `adapter.py`.
 """
 
 from __future__ import annotations

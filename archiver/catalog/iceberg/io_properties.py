@@ -21,7 +21,7 @@ _OWN_CREDENTIALS: Final = (
 
 
 def io_properties(place: StorePlace, stated: Mapping[str, str]) -> dict[str, str]:
-    """What a catalog must be told beside what is `stated` for it; nothing for a local folder."""
+    """Properties to add to those that are `stated` for the catalog; none for a local folder."""
     if not place.is_s3:
         return {}
     options = place.s3

@@ -1,9 +1,8 @@
-"""What a catalog's answer, or its silence, says about a request: no, yes or unknown. The table of it is
+"""How catalog responses and errors are interpreted: not applied, applied or unknown. The table of it is
 docs/protocols/outcomes.md.
 
-Pure. "No" is said only where the request was certainly not applied and never will be: it was not sent, or the
-catalog itself refused it. Everything else that is no success is unknown, whatever the library calls it: a
-proxy in between may have passed the request on.
+Pure. "Not applied" is certain and final: the request was not sent, or the catalog itself refused it. Every
+other failure is unknown, under any name that the library gives it: a proxy may have passed the request on.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from archiver.runtime.errors import Halt, InvalidInput, RetryLater
 
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 409, 411, 413, 414, 415, 419, 422, 429, 431, 501})
 """Answers that mean by their definition that the request was not carried out. 408 and all of 5xx but 501 are
-not among them: proxies send them as well when they have passed a request on and lost sight of it, 503 too
-(Envoy, when the connection behind it is reset)."""
+not among them: proxies also send them after they passed a request on and lost the answer, 503 too (Envoy,
+when the upstream connection is reset)."""
 
 UNAUTHORIZED = frozenset({401, 419})
 
 GATEWAY = frozenset({502, 503, 504})
-"""What is answered where the catalog itself is not there."""
+"""Answers of a gateway whose catalog is not reachable."""
 
 _NEVER_SENT = (
     requests.ConnectTimeout,
@@ -129,7 +128,7 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _refused_by_metadata(text: str) -> bool:
-    """Pyiceberg checks the update against the metadata before anything is written: a stale sequence number,
-    or a snapshot that somebody else expired meanwhile, was certainly not applied.
+    """Pyiceberg checks an update against the metadata before it writes anything. So an update with a stale
+    sequence number, or on a snapshot that another writer expired, was certainly not applied.
     """
     return "sequence number" in text or ("Snapshot with snapshot id" in text and "does not exist" in text)

@@ -1,9 +1,7 @@
-"""Makes a table in a catalog, commits to it, and drops it again: how the catalog makes tables is known before
-the first of ours is made.
+"""Creates a table in a catalog, commits to it, and drops it again, to show how the catalog creates tables.
 
-Goes the way of every other table (`IcebergTables`: create, prepare, swap, load), so that what holds for the
-probe holds for them. Deletes the table that it made itself, a namespace that it made itself, and the files
-below its own prefix; nothing else, ever.
+Uses the requests of every other table (`IcebergTables`: create, prepare, swap, load), so the result holds for
+them. Deletes only the table and the namespace that it created itself, and the files below its own prefix.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Probe:
     tables: IcebergTables
     namespace: Identifier
     name: str
-    """Of the table, in mixed case, and of nobody else's."""
+    """Of the table, in mixed case; no other table has it."""
     location: str
     """Where it is asked to be made, without a slash at the end."""
     sweep: Callable[[], None]
@@ -50,9 +48,9 @@ class Probe:
         catalog = self.tables.connected()
         try:
             had_namespace = namespace_is_there(catalog, self.namespace)
-        except Exception as error:  # noqa: BLE001 - whatever a driver raises
+        except Exception as error:  # noqa: BLE001 - a driver can raise anything
             yield CheckResult(
-                "create", judged(error), f"namespace {shown(self.namespace)} cannot be looked at: {error}"
+                "create", judged(error), f"namespace {shown(self.namespace)} cannot be checked: {error}"
             )
             return
         try:
@@ -102,9 +100,9 @@ class Probe:
     def _spelled(self) -> CheckResult:
         try:
             names = [found[-1] for found in self.tables.connected().list_tables(self.namespace)]
-        except Exception as error:  # noqa: BLE001 - whatever a driver raises
+        except Exception as error:  # noqa: BLE001 - a driver can raise anything
             return CheckResult(
-                "case", CheckStatus.NOTE, f"whether names of tables keep their case cannot be told: {error}"
+                "case", CheckStatus.NOTE, f"whether names of tables keep their case is unknown: {error}"
             )
         if self.name in names:
             return CheckResult("case", CheckStatus.FINE, "names of tables keep their case")
@@ -124,9 +122,7 @@ class Probe:
             swapped = self.tables.swap(prepared)
             after = self._view(identifier)
         except (ArchiverError, OSError) as error:
-            return CheckResult(
-                "metadata", judged(error), f"a commit cannot be prepared or looked at: {error}"
-            )
+            return CheckResult("metadata", judged(error), f"a commit cannot be prepared or verified: {error}")
         if after.snapshot_id != prepared.snapshot_id or after.properties.get("archiver.probe") != "1":
             return CheckResult(
                 "metadata",
@@ -144,17 +140,17 @@ class Probe:
         try:
             view = self._view(identifier)
             first, second = (self.tables.prepare(view, (), lambda *_: {}, {}, False, ()) for _ in range(2))
-            told = self.tables.swap(first), self.tables.swap(second)
+            answers = self.tables.swap(first), self.tables.swap(second)
             after = self._view(identifier)
         except ArchiverError as error:
             return CheckResult(
-                "requirements", judged(error), f"it cannot be told whether they are held: {error}"
+                "requirements", judged(error), f"whether they are enforced is unknown: {error}"
             )
-        if told[1].outcome is SwapOutcome.APPLIED or after.snapshot_id != first.snapshot_id:
+        if answers[1].outcome is SwapOutcome.APPLIED or after.snapshot_id != first.snapshot_id:
             why = "it took two commits on the same base: rows would be lost or doubled; it must not be used"
             return CheckResult(
                 "requirements",
-                CheckStatus.WRONG if told[0].outcome is SwapOutcome.APPLIED else CheckStatus.UNTOLD,
+                CheckStatus.WRONG if answers[0].outcome is SwapOutcome.APPLIED else CheckStatus.UNTOLD,
                 why,
             )
         return CheckResult(
@@ -169,21 +165,21 @@ class Probe:
 
     def _removed(self, catalog: Catalog, identifier: Identifier, had_namespace: bool) -> CheckResult:
         """Drop what was made, and delete its files."""
-        told: list[str] = []
+        notes: list[str] = []
         try:
             location = _dropped(catalog, identifier)
             if not had_namespace and namespace_is_there(catalog, self.namespace):
                 catalog.drop_namespace(self.namespace)
             self.sweep()
-        except Exception as error:  # noqa: BLE001 - whatever a driver raises
+        except Exception as error:  # noqa: BLE001 - a driver can raise anything
             return CheckResult(
                 "removal",
                 CheckStatus.WRONG,
                 f"{shown(identifier)} may still be there, or its files: {error}; drop it by hand",
             )
         if location is not None and location.rstrip("/") != self.location:
-            told.append(f"the catalog was asked to remove its files at {location}")
-        return CheckResult("removal", CheckStatus.FINE, "; ".join(["the probe was dropped", *told]))
+            notes.append(f"the catalog was asked to remove its files at {location}")
+        return CheckResult("removal", CheckStatus.FINE, "; ".join(["the probe was dropped", *notes]))
 
 
 def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
@@ -198,7 +194,7 @@ def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
         catalog.purge_table(identifier)
     except NoSuchTableError:
         return location
-    except Exception:  # noqa: BLE001 - several catalogs forbid it unless they are told to allow it
+    except Exception:  # noqa: BLE001 - several catalogs forbid it unless configured to allow it
         try:
             catalog.drop_table(identifier)
         except NoSuchTableError:

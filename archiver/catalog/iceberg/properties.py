@@ -1,5 +1,5 @@
-"""The properties that pyiceberg gets for a catalog: those of the configuration, completed. Only for the
-adapter in `iceberg.py`.
+"""The properties that pyiceberg gets for a catalog: those of the configuration, completed. Only for
+`adapter.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from archiver.runtime.errors import ConfigInvalid
 
 SQLITE_TIMEOUT_S: Final = 60
 """How long a catalog on SQLite waits for a lock unless the uri says otherwise; pyiceberg's own 5 s leave
-stray metadata behind."""
+unreferenced metadata behind."""
 
 _NO_RETRIES: Final = {"rest.sigv4.max-retries": "0"}
 """Of requests that are signed. pyiceberg's ten would each take as long as one request may."""

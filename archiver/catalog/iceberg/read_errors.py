@@ -1,5 +1,4 @@
-"""What an error means that pyiceberg raises while it reads or writes files of a table. Only for the adapter
-in `iceberg.py`.
+"""What an error means that pyiceberg raises while it reads or writes files of a table. Only for `adapter.py`.
 
 Libraries under pyiceberg raise many kinds of error for damaged bytes: `EOFError`, `ValueError`, `KeyError`,
 errors of Avro, Parquet and pydantic. Each becomes one of ours, with the name of the file, so that a command

@@ -1,9 +1,9 @@
-"""A table that begins with the field ids that its files have, by pyiceberg. Only for the adapter in
-`iceberg.py`.
+"""A table that begins with the field ids that its files have, by pyiceberg. Only for `adapter.py`.
 
 A catalog that is asked to create a table gives its columns ids of its own, and files that are there already
-would be read as null under them. So the first metadata file is written here, and the catalog is asked to take
-the table as it stands there. A file that no catalog took names nothing: a stray for the vacuum.
+would be read as null under them. So the first metadata file is written here, and the catalog is asked to
+register the table from it. A metadata file that no catalog registered is unreferenced, and the vacuum removes
+it.
 """
 
 from __future__ import annotations

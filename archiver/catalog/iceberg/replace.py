@@ -1,9 +1,9 @@
 """Snapshots of operation `replace` and `delete` by pyiceberg: data files give way to others with the same
-rows, or to none. Only for the adapter in `iceberg.py`.
+rows, or to none. Only for `adapter.py`.
 
-pyiceberg makes such manifests for its overwrite; its summaries know no `replace`, so they are counted as an
-overwrite's and named rightly. The name matters: whoever reads a table incrementally passes over `replace`,
-and an `overwrite` would look like rows that went and came.
+pyiceberg writes such manifests for its overwrite. Its summaries do not support `replace`, so the numbers are
+those of an overwrite under the right name. The name matters: incremental readers skip `replace`, and take an
+`overwrite` for removed and added rows.
 """
 
 from __future__ import annotations

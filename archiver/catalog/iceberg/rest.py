@@ -164,10 +164,10 @@ class BoundedRestCatalog(RestCatalog):
         def add_headers(request: requests.PreparedRequest, **named: Any) -> None:
             try:
                 sign(request, **named)
-            # Whatever boto3 raises, nothing was sent.
+            # boto3 signs before anything is sent, so any error of it is certain.
             except Exception as error:
                 raise Halt(
-                    f"catalog {self.name}: a request cannot be signed ({error}); look at "
+                    f"catalog {self.name}: a request cannot be signed ({error}); check "
                     "client.access-key-id, the usual chain of AWS's "
                     "credentials, and rest.signing-region"
                 ) from error
@@ -265,8 +265,8 @@ class _Bounded(BaseAdapter):
         return response
 
     def _bound_pools(self, url: str, proxies: dict[str, str] | None) -> None:
-        """Have connections to `url` made by the pools below. Whoever makes them by other means (SOCKS) keeps
-        those.
+        """Use the pools below for connections to `url`. An adapter with pools of another kind (SOCKS) keeps
+        them.
         """
         if not isinstance(self._inner, HTTPAdapter):
             return
@@ -280,8 +280,8 @@ class _Bounded(BaseAdapter):
             manager.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": HTTPSConnectionPool}
 
     def _body(self, response: requests.Response, deadline_s: float) -> bytes:
-        """Everything that is left of the answer. A read returns what has come, so that the clock is looked at
-        between two of them.
+        """The rest of the answer. Each read returns what has arrived, so the clock is checked between two
+        reads.
         """
         parts: list[bytes] = []
         is_configuration = urlsplit(str(response.url)).path.endswith(_CONFIGURATION_PATH)

@@ -100,7 +100,7 @@ def parse_schema(schema_json: str) -> Schema:
 
 
 def view_of(identifier: Identifier, table: Table) -> TableView:
-    """What the archiver looks at in a table."""
+    """The part of a table that the archiver uses."""
     metadata = table.metadata
     schema = metadata.schema()
     schema_json = schema.model_dump_json()
@@ -201,7 +201,7 @@ def live_file_of(
     """One manifest entry as far as its bounds tell."""
     file = entry.data_file
     lower, upper = file.lower_bounds, file.upper_bounds
-    # What nobody asks for stays as it was read: pyiceberg makes dictionaries only of what is looked into.
+    # pyiceberg builds a dictionary at the first access, so null counts are accessed only on request.
     nulls = (file.null_value_counts or {}).items() if nulls_of else ()
     return LiveFile(
         path=file.file_path,

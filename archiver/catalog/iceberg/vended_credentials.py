@@ -16,14 +16,14 @@ _IDENTITY = (
     "profile-name",
 )
 _SPELLINGS = ("s3.", "client.")
-"""pyiceberg looks at the first before the second, whoever said them."""
+"""pyiceberg prefers the first to the second, also where the second is the catalog's."""
 
 
 def file_properties(ours: Mapping[str, Any], handed_out: Mapping[str, Any]) -> dict[str, Any]:
     """How the files of a table are read and written.
 
-    Of ours goes what is handed out under the other spelling, and all that says who we are as soon as a key is
-    handed out: half of our keys with half of theirs (our session token with their key) are nobody's.
+    A property of ours is dropped if the catalog sends it under either spelling. All credentials of ours are
+    dropped if the catalog sends a key: our session token with their key is valid for no identity.
     """
     given = {_bare(name) for name in handed_out if name.startswith(_SPELLINGS)}
     if "access-key-id" in given:

@@ -41,7 +41,7 @@ from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
-from reconcile.snapshot.collector import LookParts, SnapshotCollector
+from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
 from reconcile.snapshot.retention_floor import RetentionFloorReader
 from reconcile.vacuum.clean import CleanParts, CleanRun, nothing_compacted
 from reconcile.vacuum.intake_files import needed_files
@@ -230,7 +230,7 @@ class Station:
             return self.leader.fold
 
         looker = SnapshotCollector(
-            LookParts(
+            CollectorParts(
                 objects=self.objects,
                 cluster_id=CLUSTER.cluster_id,
                 tables=lambda _: self.tables,
