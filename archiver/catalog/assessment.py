@@ -30,8 +30,8 @@ class TableAssessment:
     evidence: Known | Doubted | None = None
     """The watermarks (rule C1), or why there are none; None only after a mismatch."""
     paths: frozenset[str] = frozenset()
-    """Data files that the lineage gained since the oldest token of a pending archive (rule T3), or since the
-    ledger's last record if archives were killed."""
+    """Data files that the lineage gained since the oldest token of a pending archive (rule T3). If archives
+    were killed, also those since the ledger's last record."""
     revived: tuple[str, ...] = ()
     """Killed keys among `paths`: a late request of an earlier leader was applied."""
     contradiction: str | None = None

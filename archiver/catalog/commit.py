@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from archiver.catalog.assessment import assess_table, pending_tokens
@@ -18,7 +18,6 @@ from archiver.catalog.commit_selection import Choice, choose, complete_since
 from archiver.catalog.evidence import Evidence, Gaps, Known, no_gaps
 from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.retire import below_start
 from archiver.catalog.specs import left_by_us
 from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import (
@@ -28,12 +27,14 @@ from archiver.catalog.table_layout import (
     RETIRED,
     VALID_THROUGH,
     WATERMARKS,
+    StreamFields,
     missing_bounds,
     stream_fields,
 )
-from archiver.catalog.tables import Prepared, SnapshotView, Swapped, Tables, TableView, shown
+from archiver.catalog.tables import LiveFile, Prepared, SnapshotView, Swapped, Tables, TableView, shown
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import PendingFile, TopicLedger
+from archiver.objects.paths import parse_archive_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import CatalogAway, Halt, OutcomeUnknown, RetryLater, TopicHalted
@@ -430,7 +431,7 @@ def _applied(
 
 
 def _findings(known: Known) -> tuple[str, ...]:
-    return tuple(_finding(snapshot) for snapshot in known.foreign if snapshot.operation != "replace")
+    return tuple(_finding(snapshot) for snapshot in known.external if snapshot.operation != "replace")
 
 
 def _finding(snapshot: SnapshotView) -> str:
@@ -438,3 +439,31 @@ def _finding(snapshot: SnapshotView) -> str:
         f"snapshot {snapshot.snapshot_id} ({snapshot.operation or 'no operation named'}) is not the "
         "archiver's"
     )
+
+
+def below_start(files: Iterable[LiveFile], starts: Mapping[int, int], fields: StreamFields) -> Iterator[str]:
+    """Paths of the files of which every row has an offset below its partition's start.
+
+    Files that other writers compacted count as well, if their bounds show it. In a file that mixes
+    partitions, every partition between the bounds must have a start above the file's last offset. A file that
+    reaches beyond a start stays. So does a file with rows that may lack coordinates (rows of other writers).
+    """
+    for file in files:
+        low, high, last = file.partition_min, file.partition_max, file.offset_max
+        if low is None or high is None or last is None or not low <= high <= low + len(starts):
+            continue
+        if all(last < starts.get(partition, 0) for partition in range(low, high + 1)) and _all_placed(
+            file, fields
+        ):
+            yield file.path
+
+
+def _all_placed(file: LiveFile, fields: StreamFields) -> bool:
+    """Whether each row has a partition and an offset. Our archives do; for other files the metadata must show
+    it.
+    """
+    place = file.path.rfind("archive/")
+    if place >= 0 and parse_archive_key(file.path[place:]) is not None:
+        return True
+    nulls = dict(file.null_counts)
+    return nulls.get(fields.partition) == 0 and nulls.get(fields.offset) == 0

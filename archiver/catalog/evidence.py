@@ -103,7 +103,7 @@ class Known:
     """Per partition, not below retention's start."""
     evidence: Evidence | None
     """None if the table holds no commit of ours."""
-    foreign: tuple[SnapshotView, ...] = ()
+    external: tuple[SnapshotView, ...] = ()
     """Snapshots of other writers on top of our newest commit, newest first."""
     by_bounds: bool = False
     """The lineage was cut; the live files' bounds had to confirm the evidence, or to stand in for it."""

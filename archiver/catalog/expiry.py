@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 
-from archiver.catalog.external_changes import change_of, foreign_changes, placed, read_expired
+from archiver.catalog.external_changes import change_of, placed, read_expired, retained_changes
 from archiver.catalog.table_layout import EXPIRED_CHANGES
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ledger.views import PendingFile, TopicLedger
@@ -57,7 +57,9 @@ def recorded(
 
     `watermarks` are the table's, one per partition.
     """
-    found = [(snapshot, change) for snapshot, change in foreign_changes(view) if snapshot.snapshot_id in gone]
+    found = [
+        (snapshot, change) for snapshot, change in retained_changes(view) if snapshot.snapshot_id in gone
+    ]
     try:
         before = read_expired(view.properties)
     except Corrupted:

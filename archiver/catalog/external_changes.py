@@ -135,7 +135,7 @@ class ExpiredChanges:
             ) from error
 
 
-def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:
+def property_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:
     """The property after a repair set the watermarks to `offsets`, below which the table lacks `lacking`
     records; nothing if it stays as it is.
 
@@ -149,7 +149,7 @@ def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> 
         return {}
     changes = expired.changes
     before = sum(one.rows + one.hidden - one.added for one in changes)
-    retained = sum(one.rows + one.hidden - one.added for _, one in foreign_changes(view))
+    retained = sum(one.rows + one.hidden - one.added for _, one in retained_changes(view))
     now = min(max(lacking - retained, 0), max(before, 0))
     if now == before and not expired.kept:
         return {}
@@ -170,7 +170,7 @@ def rows_removed(view: TableView) -> int:
     except Corrupted:
         return 0
     return max(
-        sum(one.rows + one.hidden for one in (*expired, *(change for _, change in foreign_changes(view)))), 0
+        sum(one.rows + one.hidden for one in (*expired, *(change for _, change in retained_changes(view)))), 0
     )
 
 
@@ -188,7 +188,7 @@ def change_of(snapshot: SnapshotView) -> Change | None:
         return None
     fewer, hidden = -added_records(snapshot.summary), hidden_records(snapshot.summary)
     change = Change(snapshots=(snapshot.snapshot_id,))
-    if is_foreign_removal(snapshot) and (fewer > 0 or fewer + hidden > 0):
+    if is_external_removal(snapshot) and (fewer > 0 or fewer + hidden > 0):
         rows = max(fewer, 0)
         change = replace(change, rows=rows, hidden=fewer + hidden - rows)
     if snapshot.operation in _ADDITIONS and fewer + hidden < 0:
@@ -196,12 +196,12 @@ def change_of(snapshot: SnapshotView) -> Change | None:
     return change if change.removes or change.added else None
 
 
-def is_foreign_removal(snapshot: SnapshotView) -> bool:
+def is_external_removal(snapshot: SnapshotView) -> bool:
     """Whether a snapshot is another writer's and its operation can remove or replace rows."""
     return snapshot.operation in _REMOVALS and COMMIT_ID not in snapshot.summary
 
 
-def foreign_changes(view: TableView) -> tuple[tuple[SnapshotView, Change], ...]:
+def retained_changes(view: TableView) -> tuple[tuple[SnapshotView, Change], ...]:
     """Changes in the table's retained history, without `below`; oldest first."""
     found = ((snapshot, change_of(snapshot)) for snapshot in reversed(view.history()))
     return tuple((snapshot, change) for snapshot, change in found if change is not None)

@@ -1,10 +1,10 @@
 """Which manifests of a table are merged with each other. Pure.
 
-A table that only grows would have one more manifest with every commit; a table whose manifests are all merged
-each time would write every entry that it ever had again and again. So small manifests are merged whenever the
-caller merges, and what has grown out of that only once so many have come together, and never more than three
-times `TARGET_BYTES` in one commit: an entry is written again a bounded number of times however long the table
-lives, and what a merge costs has a bound. Measured by `make bench-growth`.
+Without merging, a table has one more manifest with every commit. If all manifests were merged each time,
+every entry would be rewritten by each merge. So small manifests are merged at every merge, and larger ones
+only once `TOGETHER_MIN` of them exist. One commit merges at most three times `TARGET_BYTES`. Thus the cost of
+a merge is bounded, and an entry is rewritten a bounded number of times over the life of the table. Measured
+by `make bench-growth`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.catalog.external_changes import is_foreign_removal, read_expired, unretired
+from archiver.catalog.external_changes import is_external_removal, read_expired, unretired
 from archiver.catalog.table_layout import COMMIT_ID, RANGES, REPLAYED
 from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier
 from archiver.config.settings import Settings, TopicSettings
@@ -449,7 +449,7 @@ def _removals(view: TableView) -> list[SnapshotView]:
     return [
         one
         for one in view.history()
-        if is_foreign_removal(one) and one.summary.get("deleted-records", "0") != "0"
+        if is_external_removal(one) and one.summary.get("deleted-records", "0") != "0"
     ]
 
 

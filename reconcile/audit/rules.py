@@ -474,9 +474,9 @@ def _explain_removals(
     Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says
     nothing of it.
     """
-    if table.untold is not None:
+    if table.changes_unknown is not None:
         for found in findings:
-            found.unclear.append(table.untold)
+            found.unclear.append(table.changes_unknown)
         return False
     dropped, hidden = sum(item.rows for item in table.removals), sum(item.hidden for item in table.removals)
     removed = dropped + max(hidden, 0)

@@ -40,7 +40,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
     ]
     retained = [
         (f"snapshot {one.snapshot_id}", one.operation, one.added)
-        for one in snapshot.table.foreign
+        for one in snapshot.table.external
         if one.added
     ]
     for origin, operation, added in (*retained, *expired):
@@ -49,7 +49,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
             "not the archiver's"
         )
         yield Finding(ID, "warning", snapshot.topic, None, what, _ADDED)
-    for one in snapshot.table.foreign:
+    for one in snapshot.table.external:
         if one.rewritten and not one.added and not one.removes:
             what = (
                 f"snapshot {one.snapshot_id} of table {snapshot.table_name} ({one.operation}) rewrote "

@@ -21,11 +21,11 @@ _REPAIR = (
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """One per object, up to `SHOWN_MAX`."""
     del judged
-    for item in snapshot.strays[:SHOWN_MAX]:
+    for item in snapshot.unreferenced[:SHOWN_MAX]:
         yield Finding(
             ID, "info", snapshot.topic, None, f"{item.key} ({item.size:,} bytes): {item.why}", _REPAIR
         )
-    rest = snapshot.strays[SHOWN_MAX:]
+    rest = snapshot.unreferenced[SHOWN_MAX:]
     if rest:
         size = sum(item.size for item in rest)
         yield Finding(

@@ -18,7 +18,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
     """
     del judged
     rewritten = {
-        one.snapshot_id: one.rewritten for one in (() if snapshot.table is None else snapshot.table.foreign)
+        one.snapshot_id: one.rewritten for one in (() if snapshot.table is None else snapshot.table.external)
     }
     for removal in () if snapshot.view.table is None else snapshot.view.table.removals:
         expired = ", which has expired," if removal.expired else ""

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from archiver.catalog.consistency import revived_keys
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
-from archiver.catalog.external_changes import rows_removed, told_after_repair
+from archiver.catalog.external_changes import property_after_repair, rows_removed
 from archiver.catalog.identity import TableTarget, load_table, target_of
 from archiver.catalog.reset_watermark import WatermarkReset, is_older_copy, is_set_back, outcome_of
 from archiver.catalog.tables import Tables, TableView, shown
@@ -160,7 +160,9 @@ class Repairer:
             raise TopicHalted(
                 state.name, f"the offset up to which its table is complete is unknown: {offsets}"
             )
-        return offsets, told_after_repair(at.view, missing_below(at.ledger, rows, offsets, at.gaps), offsets)
+        return offsets, property_after_repair(
+            at.view, missing_below(at.ledger, rows, offsets, at.gaps), offsets
+        )
 
     def _check_intake(self, at: _TopicState, intake: Backlog, offsets: Sequence[int]) -> None:
         """Refuse unless intake still holds every record between the lower watermarks and those of the ledger

@@ -43,8 +43,8 @@ from reconcile.snapshot.observer import Observer, partition_views
 from reconcile.snapshot.offset_coverage import Range, merge
 from reconcile.snapshot.retention_floor import gaps_of
 from reconcile.snapshot.topic_snapshot import (
+    ExternalSnapshot,
     FolderSnapshot,
-    ForeignSnapshot,
     PendingArchive,
     TableSnapshot,
     TopicSnapshot,
@@ -185,7 +185,7 @@ class SnapshotCollector:
             table=table,
             pending=pending,
             archives=_ranges(stored),
-            strays=unreferenced,
+            unreferenced=unreferenced,
             busy=holder is not None and idle_s < parts.commit_s,
             idle_s=idle_s
             if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s
@@ -212,7 +212,7 @@ class SnapshotCollector:
             format_version=view.format_version,
             granularity=view.granularity,
             sequence_number=view.sequence_number,
-            foreign=_foreign(view),
+            external=_external(view),
         )
         target = target_of(
             settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects
@@ -343,16 +343,16 @@ def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
     return [state]
 
 
-def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
+def _external(view: TableView) -> tuple[ExternalSnapshot, ...]:
     """Snapshots of other writers in the table's history that added or rewrote rows; newest first."""
-    found: list[ForeignSnapshot] = []
+    found: list[ExternalSnapshot] = []
     for item in view.history():
         change = change_of(item)
         added, removes = (0, False) if change is None else (change.added, change.removes)
         rewritten = rewritten_records(item)
         if added or rewritten:
             found.append(
-                ForeignSnapshot(
+                ExternalSnapshot(
                     item.snapshot_id, item.operation or "no operation named", added, rewritten, removes
                 )
             )

@@ -22,9 +22,9 @@ from archiver.catalog.expiry import ancestry
 from archiver.catalog.external_changes import (
     Change,
     ExpiredChanges,
-    foreign_changes,
     placed,
     read_expired,
+    retained_changes,
     unretired,
 )
 from archiver.catalog.table_layout import CLUSTER_ID, TOPIC_ID, stream_fields
@@ -183,7 +183,7 @@ class Observer:
         past, unreadable = _expired_changes(view)
         ends = [(known or {}).get(number, 0) for number in range(state.partitions)]
         retained = tuple(
-            one for one in _retained_changes(ledger, view, ends) if past.ids.isdisjoint(one.snapshots)
+            one for one in _placed_changes(ledger, view, ends) if past.ids.isdisjoint(one.snapshots)
         )
         # Retention passes the oldest first, whether they are expired or not.
         changes = unretired((*past.changes, *retained), ledger.starts)
@@ -200,7 +200,7 @@ class Observer:
             removals=tuple(reversed(removals)),
             additions=sum(one.added for one in changes),
             added_by=tuple((one.snapshots[-1], one.added) for one in expired if one.added),
-            untold=unreadable,
+            changes_unknown=unreadable,
             has_deletes=any(file.has_deletes for file in live) and deletes is None,
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
@@ -402,7 +402,7 @@ def _other_owner(
     return None
 
 
-def _retained_changes(ledger: TopicLedger, view: TableView, ends: Sequence[int]) -> tuple[Change, ...]:
+def _placed_changes(ledger: TopicLedger, view: TableView, ends: Sequence[int]) -> tuple[Change, ...]:
     """Changes of the current snapshot's ancestors, oldest first, each with the offsets that it can have
     removed.
 
@@ -412,7 +412,7 @@ def _retained_changes(ledger: TopicLedger, view: TableView, ends: Sequence[int])
     sure = {snapshot.snapshot_id for snapshot in ancestry(view)}
     found = (
         placed(change, view, ledger, ends, one.sequence_number)
-        for one, change in foreign_changes(view)
+        for one, change in retained_changes(view)
         if one.snapshot_id in sure
     )
     return tuple(found)

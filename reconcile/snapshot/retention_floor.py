@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from archiver.catalog.assessment import assess_table
 from archiver.catalog.evidence import Gaps, Known
-from archiver.catalog.external_changes import change_of, is_foreign_removal
+from archiver.catalog.external_changes import change_of, is_external_removal
 from archiver.catalog.identity import target_of
 from archiver.catalog.table_layout import COMMIT_ID
 from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView
@@ -79,7 +79,7 @@ def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[i
     )
 
 
-def foreign_branches(view: TableView) -> tuple[SnapshotView, ...]:
+def external_branches(view: TableView) -> tuple[SnapshotView, ...]:
     """Retained snapshots outside of the lineage whose watermark only their files can prove.
 
     Another writer rolled the table back, changed it there, and it was rolled forward again. Such a snapshot
@@ -124,7 +124,7 @@ def keeps_change(view: TableView, snapshot: SnapshotView) -> bool:
     lineage = view.lineage()
     oldest = lineage[-1].sequence_number if lineage else 0
     return snapshot.sequence_number < oldest and (
-        is_foreign_removal(snapshot) or change_of(snapshot) is not None
+        is_external_removal(snapshot) or change_of(snapshot) is not None
     )
 
 
@@ -207,7 +207,7 @@ class RetentionFloorReader:
             return watermarks, True
         view, known = found.view, found.trusted(topic.name)
         offsets = by_commits = retained_line(view, known, ledger)
-        for snapshot in foreign_branches(view):
+        for snapshot in external_branches(view):
             files = list(tables.live_files(view, snapshot.snapshot_id))
             if keeps_change(view, snapshot) and not lacks(
                 files, tables.live_files(view), snapshot.sequence_number

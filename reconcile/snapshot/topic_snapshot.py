@@ -17,7 +17,7 @@ from reconcile.snapshot.topic_views import TopicView
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignSnapshot:
+class ExternalSnapshot:
     """A snapshot of the table's history that another writer made and that declares changed rows (a compaction
     declares none).
     """
@@ -60,7 +60,7 @@ class TableSnapshot:
     """Pending or killed keys that are in the table all the same."""
     ahead: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Partition → (ledger, table): watermarks of the table that the ledger does not record yet."""
-    foreign: tuple[ForeignSnapshot, ...] = ()
+    external: tuple[ExternalSnapshot, ...] = ()
     schema_fault: str | None = None
     """Why the recorded schema does not fit the table's columns any more."""
     schema_lacking: bool = False
@@ -111,7 +111,7 @@ class TopicSnapshot:
     pending: tuple[PendingArchive, ...] = ()
     archives: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
     """Per partition: the ranges of all archives that stand in the object store."""
-    strays: tuple[UnreferencedObject, ...] = ()
+    unreferenced: tuple[UnreferencedObject, ...] = ()
     busy: bool = False
     """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no
     finding."""

@@ -168,7 +168,7 @@ class TableState:
     """Rows that snapshots of other writers added, expired or not. A removal may be of them."""
     added_by: tuple[tuple[int, int], ...] = ()
     """(newest id, rows) of those that are expired."""
-    untold: str | None = None
+    changes_unknown: str | None = None
     """Why the changes of other writers' expired snapshots are unknown. Then `removals` and `additions` are of
     the retained ones alone."""
     has_deletes: bool = False

@@ -96,7 +96,7 @@ class Folder:
         for info in stored:
             parsed = parse_archive_key(info.key)
             if parsed is None or parsed.topic_id != self.topic_id:
-                if self._is_foreign(info):
+                if self._is_external(info):
                     yield Unneeded(info.key, info.size, "foreign")
                 continue
             if parsed.partition != partition.number:
@@ -105,7 +105,7 @@ class Folder:
             yield from partition.take(info, parsed)
         yield from partition.end()
 
-    def _is_foreign(self, info: ObjectInfo) -> bool:
+    def _is_external(self, info: ObjectInfo) -> bool:
         return (
             self.has_table
             and info.key.startswith(data_prefix(self.topic_id))

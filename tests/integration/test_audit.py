@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.catalog.expiry import recorded
-from archiver.catalog.external_changes import foreign_changes
+from archiver.catalog.external_changes import retained_changes
 from archiver.catalog.table_layout import COMMIT_ID, WATERMARKS, table_properties
 from archiver.catalog.tables import SnapshotView, Tables
 from archiver.events.types import DataFile
@@ -336,7 +336,7 @@ def test_foreign_removals_go_by_summaries(world: World) -> None:
     )
     ours = replace(snapshots[4], summary={**snapshots[4].summary, COMMIT_ID: "x"})
     view = replace(world.view(), snapshot_id=5, snapshots=(*snapshots[:4], ours))
-    assert [(item.snapshots, item.rows, item.added) for _, item in foreign_changes(view)] == [
+    assert [(item.snapshots, item.rows, item.added) for _, item in retained_changes(view)] == [
         ((1,), 0, 10),
         ((2,), 2, 0),
         ((4,), 3, 0),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from archiver.catalog.commit import below_start
 from archiver.catalog.evidence import Known, judge, read_evidence
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.retire import below_start
 from archiver.catalog.table_layout import StreamFields
 from archiver.catalog.tables import LiveFile, Tables
 from archiver.ledger.leader import Leader

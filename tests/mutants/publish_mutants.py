@@ -273,7 +273,7 @@ CLEANING = (
     _tested(
         "behind the cut everything of somebody else is taken for an ancestor (D3)",
         "reconcile/snapshot/retention_floor.py",
-        "    return snapshot.sequence_number < oldest and (is_foreign_removal(snapshot) or "
+        "    return snapshot.sequence_number < oldest and (is_external_removal(snapshot) or "
         "change_of(snapshot) is not None)",
         "    return snapshot.sequence_number < oldest",
         LINE_TESTS,

@@ -99,14 +99,14 @@ def test_c1_evidence_in_the_lineage_is_the_watermark() -> None:
     found = known(judge(view(CHAIN, 3, OURS), 2, never))
     assert found.watermarks == (10, 20)
     assert found.evidence == OURS
-    assert found.foreign == ()
+    assert found.external == ()
 
 
 def test_c1_foreign_snapshots_on_top_change_nothing_and_are_named() -> None:
     chain = [*CHAIN, snapshot(4, 3, 4, "replace"), snapshot(5, 4, 5, "append")]
     found = known(judge(view(chain, 5, OURS), 2, never))
     assert found.watermarks == (10, 20)
-    assert [item.snapshot_id for item in found.foreign] == [5, 4]
+    assert [item.snapshot_id for item in found.external] == [5, 4]
 
 
 def test_c1_partitions_younger_than_the_commit_start_at_zero() -> None:
@@ -121,7 +121,7 @@ def test_c1_our_expired_snapshot_is_an_ancestor_if_the_oldest_retained_one_names
     """Somebody removed rows and had all other snapshots expired: the bounds cannot agree, and need not."""
     removal = snapshot(4, 3, 4, "delete")
     found = known(judge(view([removal], 4, OURS), 2, never))
-    assert (found.watermarks, found.foreign, found.by_bounds) == ((10, 20), (removal,), False)
+    assert (found.watermarks, found.external, found.by_bounds) == ((10, 20), (removal,), False)
     other = judge(view([snapshot(5, 4, 5)], 5, OURS), 2, list)
     assert "partition 0 ends at 0" in doubt(other), "the parent that it names is somebody else's"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from archiver.catalog.table_layout import COMMIT_ID
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
-from reconcile.snapshot.retention_floor import foreign_branches, keeps_change, lacks, reached_by
+from reconcile.snapshot.retention_floor import external_branches, keeps_change, lacks, reached_by
 
 OURS = {COMMIT_ID: "any"}
 
@@ -18,7 +18,7 @@ def snapshot(number: int, parent: int | None, *, ours: bool = True) -> SnapshotV
 
 
 def ids(view: TableView) -> list[int]:
-    return [branch.snapshot_id for branch in foreign_branches(view)]
+    return [branch.snapshot_id for branch in external_branches(view)]
 
 
 def named(path: str, sequence_number: int) -> LiveFile:

@@ -19,11 +19,11 @@ from archiver.catalog.external_changes import (
     Change,
     ExpiredChanges,
     change_of,
-    foreign_changes,
     placed,
+    property_after_repair,
     read_expired,
+    retained_changes,
     rows_removed,
-    told_after_repair,
     unretired,
 )
 from archiver.catalog.table_layout import COMMIT_ID, EXPIRED_CHANGES
@@ -292,13 +292,13 @@ def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, lef
         table(*chain(snapshot(3, 2, "delete", deleted_records=1))), properties={EXPIRED_CHANGES: told}
     )
     assert rows_removed(view) == 5
-    found = told_after_repair(view, lacking, (12,))
+    found = property_after_repair(view, lacking, (12,))
     if left is None:
         assert found == {}
     else:
         changes = (Change(rows=left, below=(12,), snapshots=(7, 8)),) if left else ()
         assert read_expired(found) == ExpiredChanges(changes)
-    assert told_after_repair(replace(view, properties={EXPIRED_CHANGES: "damaged"}), lacking, (12,)) == {}
+    assert property_after_repair(replace(view, properties={EXPIRED_CHANGES: "damaged"}), lacking, (12,)) == {}
 
 
 def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now() -> None:
@@ -395,4 +395,4 @@ def test_what_was_added_is_not_passed_before_as_much_was_removed() -> None:
 
 def test_changes_of_the_history_come_oldest_first_and_ours_are_none() -> None:
     view = table(*chain(DELETED, snapshot(4, 3, "append", added_records=1)))
-    assert [one.snapshot_id for one, _ in foreign_changes(view)] == [3, 4]
+    assert [one.snapshot_id for one, _ in retained_changes(view)] == [3, 4]

@@ -358,10 +358,12 @@ def test_without_knowing_what_expired_snapshots_changed_nothing_that_is_missing_
         ([foreign({0: ((0, 12), (14, 30))})], (Removal(99, 1),)),
         ([foreign({0: ((0, 12), (14, 30))})], (Removal(99, 2),)),
     ):
-        found = one(files, removals=removals, untold="the property is damaged")
+        found = one(files, removals=removals, changes_unknown="the property is damaged")
         assert (found.verdict, found.removed) == ("unknown", ()), found.why
         assert "the property is damaged" in (found.why or "")
-    assert one([*WHOLE, foreign({0: ((7, 8),)})], untold="the property is damaged").verdict == "invalid"
+    assert (
+        one([*WHOLE, foreign({0: ((7, 8),)})], changes_unknown="the property is damaged").verdict == "invalid"
+    )
 
 
 def test_rows_that_were_hidden_and_compacted_away_are_not_missed() -> None:

@@ -13,8 +13,8 @@ from archiver.runtime.metric_names import FINDINGS, LABELS
 from reconcile.findings.diff import differences
 from reconcile.findings.finding import IDS, SEVERITIES, Finding, anchor
 from reconcile.snapshot.topic_snapshot import (
+    ExternalSnapshot,
     FolderSnapshot,
-    ForeignSnapshot,
     PendingArchive,
     TableSnapshot,
     TopicSnapshot,
@@ -109,9 +109,9 @@ SCENES: dict[str, tuple[TopicSnapshot, FolderSnapshot]] = {
             table=table(ahead={0: (5, 10)}, landed=("k",)),
         ),
         "missing-in-catalog": WAITING,
-        "foreign-rows": replace(GOOD, table=table(foreign=(ForeignSnapshot(4, "append", 3),))),
+        "foreign-rows": replace(GOOD, table=table(external=(ExternalSnapshot(4, "append", 3),))),
         "stale-lease": replace(GOOD, idle_s=2000.0, holder="elsewhere:1"),
-        "orphan": replace(GOOD, strays=(UnreferencedObject("archive/x", 1, "nobody names it"),)),
+        "orphan": replace(GOOD, unreferenced=(UnreferencedObject("archive/x", 1, "nobody names it"),)),
         "rows-removed": replace(GOOD, view=REMOVED),
     }.items()
 } | {
@@ -195,7 +195,8 @@ def test_a_folder_of_an_unknown_topic_is_told_as_a_warning() -> None:
 def test_many_strays_are_summed_up() -> None:
     findings = found(
         replace(
-            GOOD, strays=tuple(UnreferencedObject(f"archive/{number:03}", 1, "why") for number in range(30))
+            GOOD,
+            unreferenced=tuple(UnreferencedObject(f"archive/{number:03}", 1, "why") for number in range(30)),
         )
     )
     assert len(findings) == 21
@@ -204,7 +205,7 @@ def test_many_strays_are_summed_up() -> None:
 
 def test_findings_are_told_by_topic_and_kind() -> None:
     both = replace(
-        GOOD, strays=(UnreferencedObject("archive/x", 1, "why"),), table=table(schema_fault="gone")
+        GOOD, unreferenced=(UnreferencedObject("archive/x", 1, "why"),), table=table(schema_fault="gone")
     )
     second = replace(both, view=replace(both.view, topic="apples"))
     told = [(item.topic, item.id) for item in differences([both, second], FolderSnapshot())]
@@ -258,7 +259,7 @@ def test_a_table_ahead_of_an_older_view_of_the_ledger_is_no_older_metadata_store
 
 
 def test_rows_that_another_writer_wrote_again_are_foreign_rows() -> None:
-    one = replace(GOOD, table=table(foreign=(ForeignSnapshot(4, "overwrite", 0, rewritten=3),)))
+    one = replace(GOOD, table=table(external=(ExternalSnapshot(4, "overwrite", 0, rewritten=3),)))
     (finding,) = found(one)
     assert (finding.id, finding.severity, finding.safe) == ("foreign-rows", "warning", False)
     assert "snapshot 4" in finding.what
@@ -267,7 +268,7 @@ def test_rows_that_another_writer_wrote_again_are_foreign_rows() -> None:
 
 
 def test_rows_that_a_removal_wrote_again_are_named_with_it() -> None:
-    kept = table(foreign=(ForeignSnapshot(9, "overwrite", 0, rewritten=7, removes=True),))
+    kept = table(external=(ExternalSnapshot(9, "overwrite", 0, rewritten=7, removes=True),))
     (finding,) = found(replace(GOOD, view=REMOVED, table=kept))
     assert (finding.id, finding.severity) == ("rows-removed", "info")
     assert "removed 5 rows and rewrote 7 rows, whose content `archiver audit --deep` compares" in finding.what

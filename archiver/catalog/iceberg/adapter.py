@@ -40,7 +40,6 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-from archiver.catalog.iceberg.append import append_producer
 from archiver.catalog.iceberg.auth import advice
 from archiver.catalog.iceberg.guard import guarded_table, open_catalog
 from archiver.catalog.iceberg.guarded_io import GuardedFileIO
@@ -52,11 +51,11 @@ from archiver.catalog.iceberg.outcomes import (
     unauthorized,
     unreached,
 )
+from archiver.catalog.iceberg.producers import append_producer, exchange_producer, removal_producer
 from archiver.catalog.iceberg.properties import prepared_properties
 from archiver.catalog.iceberg.read_errors import reading, said, writing
 from archiver.catalog.iceberg.register import register
 from archiver.catalog.iceberg.remote_limits import RemoteLimits
-from archiver.catalog.iceberg.replace import exchange_producer, removal_producer
 from archiver.catalog.iceberg.values import (
     adds_order,
     data_file_of,
@@ -288,7 +287,7 @@ class IcebergTables:
         table = _table(view)
         files, entries = (
             [data_file_of(item, view.spec_id) for item in added],
-            _wanted_entries(view, set(removed)),
+            _entries_at(view, set(removed)),
         )
         return _prepared(
             view,
@@ -307,7 +306,7 @@ class IcebergTables:
     ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
-        removed = _wanted_entries(view, set(paths))
+        removed = _entries_at(view, set(paths))
         producer = removal_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids))
         return _prepared(view, producer, (), removed, properties, expire)
 
@@ -632,7 +631,7 @@ def _entries(table: Table, manifest: ManifestFile) -> list[Any]:
         return list(manifest.fetch_manifest_entry(access, discard_deleted=False))
 
 
-def _wanted_entries(view: TableView, paths: Set[str]) -> list[Any]:
+def _entries_at(view: TableView, paths: Set[str]) -> list[Any]:
     """The data files of the current snapshot that have these paths; `RetryLater` unless each stands there
     once.
     """

@@ -1,20 +1,24 @@
-"""A snapshot of operation `append` by pyiceberg, with manifests merged by our own rule. Only for
-`adapter.py`.
+"""Producers of snapshots by pyiceberg: append, replace and delete. Only for `adapter.py`.
 
-pyiceberg's own merge takes everything up to 8 MiB into one manifest each time, so that a commit costs more
-the longer the table lives. Which manifests are merged is decided in `merging.py`; the table properties that
-steer pyiceberg's merge are left alone, because other engines obey them as well.
+pyiceberg's own merge rewrites everything up to 8 MiB into one manifest each time, so a commit costs more the
+longer the table lives. `merging.py` decides which manifests are merged. The table properties for pyiceberg's
+merge are left unchanged, because other engines obey them as well.
+
+For `replace` and `delete` pyiceberg writes the manifests of its overwrite. Its summaries do not support
+`replace`, so the numbers are those of an overwrite under the right name. The name matters: incremental
+readers skip `replace`, and take an `overwrite` for removed and added rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager, _OverwriteFiles
 
 from archiver.catalog.merging import ManifestSize, groups
 from archiver.runtime.ids import IdSource, new_uuid
@@ -97,4 +101,52 @@ def append_producer(
         Operation.APPEND, transaction, table.io, commit_uuid=new_uuid(ids), snapshot_properties=dict(summary)
     )
     producer._snapshot_id = snapshot_id  # noqa: SLF001 - the library draws it from the global generator
+    return producer
+
+
+class ExchangeFiles(_OverwriteFiles):
+    """Removes data files and adds others in one snapshot."""
+
+    def _summary(self, snapshot_properties: Any = None) -> Summary:
+        counted = super()._summary({} if snapshot_properties is None else snapshot_properties)
+        return Summary(Operation.REPLACE, **counted.additional_properties)
+
+
+class RemoveFiles(_OverwriteFiles):
+    """Removes whole data files. Not pyiceberg's own delete: that one takes a predicate over rows, and may
+    rewrite files.
+    """
+
+    def _summary(self, snapshot_properties: Any = None) -> Summary:
+        counted = super()._summary({} if snapshot_properties is None else snapshot_properties)
+        return Summary(Operation.DELETE, **counted.additional_properties)
+
+
+def exchange_producer(
+    table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int
+) -> ExchangeFiles:
+    """The producer of a snapshot of operation `replace` on top of `table`, which gets that id."""
+    producer = ExchangeFiles(
+        Operation.OVERWRITE,
+        Transaction(table, autocommit=False),
+        table.io,
+        commit_uuid=new_uuid(ids),
+        snapshot_properties=dict(summary),
+    )
+    producer._snapshot_id = snapshot_id  # noqa: SLF001 - as above
+    return producer
+
+
+def removal_producer(
+    table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int
+) -> RemoveFiles:
+    """The producer of a snapshot of operation `delete` on top of `table`, which gets that id."""
+    producer = RemoveFiles(
+        Operation.OVERWRITE,
+        Transaction(table, autocommit=False),
+        table.io,
+        commit_uuid=new_uuid(ids),
+        snapshot_properties=dict(summary),
+    )
+    producer._snapshot_id = snapshot_id  # noqa: SLF001 - as above
     return producer
