@@ -66,6 +66,7 @@ def sources(*folders: str) -> list[Path]:
     ]
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
