@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archiver.config.daemon import MetricsSettings
-from archiver.runtime.metric_names import LABELS, METRICS, Metric, series_max
+from archiver.runtime.metric_names import ALIASES, LABELS, METRICS, Metric, series_max
 
 HEAD = """# Metrics
 
@@ -18,15 +18,15 @@ scrape_configs:
       - targets: ["127.0.0.1:8787"]
 ```
 
-- **A scrape costs nothing and waits for nothing.** It shows what the daemon has counted, and what its last look saw
+- **A scrape costs nothing and waits for nothing.** It shows what the daemon has counted, and what its last status poll saw
   (`daemon.watch_interval`); `archiver_watch_age_seconds` says how old that is.
-- **What cannot be told is absent.** A gauge is never 0 because something is unknown; `archiver_untold_partitions` counts those.
+- **What is unknown is absent.** A gauge is never 0 because something is unknown; `archiver_lag_unknown_partitions` counts those.
 - **Counters begin with 0 when the daemon starts** and only grow. They count what this process did, not what the deployment holds.
 - **The number of series is bounded.** The first `metrics.partitions_max` topic partitions, in the order of their names, have series of
   their own; the others are one sum per topic with `partition="_other"` (of seconds: the greatest). Topics beyond `metrics.topics_max` are
   one topic, `_other`. With the defaults, three dependencies and no source a scrape has at most {series} series.
 - Every daemon of a deployment reads the same logs, so each shows the same lag; what was archived, committed or cleaned is shown by
-  whoever did it.
+  the daemon that did it.
 
 ## What to alert on
 
@@ -36,10 +36,10 @@ scrape_configs:
 |---|---|
 | `archiver_lag_seconds{stage="committed"}` | age of the oldest record that is not in its table: what users notice |
 | `archiver_commit_age_seconds`, while `archiver_lag_records{stage="committed"}` is not 0 | records wait and nothing was committed |
-| `archiver_topic_stuck`, `archiver_untold_partitions` | somebody must act |
-| `archiver_dependency_up`, `archiver_ready` | something the daemon needs does not answer; it goes on by itself when it does again |
-| `archiver_audit_verdict`, `archiver_audit_age_seconds` | whether every offset is in its table exactly once, and when that was looked at |
-| `archiver_decode_errors_total` | a producer sends what its schema does not say |
+| `archiver_topic_stuck`, `archiver_lag_unknown_partitions` | an operator must act |
+| `archiver_dependency_up`, `archiver_ready` | something the daemon needs does not answer; the daemon continues by itself when it answers again |
+| `archiver_audit_verdict`, `archiver_audit_age_seconds` | whether every offset is in its table exactly once, and when that was checked |
+| `archiver_decode_errors_total` | a producer sends records that do not match the schema |
 | `archiver_intake_queue_bytes` / `archiver_intake_queue_bytes_max` | near 1, senders wait |
 | `archiver_control_topic_lag_seconds`, `archiver_control_topic_up` | control events wait, so triggers come late or not at all |
 | `absent(archiver_build_info)`, `archiver_watch_age_seconds` | the daemon is gone, or shows old numbers |
@@ -47,6 +47,14 @@ scrape_configs:
 `archiver_lag_seconds` of the stage `stable` alone grows while a transaction is open; `archived` and `committed` include it.
 """
 
+ALIASES_HEAD = """
+## Deprecated names
+
+Exported for one release, with the value of the new name. Change queries of your own before the next release.
+
+| name | kind | labels | shown by | meaning |
+|---|---|---|---|---|
+"""
 LABELS_HEAD = """
 ## Labels
 
@@ -73,7 +81,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "archiver_pending_",
         ),
     ),
-    ("", ("archiver_untold_", "archiver_held_", "archiver_folded_")),
+    ("", ("archiver_held_", "archiver_aggregated_")),
     ("Archiving", ("archiver_archive_", "archiver_decode_", "archiver_commits_", "archiver_commit_")),
     ("Intake", ("archiver_intake_", "archiver_source_")),
     ("The daemon", ("archiver_",)),
@@ -91,7 +99,7 @@ def page() -> str:
 
 
 def _sections() -> list[str]:
-    left = dict(METRICS)
+    left = {name: metric for name, metric in METRICS.items() if name not in ALIASES}
     parts: list[str] = []
     for title, prefixes in SECTIONS:
         here = [name for name in left if name.startswith(prefixes)]
@@ -101,7 +109,8 @@ def _sections() -> list[str]:
             )
         parts += [_row(name, left.pop(name)) for name in here]
     assert not left, left
-    return parts
+    parts.append(ALIASES_HEAD)
+    return parts + [_row(name, METRICS[name]) for name in ALIASES]
 
 
 def _row(name: str, metric: Metric) -> str:

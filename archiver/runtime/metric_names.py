@@ -1,22 +1,20 @@
-"""The one table of all metrics: what `/metrics` can show, and nothing else.
+"""Table of all metrics: names, kinds, labels, and the closed set of values of each label.
 
-Owns names, kinds, labels and the values that a closed label can have. Whoever has a number hands it over as a
-value; only `archiver.status.metric_registry` and `archiver.web.metrics` turn values into samples, and only by
-this table. Promises that the number of series has a bound that follows from the settings (`series_max`): a
-label is a topic or a partition, which are bounded by `metrics.topics_max` and `metrics.partitions_max`; a
-dependency or a source, which stand in the configuration; or one of a closed set. Never a text.
+Only `archiver.status.metric_registry` and `archiver.web.metrics` turn values into samples, and only by this table.
+The number of series is bounded by the settings (`series_max`). A label is a name from the configuration, a topic or
+partition within `metrics.topics_max` and `metrics.partitions_max`, or one of a closed set; never free text.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
 Shown = Literal["all", "intake", "archive", "reconcile"]
 
 OTHER: Final = "_other"
-"""The topic, or the partition, of what has no series of its own."""
+"""Topic or partition label of the sum over those that have no series of their own."""
 STAGES: Final = ("stable", "archived", "committed")
 JOBS: Final = ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic", "other")
 OUTCOMES: Final = ("fine", "wrong", "untold", "skipped")
@@ -90,20 +88,19 @@ LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "version": None,
     "python": None,
 }
-"""Every label, with the values that it can have; None: names from the configuration, or of this very
-program."""
+"""Values of every label; None: names from the configuration, or of this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of the table. Its unit is in its name."""
+    """One metric; its name ends with its unit."""
 
     kind: Kind
     text: str
-    """What it says, for people."""
+    """Help text."""
     labels: tuple[str, ...] = ()
     shown: Shown = "all"
-    """The role in which a daemon shows it."""
+    """Role of the daemons that export it."""
 
 
 def _counter(text: str, *labels: str, shown: Shown = "all") -> Metric:
@@ -118,82 +115,73 @@ _TP = ("topic", "partition")
 
 _LAG: dict[str, Metric] = {
     "archiver_lag_records": _gauge(
-        "records that were accepted and have not got to this stage: stable (no open transaction is "
-            "before them), archived, committed",
-        *_TP, "stage",
+        "accepted records that have not reached this stage: stable (no open transaction is before them), archived, "
+            "committed", *_TP, "stage",
     ),
-    "archiver_lag_seconds": _gauge("age of the oldest record that was accepted and has not got to this stage; 0: none", *_TP, "stage"),
+    "archiver_lag_seconds": _gauge("age of the oldest accepted record that has not reached this stage; 0: none", *_TP, "stage"),
+    "archiver_lag_unknown_partitions": _gauge(
+        "partitions for which the lag of some stage is unknown, so that its series is absent", "topic"
+    ),
     "archiver_freshness_seconds": _gauge(
-        "age of the time up to which the table is complete: every record with an older ingest time is "
-            "in it; absent while it is not known",
-        "topic",
+        "now minus the time up to which the table is complete: it has every record with an older ingest time; absent "
+            "while that is unknown", "topic",
     ),
     "archiver_commit_age_seconds": _gauge(
-        "time since a commit last brought the topic's table further; absent if none ever did. It grows "
-            "while there is nothing to commit",
-        "topic",
+        "time since a commit last advanced the topic's table; absent before the first commit. It grows while there is "
+            "nothing to commit", "topic",
     ),
-    "archiver_topic_stuck": _gauge("1: the last round could not finish the topic, the status page says why; 0: it could", "topic"),
-    "archiver_pending_archives": _gauge("archives that are in the ledger and in no table yet", "topic"),
-    "archiver_pending_archive_bytes": _gauge("stored bytes of archives that are in the ledger and in no table yet", "topic"),
-    "archiver_untold_partitions": _gauge("partitions of which the lag of some stage cannot be told, so that its series is absent", "topic"),
-    "archiver_held_partitions": _gauge("partitions that something holds back, by what; the status page says which, and more", "reason"),
-    "archiver_folded_partitions": _gauge("partitions without series of their own (metrics.partitions_max): summed per topic"),
-    "archiver_folded_topics": _gauge("topics without series of their own (metrics.topics_max): summed under the topic _other"),
+    "archiver_topic_stuck": _gauge("1: the last round could not finish the topic, see the status page for why; 0: it could", "topic"),
+    "archiver_pending_archives": _gauge("archives that are in the ledger but not in a table yet", "topic"),
+    "archiver_pending_archive_bytes": _gauge("stored bytes of archives that are in the ledger but not in a table yet", "topic"),
+    "archiver_held_partitions": _gauge("partitions that do not advance, by reason; the status page lists them", "reason"),
+    "archiver_aggregated_partitions": _gauge("partitions without series of their own (metrics.partitions_max): summed per topic"),
+    "archiver_aggregated_topics": _gauge("topics without series of their own (metrics.topics_max): summed as topic _other"),
 }  # fmt: skip
 
 _ARCHIVE: dict[str, Metric] = {
     "archiver_archive_rounds_total": _counter("rounds that had something to archive or to commit", shown="archive"),
     "archiver_archive_seconds_total": _counter(
-        "how long the steps of rounds took: look (which topics have something due), prepare (their "
-            "schemas and tables), plan (what becomes "
-        "an archive), refine (archives are made), write (the ledger is told), commit (the tables are)",
+        "time spent in each step of rounds: look (find due topics), prepare (their schemas and tables), plan (choose what "
+            "becomes an archive), refine (write archives), write (append to the ledger), commit (commit to the tables)",
         "step", shown="archive",
     ),
     "archiver_archive_records_total": _counter(
-        "records in archives that this process made; those of archives that had to be made anew count "
-            "again", "topic", shown="archive"
+        "records in archives that this process wrote; an archive that was written again counts again", "topic", shown="archive"
     ),
-    "archiver_archive_files_total": _counter("archives that this process made", "topic", shown="archive"),
+    "archiver_archive_files_total": _counter("archives that this process wrote", "topic", shown="archive"),
     "archiver_archive_raw_bytes_total": _counter("bytes of key, value and headers of those records", "topic", shown="archive"),
     "archiver_archive_stored_bytes_total": _counter("bytes of those archives in the object store", "topic", shown="archive"),
-    "archiver_archive_gap_offsets_total": _counter("offsets of aborted transactions that were passed over", "topic", shown="archive"),
+    "archiver_archive_gap_offsets_total": _counter("offsets of aborted transactions that were skipped", "topic", shown="archive"),
     "archiver_decode_errors_total": _counter(
-        "keys and values that could not be decoded; their bytes are in the table. malformed: no "
-            "message of that type; not_utf8: a text "
-        "field that is not UTF-8; time_range: a timestamp outside the years 1 to 9999; unknown_schema: "
-            "a registry envelope with a schema "
-        "id that is none of the topic's subject; other_message: one that names another message; "
-        "too_many_values: a record that would become too large when it is decoded",
-        "topic", "side", "cause", shown="archive",
+        "keys and values that could not be decoded; the table has their bytes. malformed: not a message of that type; "
+            "not_utf8: a string field that is not UTF-8; time_range: a timestamp outside the years 1 to 9999; "
+            "unknown_schema: a registry envelope with a schema id that the topic's subject does not have; "
+            "other_message: an envelope that names another message; too_many_values: a record that would become too "
+            "large when decoded", "topic", "side", "cause", shown="archive",
     ),
     "archiver_schema_changes_total": _counter(
-        "changes of a topic's schema that this process recorded. incompatible: records or queries of "
-            "before mean something else",
-        "topic", "compatibility", shown="archive",
+        "changes of a topic's schema that this process recorded. incompatible: earlier records or queries change their "
+            "meaning", "topic", "compatibility", shown="archive",
     ),
     "archiver_commits_total": _counter(
-        "commits that were tried, by their end: committed; nothing (there was nothing to add); retry "
-            "(not reached, or others were always "
-        "quicker); unknown (the last request may still land); halted (somebody must act); deposed (a "
-            "newer leader came)",
+        "commits by result: committed; nothing (nothing to add); retry (catalog not reached, or other commits always won); "
+            "unknown (the last request may still apply); halted (needs an operator); deposed (a newer leader exists)",
         "topic", "end", shown="archive",
     ),
     "archiver_commit_attempts_total": _counter(
-        "attempts of those commits: more than one each if others commit to the table too, or answers "
-            "are lost", "topic", shown="archive"
+        "attempts of those commits: more than one each if other writers commit to the table or responses are lost",
+        "topic", shown="archive",
     ),
-    "archiver_commit_seconds": Metric("histogram", "how long a commit took, all its attempts together, however it ended", (), "archive"),
+    "archiver_commit_seconds": Metric("histogram", "duration of a commit with all its attempts, whatever its result", (), "archive"),
     "archiver_control_topic_up": _gauge(
-        "1: the control events of the ledger are published; 0: they are not, the status says why; "
-            "absent where another daemon publishes",
-        shown="archive",
+        "1: the control events of the ledger are published; 0: they are not, see the status for why; absent where another "
+            "daemon publishes", shown="archive",
     ),
     "archiver_control_topic_events_total": _counter(
-        "control events that the topic has acknowledged to this process, repetitions too", shown="archive"
+        "control events that the topic acknowledged to this process, repetitions included", shown="archive"
     ),
     "archiver_control_topic_lag_entries": _gauge(
-        "entries of the control log that are not published up to; absent where another daemon publishes", shown="archive"
+        "entries of the control log that are not published yet; absent where another daemon publishes", shown="archive"
     ),
     "archiver_control_topic_lag_seconds": _gauge(
         "age of the first of those entries; 0: none; absent where another daemon publishes", shown="archive"
@@ -202,115 +190,127 @@ _ARCHIVE: dict[str, Metric] = {
 
 _INTAKE: dict[str, Metric] = {
     "archiver_intake_queue_bytes": _gauge(
-        "bytes that wait in the intake writer or are being written, counted as intake.queue_bytes_max "
-            "counts", shown="intake"
+        "bytes queued or being written in the intake writer, counted as for intake.queue_bytes_max", shown="intake"
     ),
     "archiver_intake_queue_bytes_max": _gauge(
-        "the bound of that, intake.queue_bytes_max: a sender that would exceed it waits", shown="intake"
+        "limit of that, intake.queue_bytes_max: a sender that would exceed it waits", shown="intake"
     ),
-    "archiver_intake_records_accepted_total": _counter("records that were taken into the queue", shown="intake"),
-    "archiver_intake_bytes_accepted_total": _counter("raw bytes of the records that were taken into the queue", shown="intake"),
-    "archiver_intake_records_ok_total": _counter("records acknowledged as stored, at their offset", shown="intake"),
+    "archiver_intake_records_accepted_total": _counter("records accepted into the queue", shown="intake"),
+    "archiver_intake_bytes_accepted_total": _counter("raw bytes of the records accepted into the queue", shown="intake"),
+    "archiver_intake_records_ok_total": _counter("records acknowledged as stored, with their offset", shown="intake"),
     "archiver_intake_records_failed_total": _counter("records acknowledged as certainly not stored", shown="intake"),
-    "archiver_intake_records_unknown_total": _counter("records acknowledged as of unknown outcome", shown="intake"),
-    "archiver_intake_flushes_total": _counter("flushes that were begun", shown="intake"),
+    "archiver_intake_records_unknown_total": _counter("records acknowledged with unknown outcome", shown="intake"),
+    "archiver_intake_flushes_total": _counter("flushes started", shown="intake"),
     "archiver_intake_producer_waits_total": _counter(
-        "how often a sender found the queue full and had to wait: the store or the log is too slow", shown="intake"
+        "times that a sender found the queue full and waited: the store or the log is too slow", shown="intake"
     ),
-    "archiver_intake_producer_wait_seconds_total": _counter(
-        "how long senders waited before a full queue, all together", shown="intake"
-    ),
-    "archiver_intake_upload_seconds": _gauge("how long the upload of the last intake file took", shown="intake"),
-    "archiver_intake_append_seconds": _gauge("how long the append of the last entry took, retries included", shown="intake"),
-    "archiver_intake_pinned_age_seconds": _gauge(
-        "age of the oldest intake file that is needed, and which partition needs it; 0: none", *_TP
+    "archiver_intake_producer_wait_seconds_total": _counter("total time that senders waited for a full queue", shown="intake"),
+    "archiver_intake_upload_seconds": _gauge("duration of the last upload of an intake file", shown="intake"),
+    "archiver_intake_append_seconds": _gauge("duration of the last append to the intake log, retries included", shown="intake"),
+    "archiver_intake_oldest_required_age_seconds": _gauge(
+        "age of the oldest intake file that is still required, with the partition that requires it; 0: none", *_TP
     ),
     "archiver_intake_log_ahead_seconds": _gauge(
-        "how far the newest ingest time in the intake log is ahead of this machine's clock; 0 as a rule"
+        "how far the newest ingest time in the intake log is ahead of this machine's clock; normally 0"
     ),
     "archiver_intake_clock_refusals_total": _counter(
-        "how often something was refused because this machine's clock is ahead of its reference", shown="intake"
+        "requests refused because this machine's clock is ahead of its reference", shown="intake"
     ),
 }  # fmt: skip
 
 _DAEMON: dict[str, Metric] = {
-    "archiver_build_info": _gauge("always 1; which version this is", "version", "python"),
-    "archiver_ready": _gauge("1: serving, and every dependency answered when it was last asked; 0: not"),
+    "archiver_build_info": _gauge("always 1; the labels are the versions of this program and of Python", "version", "python"),
+    "archiver_ready": _gauge("1: serving, and every dependency answered the last check; 0: not"),
     "archiver_leader": _gauge("1: this process holds the leadership lease; 0: it does not"),
     "archiver_epoch": _gauge("number of the newest leadership in the control log"),
-    "archiver_watch_age_seconds": _gauge("age of what the last watch saw: lag, logs, leadership, pin and sources are as of then"),
-    "archiver_dependency_up": _gauge("1: the dependency answered when it was last asked; 0: it did not", "dependency"),
-    "archiver_dependency_age_seconds": _gauge("for how long that has been so", "dependency"),
-    "archiver_cycles_total": _counter(
-        "cycles of the jobs, asked for or scheduled, by how they ended: fine; wrong (somebody must "
-            "act); untold (tried again); skipped "
-        "(another leads)",
-        "job", "outcome",
+    "archiver_watch_age_seconds": _gauge(
+        "age of the last status poll: lag, logs, leadership, oldest required file and sources are as of then"
     ),
-    "archiver_cycle_seconds_total": _counter("how long those cycles took, all together", "job", "outcome"),
+    "archiver_dependency_up": _gauge("1: the dependency answered the last check; 0: it did not", "dependency"),
+    "archiver_dependency_age_seconds": _gauge("time since that last changed", "dependency"),
+    "archiver_cycles_total": _counter(
+        "cycles of jobs, scheduled or requested, by outcome: fine; wrong (needs an operator); untold (a temporary error, "
+            "retried); skipped (another process leads)", "job", "outcome",
+    ),
+    "archiver_cycle_seconds_total": _counter("total duration of those cycles", "job", "outcome"),
     "archiver_cycle_age_seconds": _gauge("time since the newest cycle of the job began", "job"),
-    "archiver_cycle_last_seconds": _gauge("how long the newest cycle of the job took", "job"),
-    "archiver_http_requests_total": _counter("requests that were answered", "route", "status"),
-    "archiver_http_request_seconds_total": _counter("how long answering them took, all together", "route"),
+    "archiver_cycle_last_seconds": _gauge("duration of the newest cycle of the job", "job"),
+    "archiver_http_requests_total": _counter("requests answered", "route", "status"),
+    "archiver_http_request_seconds_total": _counter("total time to answer them", "route"),
     "archiver_log_floor": _gauge("first index that the log still has", "log"),
-    "archiver_log_tail": _gauge("the index the next entry will get", "log"),
-    "archiver_log_entries": _gauge("entries that the log has", "log"),
-    "archiver_checkpoint_index": _gauge("the intake log's entry up to which the newest checkpoint reaches, as far as this process knows"),
-    "archiver_condemned_objects": _gauge("objects that are condemned and not known to be deleted yet"),
-    "archiver_clean_condemned_total": _counter("objects that this process condemned", shown="reconcile"),
+    "archiver_log_tail": _gauge("index of the next entry", "log"),
+    "archiver_log_entries": _gauge("entries in the log", "log"),
+    "archiver_checkpoint_index": _gauge("entry of the intake log up to which the newest checkpoint known to this process reaches"),
+    "archiver_deletion_pending_objects": _gauge("objects marked for deletion and not known to be deleted"),
+    "archiver_clean_marked_total": _counter("objects that this process marked for deletion", shown="reconcile"),
     "archiver_clean_deleted_total": _counter("objects that this process deleted", shown="reconcile"),
-    "archiver_clean_compacted_total": _counter("small archives in whose place this process brought merged ones", shown="reconcile"),
+    "archiver_clean_compacted_total": _counter("small archives that this process replaced by merged ones", shown="reconcile"),
     "archiver_findings": _gauge(
-        "findings of the newest reconciling that are not fixed; the runbook has a section for each. "
-            "error: rows are missing, doubled or in "
-        "danger, or a topic stands still; absent before the first",
+        "findings of the newest reconciliation that are not repaired; the runbook has a section for each. error: rows are "
+            "missing, duplicated or in danger, or a topic does not advance; absent before the first",
         "finding", "severity", shown="reconcile",
     ),
-    "archiver_findings_fixed_total": _counter("findings that this process has repaired", "finding", shown="reconcile"),
+    "archiver_findings_fixed_total": _counter("findings that this process repaired", "finding", shown="reconcile"),
     "archiver_audit_verdict": _gauge("1 for the verdict of the newest audit, 0 for the others; absent before the first", "verdict"),
     "archiver_audit_age_seconds": _gauge("time since the newest audit began"),
     "archiver_undecoded_values": _gauge(
-        "keys and values in the topic's table that could not be decoded, as the newest audit counted "
-            "them; absent for a table without a "
-        "schema",
-        "topic",
+        "undecoded keys and values in the topic's table, by the newest audit; absent for a table without a schema", "topic"
     ),
     "archiver_deep_audit_verdict": _gauge(
-        "1 for the verdict of the newest deep audit, 0 for the others; absent before the first since "
-            "the daemon began", "verdict"
+        "1 for the verdict of the newest deep audit, 0 for the others; absent before the first since the daemon started",
+        "verdict",
     ),
     "archiver_deep_audit_age_seconds": _gauge("time since the newest deep audit began; absent before the first"),
-    "archiver_source_up": _gauge("1: the source takes in what is there; 0: nothing at all, the log says why", "source", shown="intake"),
+    "archiver_source_up": _gauge("1: the source ingests records; 0: it ingests none, see the log for why", "source", shown="intake"),
     "archiver_source_files": _gauge(
-        "files of a source that are not in: waiting (for their turn), failed (somebody must act)", "source", "state", shown="intake"
+        "files of a source that are not ingested: waiting (for their turn), failed (needs an operator)",
+        "source", "state", shown="intake",
     ),
-    "archiver_source_files_total": _counter("files of a source that this process has finished", "source", shown="intake"),
-    "archiver_source_records_total": _counter("records that this process took in from a source", "source", shown="intake"),
+    "archiver_source_files_total": _counter("files of a source that this process finished", "source", shown="intake"),
+    "archiver_source_records_total": _counter("records that this process ingested from a source", "source", shown="intake"),
     "archiver_source_bytes_total": _counter("raw bytes of those records", "source", shown="intake"),
     "archiver_mirror_stopped": _gauge(
-        "topics and partitions of a Kafka source that are not read on: somebody must act", "source", shown="intake"
+        "topics and partitions of a Kafka source that are no longer read: needs an operator", "source", shown="intake"
     ),
-    "archiver_mirror_behind_offsets": _gauge(
-        "offsets that are in the Kafka cluster and not taken in, of the partitions that are read", "source", shown="intake"
+    "archiver_mirror_lag_offsets": _gauge(
+        "offsets of the Kafka cluster that are not ingested yet, of the partitions that are read", "source", shown="intake"
     ),
 }  # fmt: skip
 
 _PROCESS: dict[str, Metric] = {
-    "process_virtual_memory_bytes": _gauge("virtual memory of the process, without Spark's"),
-    "process_resident_memory_bytes": _gauge("memory of the process, without Spark's"),
-    "process_start_time_seconds": _gauge("when the process began, in seconds since 1970"),
-    "process_cpu_seconds_total": _counter("processor time of the process, without Spark's"),
-    "process_open_fds": _gauge("file descriptors that are open"),
-    "process_max_fds": _gauge("file descriptors that may be open"),
+    "process_virtual_memory_bytes": _gauge("virtual memory of the process, without that of Spark"),
+    "process_resident_memory_bytes": _gauge("resident memory of the process, without that of Spark"),
+    "process_start_time_seconds": _gauge("start time of the process, in seconds since 1970"),
+    "process_cpu_seconds_total": _counter("CPU time of the process, without that of Spark"),
+    "process_open_fds": _gauge("open file descriptors"),
+    "process_max_fds": _gauge("limit of open file descriptors"),
 }
 
-METRICS: Final[dict[str, Metric]] = {**_LAG, **_ARCHIVE, **_INTAKE, **_DAEMON, **_PROCESS}
-"""Every metric there is, by its Prometheus name. Those that begin with `process_` are named as every
-Prometheus client names them."""
+_NAMED: dict[str, Metric] = {**_LAG, **_ARCHIVE, **_INTAKE, **_DAEMON, **_PROCESS}
+
+ALIASES: Final[dict[str, str]] = {
+    "archiver_untold_partitions": "archiver_lag_unknown_partitions",
+    "archiver_folded_partitions": "archiver_aggregated_partitions",
+    "archiver_folded_topics": "archiver_aggregated_topics",
+    "archiver_intake_pinned_age_seconds": "archiver_intake_oldest_required_age_seconds",
+    "archiver_condemned_objects": "archiver_deletion_pending_objects",
+    "archiver_clean_condemned_total": "archiver_clean_marked_total",
+    "archiver_mirror_behind_offsets": "archiver_mirror_lag_offsets",
+}
+"""Old names, exported for one release with the value of the new name."""
+
+METRICS: Final[dict[str, Metric]] = {
+    **_NAMED,
+    **{
+        old: replace(_NAMED[new], text=f"deprecated alias of {new}, removed in the next release")
+        for old, new in ALIASES.items()
+    },
+}
+"""Every metric by its Prometheus name. Names that begin with `process_` are those of all Prometheus clients."""
 
 
 def series_max(partitions_max: int, topics_max: int, dependencies: int, sources: int) -> int:
-    """The most series (lines with a value) that one scrape can have."""
+    """Upper bound of the series (lines with a value) of one scrape."""
     topics = topics_max + 1
     names = {
         "topic": topics,
@@ -324,8 +324,8 @@ def series_max(partitions_max: int, topics_max: int, dependencies: int, sources:
 
 
 def _series(name: str, metric: Metric, names: dict[str, int], places: int) -> int:
-    if name == "archiver_intake_pinned_age_seconds":
-        return 1
+    if ALIASES.get(name, name) == "archiver_intake_oldest_required_age_seconds":
+        return 1  # has labels of a partition, but only of the one that requires the oldest file
     labels = metric.labels
     count = 1
     if "partition" in labels:

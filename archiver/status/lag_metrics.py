@@ -107,7 +107,7 @@ def standing_families(standing: LagReport, limits: SeriesLimits, now_us: int) ->
         "archiver_topic_stuck": (lambda topic: float(topic.stuck is not None), max),
         "archiver_pending_archives": (lambda topic: topic.pending, sum),
         "archiver_pending_archive_bytes": (lambda topic: topic.pending_bytes, sum),
-        "archiver_untold_partitions": (lambda topic: sum(map(_untold, topic.partitions)), sum),
+        "archiver_lag_unknown_partitions": (lambda topic: sum(map(_untold, topic.partitions)), sum),
     }
     families = _lags(standing, folding)
     for name, (value, join) in per_topic.items():
@@ -126,8 +126,8 @@ def standing_families(standing: LagReport, limits: SeriesLimits, now_us: int) ->
     )
     return [
         *families,
-        Family("archiver_folded_partitions", {(): float(folding.partitions)}),
-        Family("archiver_folded_topics", {(): float(folding.topics)}),
+        Family("archiver_aggregated_partitions", {(): float(folding.partitions)}),
+        Family("archiver_aggregated_topics", {(): float(folding.topics)}),
     ]
 
 

@@ -14,13 +14,14 @@ import platform
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from archiver.config.topics import TopicSettings
 from archiver.publish.report import ArchiveReport
 from archiver.runtime.clock import Clock
 from archiver.runtime.metric_names import (
+    ALIASES,
     COMMIT_BUCKETS_S,
     COMPATIBILITIES,
     DECODE_CAUSES,
@@ -239,7 +240,7 @@ class Numbers:
             self._counts["archiver_archive_seconds_total"][step,] = 0
         for name in (
             "archiver_archive_rounds_total",
-            *(f"archiver_clean_{what}_total" for what in ("condemned", "deleted", "compacted")),
+            *(f"archiver_clean_{what}_total" for what in ("marked", "deleted", "compacted")),
         ):
             self._counts[name][()] = 0
 
@@ -299,7 +300,7 @@ class Numbers:
         if report.dry_run:
             return
         with self._lock:
-            self._counts["archiver_clean_condemned_total"][()] += len(report.condemned)
+            self._counts["archiver_clean_marked_total"][()] += len(report.condemned)
             self._counts["archiver_clean_deleted_total"][()] += len(report.deleted)
             self._counts["archiver_clean_compacted_total"][()] += sum(
                 topic.archives for topic in report.compacted
@@ -377,7 +378,9 @@ class Numbers:
             *([] if watched is None else _of_watch(watched, self._limits, now_us)),
             *([] if published is None else _of_published(published, now_us)),
         ]
-        return [family for family in families if METRICS[family.name].shown in self._shown]
+        shown = [family for family in families if METRICS[family.name].shown in self._shown]
+        by_name = {family.name: family for family in shown}
+        return shown + [replace(by_name[new], name=old) for old, new in ALIASES.items() if new in by_name]
 
     def _of_writer(self, writer: CountingWriter | None) -> list[Family]:
         """The writer's numbers; its counters go on from those of the writers before it."""
@@ -464,7 +467,7 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
         *gauge("archiver_watch_age_seconds", _age(seen.seen_us, now_us)),
         *gauge("archiver_leader", seen.leader),
         *gauge("archiver_epoch", seen.epoch),
-        *gauge("archiver_condemned_objects", seen.condemned),
+        *gauge("archiver_deletion_pending_objects", seen.condemned),
         *gauge("archiver_checkpoint_index", seen.checkpoint_index),
         *(
             Family(metric, {(name,): float(number) for name, number in numbers.items()})
@@ -481,12 +484,12 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
     if seen.pin is not None:
         families.append(
             Family(
-                "archiver_intake_pinned_age_seconds",
+                "archiver_intake_oldest_required_age_seconds",
                 {(seen.pin.topic, str(seen.pin.partition)): seen.pin.age_s(now_us)},
             )
         )
     elif seen.pin_known:
-        families.append(Family("archiver_intake_pinned_age_seconds", {("", ""): 0.0}))
+        families.append(Family("archiver_intake_oldest_required_age_seconds", {("", ""): 0.0}))
     return families
 
 
@@ -520,7 +523,7 @@ def _of_sources(sources: Mapping[str, SourceNumbers]) -> list[Family]:
             "archiver_mirror_stopped", {(name,): float(source.failed) for name, source in mirrors.items()}
         ),
         Family(
-            "archiver_mirror_behind_offsets",
+            "archiver_mirror_lag_offsets",
             {(name,): float(one.behind) for name, one in mirrors.items() if one.behind is not None},
         ),
     ]

@@ -59,10 +59,15 @@ def oldest_required_text(oldest: Mapping[str, object]) -> str:
     )
 
 
+_METRICS = ("archiver_intake_oldest_required_age_seconds", "archiver_intake_pinned_age_seconds")
+"""Name of the metric, and its alias for one release."""
+
+
 def metrics_of(oldest: OldestRequired | None, now_us: int) -> dict[str, float]:
     """A sample with labels (a topic's name needs no escaping), for `archiver.runtime.logging.METRICS`."""
     labels = "" if oldest is None else f'{{topic="{oldest.topic}",partition="{oldest.partition}"}}'
-    return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if oldest is None else oldest.age_s(now_us)}
+    age_s = 0.0 if oldest is None else oldest.age_s(now_us)
+    return {f"{name}{labels}": age_s for name in _METRICS}
 
 
 def oldest_required(intake: Backlog, lines: Lines) -> OldestRequired | None:

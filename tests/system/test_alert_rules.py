@@ -59,7 +59,7 @@ GOOD: dict[str, str] = {
     series("archiver_lag_seconds", stage="committed", **ORDERS): f"30x50 1000x2 30x{MINUTES}",
     series("archiver_lag_seconds", stage="stable", **ORDERS): always(5000),
     series("archiver_lag_records", stage="committed", **ORDERS): always(500),
-    series("archiver_untold_partitions", topic="orders"): always(0),
+    series("archiver_lag_unknown_partitions", topic="orders"): always(0),
     series("archiver_commit_age_seconds", topic="orders"): always(40),
     # Nobody sends anything to this one.
     series("archiver_lag_records", stage="committed", topic="quiet", partition="0"): always(0),
@@ -80,7 +80,7 @@ GOOD: dict[str, str] = {
     series("archiver_intake_queue_bytes_max"): always(64e6),
     series("archiver_intake_clock_refusals_total"): always(2),
     series("archiver_intake_log_ahead_seconds"): always(3),
-    series("archiver_intake_pinned_age_seconds", **ORDERS): always(90_000),
+    series("archiver_intake_oldest_required_age_seconds", **ORDERS): always(90_000),
     series("archiver_source_up", source="inbox/*"): always(1),
     series("archiver_source_files", source="inbox/*", state="waiting"): always(5),
     series("archiver_source_files", source="inbox/*", state="failed"): always(0),
@@ -127,7 +127,7 @@ BAD = [
     ),
     Bad(
         "ArchiverLagUntold",
-        {series("archiver_untold_partitions", topic="orders"): always(2)},
+        {series("archiver_lag_unknown_partitions", topic="orders"): always(2)},
         {**WHERE, "topic": "orders"},
         "2",
     ),
@@ -177,7 +177,7 @@ BAD = [
     Bad("ArchiverLogAhead", {series("archiver_intake_log_ahead_seconds"): always(290_000_000)}, WHERE),
     Bad(
         "ArchiverIntakePinned",
-        {series("archiver_intake_pinned_age_seconds", **ORDERS): always(200_000)},
+        {series("archiver_intake_oldest_required_age_seconds", **ORDERS): always(200_000)},
         {**WHERE, **ORDERS},
     ),
     Bad(

@@ -322,12 +322,11 @@ def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: 
     ]
     assert list(document) == [*fields, "daemon"]
     pinned = document["pinned"]
-    ((name, age_s),) = document["metrics"].items()
-    assert (
-        name
-        == f'archiver_intake_pinned_age_seconds{{topic="{pinned["topic"]}",partition="{pinned["partition"]}"}}'
-    )
-    assert age_s > 0
+    labels = f'{{topic="{pinned["topic"]}",partition="{pinned["partition"]}"}}'
+    (name, age_s), (alias, same_s) = document["metrics"].items()
+    assert name == f"archiver_intake_oldest_required_age_seconds{labels}"
+    assert alias == f"archiver_intake_pinned_age_seconds{labels}"
+    assert age_s == same_s > 0
     assert (document["cluster"], document["epoch"], document["leader"], document["attention"]) == (
         "test",
         1,

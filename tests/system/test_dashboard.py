@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.runtime.metric_names import LABELS, METRICS
+from archiver.runtime.metric_names import ALIASES, LABELS, METRICS
 from tests.support.builders.deployment import ROOT
 from tests.support.deploy import deploy_parts
 
@@ -51,7 +51,7 @@ def problems(expression: str, legend: str) -> list[str]:
     own = set(FROM_PROMETHEUS)
     for selector in SELECTOR.finditer(expression):
         metric = METRICS.get(family(selector["name"]))
-        if metric is None:
+        if metric is None or selector["name"] in ALIASES:
             found.append(f"there is no {selector['name']}")
             continue
         own |= set(metric.labels)

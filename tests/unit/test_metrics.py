@@ -20,6 +20,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import TopicId
 from archiver.runtime.metric_names import (
+    ALIASES,
     COMMIT_ENDS,
     DECODE_CAUSES,
     HELD_CAUSES,
@@ -107,6 +108,21 @@ def test_names_and_labels_follow_the_conventions() -> None:
         assert name.endswith(units) or not re.search(r"(age|duration|time)$", name), name
 
 
+def test_an_alias_has_the_value_of_its_metric() -> None:
+    at = rig()
+    at.see(topic("a", [lag(1, 1.0)]), condemned=4, pin=OldestRequired("a", 0, "key", NOW_US, "why"))
+    found = at.shown()
+    shown = {name for name, _ in found}
+    assert {old for old, new in ALIASES.items() if new in shown} == shown & set(ALIASES)
+    for (name, labels), value in found.items():
+        if name in ALIASES:
+            assert found[ALIASES[name], labels] == value
+    assert found[series("archiver_condemned_objects")] == 4
+    for old, new in ALIASES.items():
+        assert new not in ALIASES and METRICS[old].text.startswith(f"deprecated alias of {new},")
+        assert (METRICS[old].kind, METRICS[old].labels) == (METRICS[new].kind, METRICS[new].labels)
+
+
 def test_closed_sets_are_those_of_the_code() -> None:
     assert standings.STAGES == STAGES
     assert reasons.CAUSES == HELD_CAUSES == get_args(reasons.Cause)
@@ -178,7 +194,7 @@ def test_lag_per_partition_and_what_cannot_be_told() -> None:
     assert found[series("archiver_lag_records", topic="b", partition=1, stage="stable")] == 1
     assert series("archiver_lag_records", topic="b", partition=0, stage="stable") not in found
     assert series("archiver_lag_seconds", topic="b", partition=1, stage="stable") not in found
-    assert found[series("archiver_untold_partitions", topic="b")] == 2
+    assert found[series("archiver_lag_unknown_partitions", topic="b")] == 2
     assert found[series("archiver_freshness_seconds", topic="a")] == 9
     assert found[series("archiver_commit_age_seconds", topic="a")] == 5
     assert series("archiver_freshness_seconds", topic="b") not in found
@@ -200,8 +216,8 @@ def test_partitions_beyond_the_bound_are_one_sum_per_topic() -> None:
     assert found[series("archiver_lag_records", topic="b", partition=0, stage="stable")] == 1
     assert found[series("archiver_lag_records", topic="b", partition=OTHER, stage="stable")] == 3
     assert found[series("archiver_lag_seconds", topic="b", partition=OTHER, stage="stable")] == 1.0
-    assert found[series("archiver_folded_partitions")] == 3
-    assert found[series("archiver_folded_topics")] == 0
+    assert found[series("archiver_aggregated_partitions")] == 3
+    assert found[series("archiver_aggregated_topics")] == 0
     assert len([key for key in found if key[0] == "archiver_lag_records"]) == 4 * 3
 
 
@@ -217,14 +233,14 @@ def test_topics_beyond_the_bound_are_one_topic() -> None:
     assert found[series("archiver_lag_seconds", topic=OTHER, partition=OTHER, stage="committed")] == 8.0
     assert found[series("archiver_topic_stuck", topic=OTHER)] == 1
     assert found[series("archiver_topic_stuck", topic="a")] == 0
-    assert found[series("archiver_folded_topics")] == 2
+    assert found[series("archiver_aggregated_topics")] == 2
     at.see(topic("a", [lag(1, 1.0)]), topic("b", [lag(2, None), lag(None, 4.0)]), topic("c", [lag(4, 2.0)]))
     found = at.shown()
     assert series("archiver_lag_records", topic=OTHER, partition=OTHER, stage="committed") not in found, (
         "a part is unknown, so the sum is"
     )
     assert series("archiver_lag_seconds", topic=OTHER, partition=OTHER, stage="committed") not in found
-    assert found[series("archiver_untold_partitions", topic=OTHER)] == 2
+    assert found[series("archiver_lag_unknown_partitions", topic=OTHER)] == 2
 
 
 @pytest.mark.parametrize("bounds", [(0, 1), (5, 2), (1000, 1000), (100_000, 5)])

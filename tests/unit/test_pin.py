@@ -119,8 +119,9 @@ def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_told_
 def test_the_metric_names_the_partition() -> None:
     pin = OldestRequired("a.b", 3, "k", NOW_US, "not archived yet")
     found = metrics_of(pin, NOW_US + 5_000_000)
-    assert found == {'archiver_intake_pinned_age_seconds{topic="a.b",partition="3"}': 5.0}
-    assert metrics_of(None, NOW_US) == {"archiver_intake_pinned_age_seconds": 0.0}
+    names = ("archiver_intake_oldest_required_age_seconds", "archiver_intake_pinned_age_seconds")
+    assert found == {f'{name}{{topic="a.b",partition="3"}}': 5.0 for name in names}
+    assert metrics_of(None, NOW_US) == dict.fromkeys(names, 0.0)
     assert all(name.partition("{")[0] in METRICS for name in found)
 
 
