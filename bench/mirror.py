@@ -31,7 +31,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from archiver.config.groups import LogSettings
-from archiver.daemon.garbage_collection import look_less_often
+from archiver.daemon.garbage_collection import collect_less_often
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
 from bench.outcome import tell
@@ -115,7 +115,7 @@ def mirrored(brokers: str, count: int, folder: Path) -> tuple[float, float]:
     site = Site(brokers, logs.log("intake"), LocalObjectStore(folder / "data"))
     process = site.process(TOPIC, delay_max=0.2)
     plain = gc.get_threshold()
-    look_less_often()  # as a daemon does
+    collect_less_often()  # as a daemon does
 
     def run() -> None:
         while process.state.records < count:

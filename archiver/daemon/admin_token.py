@@ -1,7 +1,7 @@
-"""The token that administration through the port asks for, where the configuration gives none.
+"""Generated administration token, used where the configuration gives none.
 
-A file beside the metadata store, readable by its own user only, made once and never changed by us. Must never
-log the token.
+It is a file next to the metadata store that only its user can read. It is created once, never changed, and
+never logged.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ _TEXT_BYTES_MAX = 4096
 
 
 def token_path(metadata: Path) -> Path:
-    """Where the token of a deployment is kept."""
+    """Path of the token file of a deployment."""
     return metadata.with_name(metadata.name + ".admin-token")
 
 
 def ensure_token(path: Path, ids: IdSource) -> str:
-    """The token in the file, which is made with a new one if it is absent; of several processes that begin at
-    once, one wins.
+    """Read the token, and create the file if it is absent; of several processes at once, one wins.
 
-    Raises `Halt` if others can read it, or guess it; `RetryLater` if it can be neither read nor made.
+    Raises `Halt` if other users can read or guess it; `RetryLater` if it can be neither read nor created.
     """
     try:
         if not path.exists():
@@ -41,24 +40,24 @@ def ensure_token(path: Path, ids: IdSource) -> str:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise Halt(
                     f"{path} can be read by others than its owner; chmod 600 it, or delete it and a "
-                    "new one is made"
+                    "new one is created"
                 )
             text = file.read(_TEXT_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError as error:
         raise RetryLater(
-            f"the administration token {path} can be neither read nor made: {error.strerror}"
+            f"the administration token {path} can be neither read nor created: {error.strerror}"
         ) from error
     if len(text) < TOKEN_MIN:
         raise Halt(
             f"{path} holds fewer than {TOKEN_MIN} characters, which others could guess; delete it and "
-            "a new token is made"
+            "a new token is created"
         )
     hide([text])
     return text
 
 
 def _make(path: Path, token: str, draft: Path) -> None:
-    """Whole or not at all: readers never see a part of it."""
+    """Create the file atomically: readers never see a part of it."""
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -67,6 +66,6 @@ def _make(path: Path, token: str, draft: Path) -> None:
             os.fsync(file.fileno())
         os.link(draft, path)
     except FileExistsError:
-        return  # somebody was faster: theirs counts
+        return  # another process was faster: its token counts
     finally:
         draft.unlink(missing_ok=True)

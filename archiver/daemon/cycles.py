@@ -1,8 +1,8 @@
-"""The head of every job: measures it, catches what it raises, notes it in the journal and says in one line
-what it did.
+"""Runs each job of the daemon: measures it, catches its errors, and records one cycle in the journal and the
+log.
 
-Promises that a job never ends the daemon: an error is told, and the next cycle goes on. What is told again
-and again in the same words is told at `DEBUG` until it changes, and once an hour.
+A job never ends the daemon: an error is reported, and the next cycle runs. A repeated message is logged at
+`DEBUG` until it changes, and once an hour at its own level.
 """
 
 from __future__ import annotations
@@ -30,88 +30,90 @@ _LEVELS: dict[Outcome, int] = {
 
 @dataclass(frozen=True)
 class Summary:
-    """What a job says of one run."""
+    """Result of one run of a job."""
 
     outcome: Outcome
     line: str
-    """For people, on one line; without the job's name."""
+    """Log line without the name of the job."""
     document: dict[str, Any] = field(default_factory=dict)
     idle: bool = False
-    """Nothing was done and nothing is wrong: not worth a line at `INFO`."""
+    """Nothing was done and nothing is wrong: logged at `DEBUG`."""
 
 
 class Cycles:
-    """Carries jobs out. Safe for several threads."""
+    """Runs jobs. Safe for several threads."""
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
         self._lock = threading.Lock()
-        self._said: dict[str, tuple[str, float]] = {}
-        """Per job: the line that was said last of something that was not fine, and when."""
+        self._logged: dict[str, tuple[str, float]] = {}
+        """Last line logged for a cycle that was not fine, and when, by job."""
 
     def now_us(self) -> int:
-        """The time by the clock of the cycles."""
+        """Current time of the clock that cycles use."""
         return self._clock.now_us()
 
     def run(self, job: str, work: Callable[[], Summary]) -> Summary:
-        """One cycle. Raises nothing."""
+        """Run one cycle. Raises nothing."""
         try:
             return self.attempt(job, work)[0]
-        except Exception as error:  # noqa: BLE001 - the head of a thread; `attempt` has noted it
-            return told_of(error)
+        except Exception as error:  # noqa: BLE001 - the head of a thread; `attempt` has recorded it
+            return summarize_error(error)
 
     def attempt(self, job: str, work: Callable[[], Summary], *, asked: bool = False) -> tuple[Summary, Cycle]:
-        """One cycle, for a caller who wants to know: raises what `work` raises, once that is noted as well.
+        """Run one cycle, and raise what `work` raises after it is recorded.
 
-        With `asked`, somebody said what to do it with: what is wrong with that is theirs, and no cycle of the
-        daemon's.
+        `asked` is for a request with parameters. Invalid parameters are an error of the caller, so they are
+        not recorded as a cycle.
         """
         began_us, began_s = self._clock.now_us(), self._clock.monotonic_s()
         try:
-            told = work()
+            summary = work()
         except Exception as error:
             if asked and type(error) in (InvalidInput, NotFound):
-                _log.info("%s: refused what was asked: %s", job, error)
+                _log.info("%s: refused the request: %s", job, error)
                 raise
-            self._note(job, told_of(error), began_us, began_s, error)
+            self._record(job, summarize_error(error), began_us, began_s, error)
             raise
-        return told, self._note(job, told, began_us, began_s, None)
+        return summary, self._record(job, summary, began_us, began_s, None)
 
-    def _note(self, job: str, told: Summary, began_us: int, began_s: float, error: Exception | None) -> Cycle:
+    def _record(
+        self, job: str, summary: Summary, began_us: int, began_s: float, error: Exception | None
+    ) -> Cycle:
         seconds = self._clock.monotonic_s() - began_s
-        cycle = Cycle(job, began_us, seconds, told.outcome, told.line, told.document, told.idle)
+        cycle = Cycle(job, began_us, seconds, summary.outcome, summary.line, summary.document, summary.idle)
         self._journal.add(cycle)
         unexpected = error is not None and not isinstance(error, ArchiverError)
-        level = self._level(job, told)
+        level = self._level(job, summary)
         _log.log(
             level,
             "%s: %s",
             job,
-            told.line,
+            summary.line,
             exc_info=error if unexpected else None,
             extra={"seconds": round(seconds, 3)},
         )
         return cycle
 
-    def _level(self, job: str, told: Summary) -> int:
+    def _level(self, job: str, summary: Summary) -> int:
         with self._lock:
-            if told.outcome == "fine":
-                self._said.pop(job, None)
-                return logging.DEBUG if told.idle else logging.INFO
-            line, when_s = self._said.get(job, ("", 0.0))
+            if summary.outcome == "fine":
+                self._logged.pop(job, None)
+                return logging.DEBUG if summary.idle else logging.INFO
+            line, when_s = self._logged.get(job, ("", 0.0))
             now_s = self._clock.monotonic_s()
-            if line == told.line and now_s - when_s < REPEAT_S:
+            if line == summary.line and now_s - when_s < REPEAT_S:
                 return logging.DEBUG
-            self._said[job] = (told.line, now_s)
-            return _LEVELS[told.outcome]
+            self._logged[job] = (summary.line, now_s)
+            return _LEVELS[summary.outcome]
 
 
-def told_of(error: Exception) -> Summary:
-    """What an error says about a cycle, by what its type says must be done next."""
+def summarize_error(error: Exception) -> Summary:
+    """Result of a cycle that ended with this error; the type of the error decides the outcome."""
     if isinstance(error, LeaseHeld):
         return Summary("skipped", f"{error.holder} leads")
     if not isinstance(error, ArchiverError):
-        return Summary("wrong", f"an error nobody expected: {type(error).__name__}: {error}")
-    needs_somebody = isinstance(error, Halt | InvalidInput) and not isinstance(error, Deposed)
-    return Summary("wrong" if needs_somebody else "untold", str(error))
+        return Summary("wrong", f"an unexpected error: {type(error).__name__}: {error}")
+    needs_operator = isinstance(error, Halt | InvalidInput) and not isinstance(error, Deposed)
+    return Summary("wrong" if needs_operator else "untold", str(error))

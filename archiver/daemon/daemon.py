@@ -1,10 +1,10 @@
-"""The composition root of the daemon: port, application, writer, schedule, and how they begin and end.
+"""The process of `archiver serve`: port, resources, jobs, and their start and shutdown.
 
-Owns the life of one `archiver serve`. The port is up first, so that the daemon is seen to be alive while it
-waits for what it needs. Then everything is opened, tried again as long as it takes; then the jobs run. A
-request to stop lets in no more records, acknowledges those it has, ends the round that is under way, gives
-the lease back, all within `daemon.shutdown_grace`; what takes longer is left to the next leader, who loses
-nothing. The main thread only waits for signals and feeds the watchdog: it touches no dependency.
+The port opens first, so that health checks see the daemon while it waits for its dependencies. Then the
+resources open, with retries, and the jobs run. A stop accepts no more records, acknowledges accepted ones,
+ends the current round and releases the lease, within `daemon.shutdown_grace`. The next leader completes
+unfinished work; no record is lost. The main thread only waits for signals and feeds the watchdog. It touches
+no dependency, so it cannot hang on one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,25 +24,21 @@ from typing import Any
 
 from archiver.app.application import Application
 from archiver.config.settings import Settings, load_settings
-from archiver.daemon.acquire_with_timeout import acquire_with_timeout
-from archiver.daemon.backoff import Backoff
 from archiver.daemon.cycles import Cycles
-from archiver.daemon.dependencies import Dependencies
 from archiver.daemon.descriptors import connections_within, raise_limit
-from archiver.daemon.garbage_collection import look_less_often
+from archiver.daemon.garbage_collection import collect_less_often
 from archiver.daemon.notify import Notifier
-from archiver.daemon.opening import Opening
 from archiver.daemon.operations import DaemonOperations
 from archiver.daemon.otlp import OtlpExport
 from archiver.daemon.publication import Publication
 from archiver.daemon.reload import intervals, plan_reload
-from archiver.daemon.resources import Resources
+from archiver.daemon.resources import Opening, Resources
 from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.signals import Signals
 from archiver.daemon.status_poller import StatusPoller
 from archiver.daemon.tick import Pace, Tick
-from archiver.daemon.upkeep import Upkeep
-from archiver.daemon.watch import Beside, Watch
+from archiver.daemon.upkeep import Backoff, Upkeep
+from archiver.daemon.watch import Dependencies, FollowUp, Watch
 from archiver.publish.report import ArchiveReport
 from archiver.refine.schedule import PollState
 from archiver.runtime.clock import Clock, SystemClock
@@ -66,23 +62,36 @@ from intake.sources.kafka.state import MirrorState
 _log = logging.getLogger(__name__)
 
 PAUSE_S = 0.5
-"""How often the main thread looks around."""
+"""Interval of the main loop."""
 ALIVE_S = 30.0
-"""A main thread that has not looked around for so long is stuck."""
+"""The main thread is stuck if its loop did not run for this time."""
 FIRST_AUDIT_S, FIRST_CLEANUP_S = 30.0, 60.0
-"""When they run first; a daemon that is restarted often must audit and clean all the same."""
+"""Time of the first run: soon, so that a daemon that restarts often still audits and cleans."""
 FIRST_DEEP_AUDIT_S = 600.0
-"""Later than what waits at a start: it reads everything."""
+"""Later than the other first runs, because it reads every row."""
 _FAILED = frozenset({"retry", "unknown", "halted"})
-"""Ends of a commit after which it is looked what became of it."""
+"""Results of a commit after which a reconciliation checks it."""
 ANSWER_S = 10.0
-"""A dependency that takes longer to answer is taken for absent."""
-LOOK_S = 2 * ANSWER_S
-"""A look at the logs that takes longer hangs; it may wait `ANSWER_S` for others who read them."""
+"""A dependency that takes longer to answer counts as absent."""
+POLL_S = 2 * ANSWER_S
+"""Maximum time of a status poll; up to `ANSWER_S` of it may be a wait for other readers of the ledger."""
 LAST_SHARE = 0.25
-"""The end of the grace in which what does not end by itself is cut off."""
+"""Last share of `daemon.shutdown_grace`, in which unfinished work is cut off."""
 PORT_SHARE = 0.1
-"""The very end, for whoever still waits at the port to be told."""
+"""Last share of `daemon.shutdown_grace`, in which the port answers open requests."""
+
+
+@contextlib.contextmanager
+def acquire_with_timeout(lock: threading.Lock, wait_s: float, why: str) -> Iterator[None]:
+    """Hold the lock; raises `RetryLater` with `why` after `wait_s`, because its holder may hang on a
+    dependency.
+    """
+    if not lock.acquire(timeout=wait_s):
+        raise RetryLater(why)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Daemon:
@@ -97,9 +106,7 @@ class Daemon:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        """`path` is the configuration file, which is read again at a reload; `roles` are what this process
-        does.
-        """
+        """`path` is the configuration file, which a reload reads again; `roles` are those of this process."""
         self._settings = settings
         self._path = path
         self._environ = environ
@@ -112,16 +119,16 @@ class Daemon:
         self._numbers = Numbers(self._journal, self._clock, settings.metrics, _version(), roles)
         self._numbers.declare(settings.topics)
         history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
-        self._sight = StatusPoller(self._numbers, history, self._clock, self._owner)
+        self._poller = StatusPoller(self._numbers, history, self._clock, self._owner)
         self._pace = Pace(self._clock)
         self._tick = Tick(self._round, lambda: self._settings)
-        self._again = Backoff(
+        self._backoff = Backoff(
             self._clock,
             lambda: self._settings.cleanup.reconcile_after,
             lambda: self._settings.cleanup.interval,
         )
         self._upkeep = Upkeep(
-            self._in_service, self._cycles, self._numbers, self._sight, self._again, self._read_alone
+            self._in_service, self._cycles, self._numbers, self._poller, self._backoff, self._reading_ledger
         )
         self._operations = DaemonOperations(
             lambda: self._serving,
@@ -137,24 +144,24 @@ class Daemon:
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
         self._refused: NotPermitted | None = None
-        """Why the start cannot succeed."""
+        """Error that makes the start impossible."""
         self._port_closed: str | None = None
-        """Why the port is closed, as the journal says."""
+        """Why the port is closed, as recorded in the journal."""
         self._announced = ""
-        """What the service manager shows while the daemon serves."""
+        """Status line that the service manager shows."""
         self._reloading = threading.Lock()
-        self._turning = threading.Lock()
-        """Held for a moment, when the start becomes serving and when that becomes the end."""
-        self._opened = Resources(lambda: self._settings, environ, roles, self._clock, self._ids)
-        self._publication = Publication(lambda: self._opened.publisher(self._stop.is_set))
+        self._phase_change = threading.Lock()
+        """Held briefly at the changes from start to serving and from serving to shutdown."""
+        self._resources = Resources(lambda: self._settings, environ, roles, self._clock, self._ids)
+        self._publication = Publication(lambda: self._resources.publisher(self._stop.is_set))
         self._serving: Application | None = None
-        self._reading = threading.Lock()
+        self._ledger_lock = threading.Lock()
         self._dependencies = Dependencies(self._clock, environ, roles)
-        beside = Beside("the look at the logs", self._look, LOOK_S, self._unheard)
-        self._watch = Watch(self._questions, self._journal, self._clock, ANSWER_S, beside)
+        follow_up = FollowUp("the status poll", self._poll_status, POLL_S, self._poll_late)
+        self._watch = Watch(self._questions, self._journal, self._clock, ANSWER_S, follow_up)
         self._schedule = self._jobs()
-        self._looked_s = self._clock.monotonic_s()
-        port = counting(create_app(self._face()), self._numbers.requested, self._clock)
+        self._alive_s = self._clock.monotonic_s()
+        port = counting(create_app(self._app_context()), self._numbers.requested, self._clock)
         connections_max = connections_within(raise_limit(), CONNECTIONS_MAX)
         self._server = WebServer(
             port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max
@@ -162,20 +169,20 @@ class Daemon:
         self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
 
     def run(self, signals: Signals) -> int:
-        """Serve until asked to stop through `signals`, which are entered; the exit code. Raises
-        `NotPermitted` where a first start may not write. Call it in the main thread.
+        """Serve until a stop is requested through the entered `signals`; returns the exit code.
+
+        Raises `NotPermitted` if a first start may not write its folders. Call it in the main thread.
         """
-        os.umask(
-            os.umask(stat.S_IRWXO) | stat.S_IWOTH
-        )  # Whoever started it: what it writes is nobody else's to change.
-        look_less_often()
+        # The umask of the caller may be too open: other users must never write the files of the daemon.
+        os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)
+        collect_less_often()
         with contextlib.closing(self._notifier):
             self._server.start()
             self._export.start()
             opening = threading.Thread(target=self._open, name="opening", daemon=True)
             opening.start()
             while "stop" not in (asked := signals.wait(PAUSE_S)) and self._refused is None:
-                self._sign_of_life()
+                self._show_alive()
                 if "reload" in asked:
                     threading.Thread(target=self._reload_for_signal, name="reload", daemon=True).start()
             code = self._end(opening)
@@ -183,24 +190,26 @@ class Daemon:
                 raise self._refused
             return code
 
-    # what others see
+    # status
 
     @property
     def deployment(self) -> Application | None:
-        """The application, from when everything is open until the end begins."""
+        """The application from the end of the start until the shutdown begins."""
         return self._serving
 
-    def _face(self) -> AppContext:
+    def _app_context(self) -> AppContext:
         setting = self._settings.http.admin_token
         return AppContext(
             http=self._settings.http,
             journal=self._journal,
             roles=self._roles,
-            writer=lambda: self._opened.writer if self._serving is not None else None,
+            writer=lambda: self._resources.writer if self._serving is not None else None,
             operations=self._operations,
-            token=lambda: self._opened.token if setting is None else setting.get_secret_value(),
+            token=lambda: self._resources.token if setting is None else setting.get_secret_value(),
             cluster_id=lambda: (
-                None if (application := self._opened.application) is None else application.cluster.cluster_id
+                None
+                if (application := self._resources.application) is None
+                else application.cluster.cluster_id
             ),
             page=self._page,
             metrics=lambda: exposition(self._families()),
@@ -210,15 +219,15 @@ class Daemon:
         )
 
     def _families(self) -> list[Family]:
-        return self._numbers.families(self._opened.writer, self._publication.state)
+        return self._numbers.families(self._resources.writer, self._publication.state)
 
     def _page(self, query: Mapping[str, str]) -> str:
-        seen, settings, application = self._sight.seen, self._settings, self._opened.application
+        seen, settings, application = self._poller.snapshot, self._settings, self._resources.application
         return page(
             PageValues(
                 standing=seen.standing,
                 journal=self._journal,
-                history=self._sight.history,
+                history=self._poller.history,
                 now_us=self._clock.now_us(),
                 look_interval_s=settings.daemon.watch_interval,
                 version=_version(),
@@ -238,11 +247,11 @@ class Daemon:
         )
 
     def _is_alive(self) -> bool:
-        return self._schedule.alive and self._clock.monotonic_s() - self._looked_s < ALIVE_S
+        return self._schedule.alive and self._clock.monotonic_s() - self._alive_s < ALIVE_S
 
-    def _sign_of_life(self) -> None:
-        """What the main thread does at each look around."""
-        self._looked_s = self._clock.monotonic_s()
+    def _show_alive(self) -> None:
+        """One pass of the main loop."""
+        self._alive_s = self._clock.monotonic_s()
         if self._schedule.alive:
             self._notifier.feed()
         self._check_port()
@@ -251,7 +260,7 @@ class Daemon:
             self._notifier.waiting(f"waiting for {'; '.join(missing)}" if missing else "starting")
 
     def _check_port(self) -> None:
-        """A closed port is a check that fails, and what the service manager shows."""
+        """Report a closed port as a failed check and to the service manager."""
         closed = self._server.closed_because
         if closed != self._port_closed:
             self._port_closed = closed
@@ -263,29 +272,29 @@ class Daemon:
             self._announce()
 
     def _announce(self) -> None:
-        """Tell the service manager that the daemon serves, and whether its port is open."""
+        """Notify the service manager that the daemon serves, and whether its port is open."""
         self._announced = self._serving_as()
         self._notifier.ready(self._announced)
 
     # the start
 
     def _open(self) -> None:
-        """Open everything, however long it takes; then begin to serve."""
-        opened = self._opened
+        """Open the resources with retries, then start the jobs."""
+        resources = self._resources
         try:
             if not Opening(
-                opened.steps(), opened.undo, self._journal, self._clock, self._settings.daemon.retry_max
+                resources.steps(), resources.undo, self._journal, self._clock, self._settings.daemon.retry_max
             ).run(self._stop):
                 return
         except NotPermitted as error:
             self._refused = error
             return
         self._cycles.run("watch", self._watch.run)
-        with self._turning:
+        with self._phase_change:
             if self._stop.is_set():
                 return
-            self._serving = self._opened.application
-            self._opened.start_sources()
+            self._serving = self._resources.application
+            self._resources.start_sources()
             self._schedule.start()
             self._journal.becomes("serving")
         self._announce()
@@ -293,12 +302,12 @@ class Daemon:
         _log.log(level, "%s", self._announced, extra={"cluster": self._settings.cluster, "pid": os.getpid()})
 
     def _serving_as(self) -> str:
-        """One line, for the log and the service manager."""
+        """Line for the log and the service manager."""
         closed = self._server.closed_because
         without = (
             ""
             if closed is None
-            else f", without its port, so no command, page or record reaches it: {closed}; it is tried again"
+            else f", without its port, so no command, page or record reaches it: {closed}; it retries"
         )
         return f"serving as {', '.join(sorted(self._roles))}{without}"
 
@@ -339,21 +348,21 @@ class Daemon:
                 )
         return Schedule(jobs, self._clock)
 
-    def _round(self, looks: PollState) -> ArchiveReport:
+    def _round(self, polls: PollState) -> ArchiveReport:
         with self._pace.round() as progress:
             run = self._in_service().archiving.round(progress)
             try:
-                return run.run(looks=looks)
+                return run.run(looks=polls)
             finally:
                 self._numbers.archived(run.report)
                 self._journal.schemas_changed(run.report, self._clock.now_us())
                 if any(tried.end in _FAILED for tried in run.report.commits):
-                    self._again.failed()
+                    self._backoff.failed()
                 elif run.report.commits:
-                    self._again.fine()
+                    self._backoff.succeeded()
 
     def _questions(self) -> dict[str, Any]:
-        application = self._opened.application
+        application = self._resources.application
         if application is None:
             return {}
         tick = (
@@ -363,22 +372,20 @@ class Daemon:
         )
         return self._dependencies.questions(application) | tick
 
-    def _look(self) -> None:
-        """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the
-        next look tells.
+    def _poll_status(self) -> None:
+        """Poll the status after the questions of the watch.
 
-        First it reads the control log, so that whoever leads without right hears of it (rule L4). A look that
-        has to wait for others who read the ledger, or for the object store behind it, counts as a log that
-        cannot be read.
+        The poll reads the control log first, so that a leader without the right to lead stands down (rule
+        L4). A poll that waits too long for other readers or for the object store counts as an unreadable log.
         """
-        application = self._opened.application
+        application = self._resources.application
         if application is None:
             return
-        if self._again.due():
+        if self._backoff.due():
             self._schedule.soon("reconcile")
         try:
-            with self._read_alone():
-                self._sight.look(
+            with self._reading_ledger():
+                self._poller.poll(
                     application,
                     self._tick.stuck(),
                     sources_of(self._source_states()) | mirrors_of(self._mirror_states()),
@@ -389,28 +396,28 @@ class Daemon:
             with contextlib.suppress(RetryLater):
                 application.intake.declare_missing()
 
-    def _unheard(self) -> None:
-        """A look hangs, which is as good as a log that cannot be read."""
-        if (application := self._opened.application) is not None:
+    def _poll_late(self) -> None:
+        """A hanging poll counts as an unreadable log."""
+        if (application := self._resources.application) is not None:
             application.leadership.unheard()
 
     def _checkpoint(self) -> None:
-        """A job of its own: it waits for the object store."""
-        if (application := self._opened.application) is not None:
+        """Checkpoint the intake log; a separate job, because it waits for the object store."""
+        if (application := self._resources.application) is not None:
             application.checkpointer.run_if_due()
 
     def _source_states(self) -> tuple[FilesState, ...]:
-        return () if self._opened.sources is None else self._opened.sources.state()
+        return () if self._resources.sources is None else self._resources.sources.state()
 
     def _mirror_states(self) -> tuple[MirrorState, ...]:
-        return tuple(mirror.state for mirror in self._opened.mirrors)
+        return tuple(mirror.state for mirror in self._resources.mirrors)
 
-    def _read_alone(self) -> contextlib.AbstractContextManager[None]:
-        """Of those who read the ledger beside the leader, one at a time."""
+    def _reading_ledger(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which one thread at a time, other than the leader's, reads the ledger."""
         return acquire_with_timeout(
-            self._reading,
+            self._ledger_lock,
             ANSWER_S,
-            "the ledger is being read by something that does not come to an end; a catalog may hang",
+            "another read of the ledger does not end; a catalog may hang",
         )
 
     def _in_service(self) -> Application:
@@ -419,24 +426,26 @@ class Daemon:
         return self._serving
 
     def reconcile_soon(self) -> None:
-        """What was told of one topic may be over: look at all of them."""
+        """Reconcile all topics: a repair of one topic may have resolved findings of others."""
         self._schedule.soon("reconcile")
 
     # reloading
 
     def _reload_for_signal(self) -> None:
-        with contextlib.suppress(ArchiverError):  # told in the log
+        with contextlib.suppress(ArchiverError):  # it is in the log
             self.reload()
 
     def reload(self) -> Done:
-        """Read the configuration file again. Raises, and nothing has changed: `ConfigInvalid` if it is wrong,
-        `RetryLater` while another reload is under way, and what declaring its topics raises.
+        """Read the configuration file again.
+
+        If it raises, nothing has changed: `ConfigInvalid` for an invalid file, `RetryLater` during another
+        reload, and what the declaration of topics raises.
         """
         try:
             with acquire_with_timeout(
                 self._reloading,
                 ANSWER_S,
-                "a reload is under way that does not come to an end; the metadata store may hang",
+                "another reload does not end; the metadata store may hang",
             ):
                 self._notifier.reloading()
                 try:
@@ -444,16 +453,16 @@ class Daemon:
                 finally:
                     self._announce()
         except ArchiverError as error:
-            _log.error("the configuration is not reloaded, everything goes on as before: %s", error)
+            _log.error("the configuration is not reloaded, the old one stays in force: %s", error)
             self._journal.reloaded(Refusal(self._clock.now_us(), str(error), whole=True))
             raise
 
     def _reload(self) -> Done:
-        application = self._opened.application
+        application = self._resources.application
         existing = {} if application is None else application.intake.partitions_known()
         plan = plan_reload(self._settings, load_settings(self._path, self._environ), existing)
         if application is not None:
-            application.apply_settings(plan.settings)  # first: it may fail, and then nothing has changed
+            application.apply_settings(plan.settings)  # first: if it raises, nothing has changed
         self._settings = plan.settings
         self._numbers.declare(plan.settings.topics)
         self._tick.forget()
@@ -462,7 +471,7 @@ class Daemon:
         for one in plan.refused:
             _log.warning("not reloaded: %s", one)
         if not plan.applied and not plan.refused:
-            _log.info("reloaded: nothing in the configuration has changed; schemas are looked at anew")
+            _log.info("reloaded: nothing in the configuration has changed; schemas are checked again")
         for name, seconds in intervals(plan.settings).items():
             self._schedule.every(name, seconds)
         self._schedule.soon("tick")
@@ -471,7 +480,7 @@ class Daemon:
         return Done(plan.to_json(), WRONG if plan.refused else FINE)
 
     def status(self) -> dict[str, Any]:
-        """The document of `archiver status`; raises `RetryLater` while not everything is open."""
+        """Document of `archiver status`; raises `RetryLater` while not everything is open."""
         application = self._serving
         if application is None:
             raise RetryLater(
@@ -482,17 +491,17 @@ class Daemon:
             self._settings.http.listen, self._journal, self._source_states(), self._mirror_states()
         )
         daemon["attention"] += self._tick.notes() + self._publication.notes()
-        with self._read_alone():
+        with self._reading_ledger():
             return status_document(application, self._clock.now_us(), self._tick.stuck(), daemon)
 
-    # the end
+    # shutdown
 
     def _end(self, opening: threading.Thread) -> int:
-        """Stop within the grace; the exit code."""
+        """Stop within `daemon.shutdown_grace`; the exit code."""
         grace_s = self._settings.daemon.shutdown_grace
-        until_s = self._clock.monotonic_s() + grace_s
+        deadline_s = self._clock.monotonic_s() + grace_s
         _log.info("stopping within %g s", grace_s)
-        with self._turning:
+        with self._phase_change:
             self._stop.set()
             self._serving = None
             self._journal.becomes("stopping")
@@ -502,36 +511,36 @@ class Daemon:
         self._export.stop()
         ending = threading.Thread(target=self._close, args=(opening,), name="ending", daemon=True)
         ending.start()
-        ended = self._ends(ending, until_s - LAST_SHARE * grace_s)
-        application = self._opened.application
+        ended = self._ends(ending, deadline_s - LAST_SHARE * grace_s)
+        application = self._resources.application
         if not ended and application is not None:
-            _log.warning("the work under way is cut off; the next leader repeats what is not written")
+            _log.warning("the running work is cut off; the next leader repeats what is not written")
             application.archiving.abandon_spark()
-            ended = self._ends(ending, until_s - PORT_SHARE * grace_s)
-        self._server.stop(max(0.0, until_s - self._clock.monotonic_s()))
+            ended = self._ends(ending, deadline_s - PORT_SHARE * grace_s)
+        self._server.stop(max(0.0, deadline_s - self._clock.monotonic_s()))
         _log.info("stopped" if ended else "stopped, with work left to the next leader")
         if not ended:
-            # Threads that hang would hold the process back; what they were at is safe to be cut off anywhere.
+            # Hanging threads would keep the process alive. Their work may be cut off at any point.
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(FINE)
         return FINE
 
     def _ends(self, thread: threading.Thread, until_s: float) -> bool:
-        """Wait for the thread, alive."""
+        """Wait for the thread while the main loop shows life."""
         while thread.is_alive() and (left_s := until_s - self._clock.monotonic_s()) > 0:
             thread.join(min(PAUSE_S, left_s))
-            self._sign_of_life()
+            self._show_alive()
         return not thread.is_alive()
 
     def _close(self, opening: threading.Thread) -> None:
-        """Everything in its order: first what others wait for."""
+        """Close in order: intake first, because clients wait for its acknowledgements."""
         opening.join()
-        self._opened.close_intake()
+        self._resources.close_intake()
         self._schedule.wait(threading.TIMEOUT_MAX)
         self._watch.close()
         self._publication.close()
-        self._opened.close()
+        self._resources.close()
 
 
 def _version() -> str:

@@ -1,9 +1,8 @@
-"""The limit of open files: raised at the start, and divided between the port's connections and everything
-else that the daemon opens.
+"""Limit of open files: raised at the start, and divided between connections of the port and all other files.
 
-Many systems start a process with a soft limit of 1,024 and a much higher hard one. Connections take a
-descriptor each; if they may take all of them, the metadata store, the object store and Spark's gateway fail.
-Child processes inherit the raised limit and count for themselves.
+Many systems start a process with a soft limit of 1,024 and a much higher hard limit. Each connection takes a
+descriptor. If connections took all, the metadata store, the object store and Spark's gateway would fail.
+Child processes inherit the limit.
 """
 
 from __future__ import annotations
@@ -14,17 +13,16 @@ import resource
 _log = logging.getLogger(__name__)
 
 LIMIT_MAX = 65_536
-"""The soft limit is raised to no more than this, because some programs walk over every descriptor that is
-allowed."""
+"""Upper bound of the raised soft limit: some programs iterate over every possible descriptor."""
 RESERVE = 512
-"""For the archiver itself. A daemon with Spark had 46 open while it archived, audited and cleaned in local
-folders. Connections to stores, brokers, etcd and catalogs come on top of that, at most 32 to a bucket."""
+"""Descriptors for the archiver itself. Measured: 46 while a daemon with Spark archived, audited and cleaned
+in local folders. Connections to stores, brokers, etcd and catalogs are extra, at most 32 to a bucket."""
 RESERVE_SHARE = 0.5
-"""Of a limit below twice the reserve."""
+"""Share reserved of a limit below twice the reserve."""
 
 
 def raise_limit() -> int:
-    """Raise the soft limit towards the hard one; the number of files that may be open now."""
+    """Raise the soft limit towards the hard limit; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
@@ -40,9 +38,7 @@ def raise_limit() -> int:
 
 
 def connections_within(limit: int, connections_max: int) -> int:
-    """How many connections the port may have so that the reserve is left; logged where that is fewer than
-    `connections_max`.
-    """
+    """Connections that the port may have beyond the reserve; warns if fewer than `connections_max`."""
     reserve = min(RESERVE, round(RESERVE_SHARE * limit))
     possible = max(1, limit - reserve)
     if possible >= connections_max:

@@ -1,8 +1,8 @@
-"""How often Python looks for objects that only refer to each other.
+"""Threshold of Python's cyclic garbage collector.
 
-By default it looks after 700 more objects than were let go of, and every hundredth time at everything there
-is. One poll of a Kafka source holds thousands of messages for a moment, none of which is ever part of a
-circle: looking at them was a tenth of what the mirror's thread took (decision 0055).
+By default it runs after 700 net allocations. One poll of a Kafka source holds thousands of messages, none of
+them in a cycle: scanning them took a tenth of the mirror thread's time (decision 0055). Benches use it
+without the daemon.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 
 OBJECTS = 10_000
-"""Above what one request of the client holds (`intake.sources.kafka.client`); what circles may keep until the
-next look is still small."""
+"""More than one request of the client holds (`intake.sources.kafka.client`); cycles keep little memory until
+then."""
 
 
-def look_less_often() -> None:
-    """For the whole process."""
+def collect_less_often() -> None:
+    """Raise the threshold for this process."""
     gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])

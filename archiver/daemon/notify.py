@@ -1,8 +1,7 @@
-"""Tells the service manager how the daemon is: systemd's notification protocol, which is a datagram to a
-socket it names.
+"""Notifications to the service manager by systemd's protocol: datagrams to the socket in `NOTIFY_SOCKET`.
 
-Owns `NOTIFY_SOCKET` and `WATCHDOG_USEC`. Does nothing where nobody asked for it. Promises to raise nothing
-and to block nothing: a manager that does not listen is no reason to stop.
+Does nothing without that variable. It never raises and never blocks: a manager that does not listen must not
+stop the daemon.
 """
 
 from __future__ import annotations
@@ -16,34 +15,32 @@ from archiver.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_ATTITUDE = socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+_FLAGS = socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
 EXTEND_S = 60.0
-"""While the start waits for something, the manager is asked for so much more time, again and again."""
+"""Extension of the start time-out, requested repeatedly while the start waits."""
 
 
 class Notifier:
-    """Speaks to whoever started this process. Close it. Safe for several threads."""
+    """Sends notifications to the service manager. Close it. Safe for several threads."""
 
     def __init__(self, environ: Mapping[str, str], clock: Clock, pid: int | None = None) -> None:
-        """`pid` is this process's, unless a test says otherwise: a watchdog that was meant for another
-        process is not fed.
-        """
+        """`pid` is this process unless a test sets it: a watchdog meant for another process is not fed."""
         self._clock = clock
         self._address = _address(environ.get("NOTIFY_SOCKET", ""))
         self._socket = (
-            None if self._address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | _ATTITUDE)
+            None if self._address is None else socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | _FLAGS)
         )
         self._status = ""
         self._watchdog_s = _watchdog_s(environ, os.getpid() if pid is None else pid)
         self._fed_s = self._extended_s = clock.monotonic_s()
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is over."""
+        """The start or a reload has ended."""
         self._status = status
         self._send(f"READY=1\nSTATUS={_line(status)}")
 
@@ -55,24 +52,22 @@ class Notifier:
         )
 
     def stopping(self, status: str) -> None:
-        """The end has begun."""
+        """The shutdown has begun."""
         self._send(f"STOPPING=1\nSTATUS={_line(status)}")
 
     def waiting(self, status: str) -> None:
-        """The start is not over, which is no reason to end it. `status` is what `systemctl status` shows.
-        Call it often.
-        """
+        """The start still waits; extends its time-out. `systemctl status` shows `status`. Call it often."""
         now_s = self._clock.monotonic_s()
         if status != self._status or now_s - self._extended_s >= EXTEND_S / 3:
             self._status, self._extended_s = status, now_s
             self._send(f"EXTEND_TIMEOUT_USEC={round(EXTEND_S * 1e6)}\nSTATUS={_line(status)}")
 
     def longer(self, seconds: float) -> None:
-        """What is under way may take so long from now on, whatever the unit allows."""
+        """Ask for that many seconds from now on, beyond the time-out of the unit."""
         self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 
     def feed(self) -> None:
-        """A sign of life, if one is due. Call it only while everything that must be alive is."""
+        """Feed the watchdog if due. Call it only while every required thread is alive."""
         if self._watchdog_s is not None and self._clock.monotonic_s() - self._fed_s >= self._watchdog_s:
             self._fed_s = self._clock.monotonic_s()
             self._send("WATCHDOG=1")
@@ -83,18 +78,18 @@ class Notifier:
         try:
             self._socket.sendto(text.encode(), self._address)
         except OSError as error:
-            _log.debug("the service manager was not told %s: %s", text.splitlines()[0], error)
+            _log.debug("the service manager did not get %s: %s", text.splitlines()[0], error)
 
 
 def _address(text: str) -> str | None:
-    """A path, or an abstract name (written with @, sent with a zero byte); None for anything else."""
+    """Address of a path or an abstract name (written with @, sent with a zero byte); None for other text."""
     if text.startswith("@") and len(text) > 1:
         return "\0" + text[1:]
     return text if text.startswith("/") else None
 
 
 def _watchdog_s(environ: Mapping[str, str], pid: int) -> float | None:
-    """How often a sign of life is due: half of what the manager allows. None if it wants none."""
+    """Interval of feeding: half of what the manager allows. None without a watchdog."""
     allowed = environ.get("WATCHDOG_USEC", "")
     meant_for = environ.get("WATCHDOG_PID", "")
     if not allowed.isdigit() or int(allowed) == 0 or (meant_for and meant_for != str(pid)):

@@ -1,9 +1,8 @@
-"""What people ask a running daemon for, carried out like the jobs: in the same leadership, and noted in the
-same journal.
+"""Operations that commands request from a running daemon through its port.
 
-Promises that a command which comes through the port does what it does by itself, says the same, and exits
-with the same code. Each call blocks until it is done. What this daemon has no role for is refused with
-`NotFound`, so that whoever asked does it by itself.
+They run like the jobs: with the same leadership and the same journal. A command through the port does, prints
+and returns the same as without a daemon. Each call blocks until it is done. Without the role for it,
+`NotFound` is raised, and the command does the work itself.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ _AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
 
 
 class DaemonOperations:
-    """What the port hands on: archiving, replaying, cleaning, reconciling and auditing, and what the daemon
-    does itself.
-    """
+    """Archive, replay, clean, reconcile, audit, status and reload."""
 
     def __init__(
         self,
@@ -69,11 +66,11 @@ class DaemonOperations:
         return self._status()
 
     def reload(self) -> Done:
-        """The configuration read again, as on SIGHUP."""
+        """Reload the configuration, as on SIGHUP."""
         return self._reload()
 
     def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
-        """The document and exit code of `archiver archive`; raises `LeaseHeld` and whatever `ArchiveRun.run`
+        """Document and exit code of `archiver archive`. Raises `LeaseHeld` and what `ArchiveRun.run`
         raises.
         """
         application = self._open("archive")
@@ -93,9 +90,7 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def clean(self, dry_run: bool, progress: Progress) -> Done:
-        """The document and exit code of `archiver clean`; raises `LeaseHeld` and whatever `CleanRun.run`
-        raises.
-        """
+        """Document and exit code of `archiver clean`. Raises `LeaseHeld` and what `CleanRun.run` raises."""
         application = self._open("reconcile")
         if dry_run:
             report = application.maintenance.cleaning(progress, dry_run=True).run(dry_run=True)
@@ -111,8 +106,10 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
-        """The document and exit code of `archiver reconcile`; raises `LeaseHeld` and whatever
-        `ReconcileRun.run` raises. One of a topic, or without `fix`, is not noted as the daemon's.
+        """Document and exit code of `archiver reconcile`. Raises `LeaseHeld` and what `ReconcileRun.run`
+        raises.
+
+        A run of one topic, or without `fix`, does not count as the daemon's own reconciliation.
         """
         application = self._open("reconcile")
         if not fix:
@@ -131,8 +128,8 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
-        """The document and exit code of `archiver dlq replay`; raises `LeaseHeld` and whatever
-        `ReplayRun.run` raises.
+        """Document and exit code of `archiver dlq replay`. Raises `LeaseHeld` and what `ReplayRun.run`
+        raises.
         """
         application = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
@@ -152,9 +149,7 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
-        """The document and exit code of `archiver audit`. One of a part is not noted as the daemon's
-        verdict.
-        """
+        """Document and exit code of `archiver audit`. An audit of a part is not the daemon's verdict."""
         application = self._open(None)
         scope = None if topic is None else parse_scope(topic)
         progress("auditing")
@@ -162,11 +157,11 @@ class DaemonOperations:
             document = application.maintenance.audit(scope, deep=deep, progress=progress)
         else:
             job = "deep_audit" if deep else "audit"
-            told, _ = self._cycles.attempt(
+            summary, _ = self._cycles.attempt(
                 job,
                 lambda: summarize_audit(application.maintenance.audit(None, deep=deep, progress=progress)),
             )
-            document = told.document
+            document = summary.document
         return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
     def _open(self, role: str | None) -> Application:

@@ -1,9 +1,8 @@
-"""The daemon's metrics, pushed to a collector of OpenTelemetry.
+"""Export of the daemon's metrics to an OpenTelemetry collector.
 
-Owns the only use of opentelemetry, and one thread. Every export is made anew from the families that
-`/metrics` shows, by the table of metrics, under the same names and labels; nothing is kept between two of
-them. Promises that nobody waits for it: a collector that is away, slow or angry costs one line of the log
-when that begins and one when it is over. Must never raise into the daemon.
+Each export has the families, names and labels of `/metrics`. It runs in a thread of its own, so no other work
+waits for the collector. A failing collector costs one log line when that begins and one when it ends. Nothing
+is raised into the daemon.
 """
 
 from __future__ import annotations
@@ -28,13 +27,11 @@ _log = logging.getLogger(__name__)
 
 SERVICE = "stream-archiver"
 LIBRARY = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
-"""The logger to which the library tells why an export failed; its result does not say."""
+"""Logger of the library. Only its messages say why an export failed."""
 
 
 class OtlpExport:
-    """Sends the families again and again, if the settings name a collector. `start` it once; `stop` waits for
-    nothing.
-    """
+    """Exports periodically if the settings name a collector. `start` it once; `stop` does not wait."""
 
     def __init__(
         self,
@@ -44,8 +41,8 @@ class OtlpExport:
         version: str,
         clock: Clock,
     ) -> None:
-        """`owner` is this process. Raises `ConfigInvalid` if the packages of OpenTelemetry are needed and not
-        installed.
+        """`owner` names this process. Raises `ConfigInvalid` if required OpenTelemetry packages are
+        missing.
         """
         self._settings = settings.telemetry.otlp
         self._families = families
@@ -56,7 +53,7 @@ class OtlpExport:
             "service.version": version,
         }
         self._clock = clock
-        self._began_ns = clock.now_us() * 1000
+        self._started_ns = clock.now_us() * 1000
         self._done = threading.Event()
         self._failing = False
         self._thread: threading.Thread | None = None
@@ -67,50 +64,53 @@ class OtlpExport:
             )
 
     def start(self) -> None:
-        """Begin; the first export comes at once."""
+        """Start; the first export comes at once."""
         if self._thread is not None:
             self._thread.start()
 
     def stop(self) -> None:
-        """No export begins any more; one that is under way ends by itself, or with the process."""
+        """Begin no further export; a running one ends by itself or with the process."""
         self._done.set()
 
     def _run(self, otlp: OtlpSettings) -> None:
         while not self._done.is_set():
             try:
                 why = self._sent(otlp.timeout)
-            except Exception as error:  # noqa: BLE001 - the head of a loop that nothing may end
+            except Exception as error:  # noqa: BLE001 - the head of a loop that must not end
                 why = f"{type(error).__name__}: {error}"
             if not self._done.is_set():
-                self._tell(otlp.url, why)
+                self._log_change(otlp.url, why)
             self._done.wait(otlp.interval)
 
     def _sent(self, timeout_s: float) -> str | None:
-        """One export; why it came to nothing, or None."""
+        """Export once; why it failed, or None."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
-        data = metrics_data(self._families(), self._resource, self._began_ns, self._clock.now_us() * 1000)
-        with _Heard() as heard:
+        data = metrics_data(self._families(), self._resource, self._started_ns, self._clock.now_us() * 1000)
+        with _CapturedLog() as captured:
             result = self._exporter.export(data, timeout_millis=timeout_s * 1000)
         return (
-            None if result is MetricExportResult.SUCCESS else heard.first or "the exporter does not say why"
+            None
+            if result is MetricExportResult.SUCCESS
+            else captured.first or "the exporter does not say why"
         )
 
-    def _tell(self, url: str, why: str | None) -> None:
+    def _log_change(self, url: str, why: str | None) -> None:
         if why is not None and not self._failing:
             _log.warning(
-                "metrics do not get to the collector %s, and are sent again: %s",
+                "metrics do not reach the collector %s, and are sent again: %s",
                 url,
                 excerpt(why, MESSAGE_MAX),
             )
         elif why is None and self._failing:
-            _log.info("metrics get to the collector %s again", url)
+            _log.info("metrics reach the collector %s again", url)
         self._failing = why is not None
 
 
-class _Heard(logging.Filter):
-    """Keeps the library's words to itself, which would come with every export that fails. The first ones say
-    why; later ones, that it was tried again and given up.
+class _CapturedLog(logging.Filter):
+    """Captures the messages of the library, which would fill the log at every failed export.
+
+    The first message says why; later ones report retries.
     """
 
     first = ""
@@ -138,7 +138,7 @@ def _exporter(settings: OtlpSettings) -> Any:
             "stream-archiver[otlp], or take the key out"
         ) from error
     session = requests.Session()
-    # It would take the environment's authorities for better than ours.
+    # Else requests prefers the CA bundle of the environment to the configured one.
     session.trust_env = settings.ca_file is None
     session.hooks["response"] = [_no_redirect]
     return OTLPMetricExporter(
@@ -152,9 +152,7 @@ def _exporter(settings: OtlpSettings) -> Any:
 
 
 def _no_redirect(response: Any, *_: object, **__: object) -> None:
-    """The exporter takes every answer below 400 for a good one, and follows none: what was sent would be
-    nowhere.
-    """
+    """Refuse redirects. The exporter counts every status below 400 as success and does not follow them."""
     if response.is_redirect:
         raise OSError(f"it redirects to {response.headers['location']}; name that as the endpoint")
 
@@ -162,8 +160,8 @@ def _no_redirect(response: Any, *_: object, **__: object) -> None:
 def metrics_data(
     families: Iterable[Family], resource: dict[str, str], began_ns: int, now_ns: int
 ) -> MetricsData:
-    """The families in OpenTelemetry's shape: counters are monotonic sums since `began_ns`, both in
-    nanoseconds since 1970.
+    """Families as OpenTelemetry data; counters are monotonic sums since `began_ns` (nanoseconds since
+    1970).
     """
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
@@ -189,27 +187,30 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
         Sum,
     )
 
-    told = METRICS[family.name]
+    described = METRICS[family.name]
     since_start = AggregationTemporality.CUMULATIVE
     if family.spread is not None:
         spread = family.spread
         counts, bounds = list(spread.counts), list(spread.bounds)
-        # the least and the greatest are not kept; the format allows that, the library's types do not
+        # minimum and maximum are not kept; the format allows that, the types of the library do not
         unknown: Any = None
         point = HistogramDataPoint(
             {}, began_ns, now_ns, sum(counts), spread.total, counts, bounds, unknown, unknown
         )
-        return Metric(family.name, told.text, "", Histogram([point], since_start))
-    counts_up = told.kind == "counter"
+        return Metric(family.name, described.text, "", Histogram([point], since_start))
+    counts_up = described.kind == "counter"
     points = [
         NumberDataPoint(
-            dict(zip(told.labels, labels, strict=True)), began_ns if counts_up else 0, now_ns, float(value)
+            dict(zip(described.labels, labels, strict=True)),
+            began_ns if counts_up else 0,
+            now_ns,
+            float(value),
         )
         for labels, value in sorted(family.samples.items())
     ]
     return Metric(
         family.name,
-        told.text,
+        described.text,
         "",
         Sum(points, since_start, is_monotonic=True) if counts_up else Gauge(points),
     )

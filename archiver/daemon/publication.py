@@ -1,7 +1,6 @@
-"""The job that publishes control events.
+"""Job `control_topic`: publishes control events to Kafka.
 
-Owns the publisher of a daemon, which is made when there is first something to publish to. Promises that
-nothing of it holds up a round, and that a broker that is away is told and waited for.
+It never delays a round. An unavailable broker is reported, and publishing continues when it is back.
 """
 
 from __future__ import annotations
@@ -10,27 +9,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from archiver.control_topic.publisher import EventPublisher, PublishedState
-from archiver.daemon.cycles import Summary, told_of
+from archiver.daemon.cycles import Summary, summarize_error
 from archiver.runtime.errors import ArchiverError, LeaseHeld
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
 
 
 class Publication:
-    """Runs the publisher. One thread at a time runs and closes it; any may ask."""
+    """Runs the publisher. One thread at a time runs and closes it; any thread may read its state."""
 
-    def __init__(self, make: Callable[[], EventPublisher]) -> None:
-        """`make` makes the publisher; raises while what it needs is not there."""
-        self._make = make
+    def __init__(self, create: Callable[[], EventPublisher]) -> None:
+        """`create` creates the publisher; it raises while what the publisher needs is missing."""
+        self._create = create
         self._publisher: EventPublisher | None = None
 
     @property
     def state(self) -> PublishedState | None:
-        """What is seen of it; None before the first run."""
+        """State of the publisher; None before the first run."""
         return None if self._publisher is None else self._publisher.state
 
     def notes(self) -> list[str]:
-        """What an operator should know."""
+        """Notes for the operator."""
         state = self.state
         if state is None or state.trouble is None:
             return []
@@ -40,9 +39,9 @@ class Publication:
         return [f"control topic {state.topic}: {state.trouble}{behind}"]
 
     def run(self) -> Summary:
-        """One run. Raises what making the publisher raises, and what nobody expected."""
+        """Publish once. Raises what creating the publisher raises, and unexpected errors."""
         if self._publisher is None:
-            self._publisher = self._make()
+            self._publisher = self._create()
         publisher = self._publisher
         try:
             events = publisher.run()
@@ -52,11 +51,10 @@ class Publication:
         except ArchiverError as error:
             before = publisher.state.trouble
             publisher.look(excerpt(str(error), MESSAGE_MAX))
-            return replace(
-                told_of(error), idle=publisher.state.trouble == before
-            )  # one that lasts is no news each second
+            # The job runs every second: an error that lasts is logged at `DEBUG`.
+            return replace(summarize_error(error), idle=publisher.state.trouble == before)
         except Exception as error:
-            publisher.look(excerpt(told_of(error).line, MESSAGE_MAX))
+            publisher.look(excerpt(summarize_error(error).line, MESSAGE_MAX))
             raise
         publisher.look(None)
         if not events:
@@ -64,6 +62,6 @@ class Publication:
         return Summary("fine", f"{counted(events, 'event')} published", {"events": events})
 
     def close(self) -> None:
-        """Publish nothing more."""
+        """Stop publishing."""
         if self._publisher is not None:
             self._publisher.close()

@@ -1,8 +1,7 @@
-"""What a changed configuration file means for a daemon that runs: pure.
+"""Plan of a configuration reload: which keys apply at once and which need a restart. Pure.
 
-Owns which keys are applied at once and which need a restart. Promises settings that are as consistent as if
-they came from one file, and changes named by their keys. The value of a key that is refused is never shown:
-it may be a secret.
+The planned settings are as consistent as settings from one file. The value of a refused key is never shown,
+because it may be a secret.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ APPLIED = (
     "daemon.shutdown_grace",
     "daemon.retry_max",
 )
-"""Groups and keys that are applied; everything else needs a restart."""
+"""Groups and keys that apply at once; all others need a restart."""
 
 ABSENT = "(absent)"
 RESTART = "it needs a restart"
@@ -35,7 +34,7 @@ RESTART = "it needs a restart"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key that is another than before."""
+    """One key with its old and new value."""
 
     key: str
     """For example `archive.tick` or `topics.orders.archive.idle_max`."""
@@ -59,10 +58,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What is to be done about a changed file."""
+    """Plan for a changed file."""
 
     settings: Settings
-    """In force from now on."""
+    """Settings to use from now on."""
     applied: tuple[Change, ...]
     refused: tuple[Refused, ...]
 
@@ -75,7 +74,7 @@ class Reload:
 
 
 def intervals(settings: Settings) -> dict[str, float]:
-    """Seconds between two runs of each job of a daemon, whatever its roles."""
+    """Seconds between two runs of each job, for all roles."""
     daemon = settings.daemon
     return {
         "tick": settings.archive.tick,
@@ -87,13 +86,13 @@ def intervals(settings: Settings) -> dict[str, float]:
 
 
 def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None = None) -> Reload:
-    """What of `new` takes the place of `old`.
+    """Which parts of `new` replace those of `old`.
 
-    `existing`: the number of partitions in the intake log, by topic. A file that agrees with the log is
-    accepted, also where the settings in force do not. Without it the settings in force count.
+    `existing` is the number of partitions in the intake log, by topic. A file that agrees with the log is
+    accepted even if the settings in force do not agree. Without it, the settings in force count.
 
-    Raises `ConfigInvalid` if what would be in force, with the old values of what is refused, contradicts
-    itself: then nothing changes.
+    Raises `ConfigInvalid` if the mix of new values and refused keys' old values is inconsistent; then nothing
+    changes.
     """
     topics, refused_topics = _topics(old, new, existing or {})
     own = {
@@ -110,8 +109,8 @@ def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None
         }
     )
     _check(settings)
-    wanted = _changes(old, new)
-    refused = [Refused(change.key, RESTART) for change in wanted if not _is_applied(change.key)]
+    changes = _changes(old, new)
+    refused = [Refused(change.key, RESTART) for change in changes if not _is_applied(change.key)]
     return Reload(settings, tuple(_changes(old, settings)), (*refused, *refused_topics))
 
 
@@ -122,23 +121,23 @@ def _is_applied(key: str) -> bool:
 def _topics(
     old: Settings, new: Settings, existing: Mapping[str, int]
 ) -> tuple[tuple[TopicSettings, ...], list[Refused]]:
-    """The topics from now on, and what of their changes cannot be."""
+    """Topics to use from now on, and their refused changes."""
     topics: list[TopicSettings] = []
     refused: list[Refused] = []
     for topic in new.topics:
-        before, wanted, here = old.topic(topic.name), topic, f"topics.{topic.name}"
+        before, accepted, here = old.topic(topic.name), topic, f"topics.{topic.name}"
         known = existing.get(topic.name, topic.partitions if before is None else before.partitions)
         if topic.partitions != known:
             refused.append(Refused(f"{here}.partitions", _other_partitions(known, topic.partitions)))
-            wanted = wanted.model_copy(update={"partitions": known})
+            accepted = accepted.model_copy(update={"partitions": known})
         catalog = topic.archive.catalog
         if catalog is not None and old.catalog(catalog) is None:
             if before is None:
                 refused.append(Refused(here, f"its catalog {catalog} is new: {RESTART}"))
                 continue
             refused.append(Refused(f"{here}.archive", f"the catalog {catalog} is new: {RESTART}"))
-            wanted = wanted.model_copy(update={"archive": before.archive})
-        topics.append(wanted)
+            accepted = accepted.model_copy(update={"archive": before.archive})
+        topics.append(accepted)
     read_into = {source.files.topic for source in old.sources if source.files is not None}
     for topic in old.topics:
         if topic.name in read_into and new.topic(topic.name) is None:
@@ -147,9 +146,9 @@ def _topics(
     return tuple(topics), refused
 
 
-def _other_partitions(known: int, wanted: int) -> str:
-    """Why a topic keeps its partitions, and what to do. A restart would not help: it would halt the topic."""
-    if wanted < known:
+def _other_partitions(known: int, requested: int) -> str:
+    """Why a topic keeps its partitions, and what to do. A restart would halt the topic."""
+    if requested < known:
         return f"the topic has {known}, and their number is never lowered; set `partitions: {known}`"
     return f"the topic has {known}, and their number cannot be raised yet; set `partitions: {known}`"
 
@@ -169,7 +168,7 @@ def _check(settings: Settings) -> None:
 
 
 def _changes(old: Settings, new: Settings) -> list[Change]:
-    """Every key that differs, in the order of the file's groups."""
+    """Every changed key, in the order of the groups in the file."""
     found: list[Change] = []
     for group in Settings.model_fields:
         if group != "topics":
@@ -197,7 +196,7 @@ def _differences(old: object, new: object, key: str) -> list[Change]:
 
 
 def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
-    """Every single value below `value`, with its key."""
+    """Every leaf below `value`, with its key."""
     if isinstance(value, BaseModel):
         for name in [*type(value).model_fields, *(value.__pydantic_extra__ or {})]:
             yield from _leaves(getattr(value, name), f"{key}.{name}")
@@ -217,7 +216,7 @@ def _plain(value: object) -> object:
 
 
 def _shown(values: dict[str, Any], key: str) -> str:
-    """A value for people; never a secret."""
+    """Text of a value; never a secret."""
     if key not in values:
         return ABSENT
     value = values[key]

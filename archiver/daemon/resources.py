@@ -1,15 +1,16 @@
-"""What a daemon opens at its start and closes at its end: application, intake writer, sources, the token of
-administration.
+"""Resources of a daemon: application, intake writer, sources and administration token, opened in order with
+retries.
 
-Owns the order, and what is made where nothing was before. Every step may be taken again after an error;
-`undo` gives back what the others have opened.
+The start waits for missing resources, such as a folder that is not mounted yet or a metadata store that is
+being restored. Only missing rights on a first start end it, after `DENIED_S`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from archiver.app.application import Application
@@ -17,7 +18,6 @@ from archiver.config.settings import ControlTopicSettings, KafkaSourceSettings, 
 from archiver.control_topic.destination import Destination
 from archiver.control_topic.publisher import EventPublisher
 from archiver.daemon.admin_token import ensure_token, token_path
-from archiver.daemon.opening import Step
 from archiver.daemon.storage_preflight import (
     check_data_place,
     check_metadata_place,
@@ -27,9 +27,10 @@ from archiver.daemon.storage_preflight import (
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError
+from archiver.runtime.errors import ArchiverError, NotPermitted
 from archiver.runtime.ids import IdSource
 from archiver.runtime.redaction import hide
+from archiver.status.journal import Journal
 from intake.log.clock_check import check_start_clock
 from intake.sources.files.pump import FileSources
 from intake.sources.kafka.client_log import ClientLog
@@ -39,23 +40,98 @@ from intake.write.writer import IntakeWriter
 
 _log = logging.getLogger(__name__)
 
+FIRST_WAIT_S = 0.1
+DENIED_S = 5.0
+"""Time for which missing rights are tolerated: what prepares a volume may still be setting its owner."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the start."""
+
+    name: str
+    """Name of its check in the journal."""
+    take: Callable[[], object]
+    """Raises while it cannot be done; a retry repeats it together with the steps before it."""
+
+
+class Opening:
+    """Takes the steps in order, and all of them again after an error."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        undo: Callable[[], None],
+        journal: Journal,
+        clock: Clock,
+        retry_max_s: float,
+    ) -> None:
+        """`undo` closes what the steps have opened, after one of them failed."""
+        self._steps = tuple(steps)
+        self._undo = undo
+        self._journal = journal
+        self._clock = clock
+        self._retry_max_s = retry_max_s
+        self._logged = ""
+
+    def run(self, stop: threading.Event) -> bool:
+        """True when every step was taken; False if `stop` was set first.
+
+        Raises `NotPermitted` if missing rights lasted for `DENIED_S`.
+        """
+        wait_s, denied_s = FIRST_WAIT_S, 0.0
+        while not stop.is_set():
+            error = self._once()
+            if error is None:
+                return True
+            if not isinstance(error, NotPermitted):
+                denied_s = 0.0
+            elif denied_s >= DENIED_S:
+                raise error
+            stop.wait(wait_s)
+            denied_s += wait_s
+            wait_s = min(2 * wait_s, self._retry_max_s)
+        return False
+
+    def _once(self) -> Exception | None:
+        """Take every step; the error of the first that failed."""
+        for step in self._steps:
+            try:
+                step.take()
+            except Exception as error:  # noqa: BLE001 - the head of the start: only a request to stop ends it
+                self._failed(step.name, error)
+                self._undo()
+                return error
+            self._journal.checked(step.name, None, self._clock.now_us())
+        if self._logged:
+            _log.info("what was missing at the start is there")
+        return None
+
+    def _failed(self, name: str, error: Exception) -> None:
+        expected = isinstance(error, ArchiverError)
+        why = str(error) if expected else f"an unexpected error: {type(error).__name__}: {error}"
+        self._journal.checked(name, why, self._clock.now_us())
+        if why != self._logged:
+            self._logged = why
+            _log.warning("waiting for %s: %s", name, why, exc_info=None if expected else error)
+
 
 def connect(kafka: KafkaSourceSettings, clock: Clock, log: ClientLog) -> Upstream:
-    """The cluster of a source. Its library is loaded where a source needs it."""
+    """Client of a source's Kafka cluster; imports its library."""
     from intake.sources.kafka.client import KafkaClient
 
     return KafkaClient(kafka, clock, log)
 
 
 def connect_topic(kafka: ControlTopicSettings, clock: Clock, log: ClientLog) -> Destination:
-    """The control topic. Its library is loaded where there is one."""
+    """Client of the control topic; imports its library."""
     from archiver.control_topic.kafka_topic import KafkaTopic
 
     return KafkaTopic(kafka, clock, log)
 
 
 class Resources:
-    """None of it before its step was taken."""
+    """Each resource is None until its step was taken."""
 
     def __init__(
         self,
@@ -65,7 +141,7 @@ class Resources:
         clock: Clock,
         ids: IdSource,
     ) -> None:
-        """`settings` are those in force, which a reload may change while the start still waits."""
+        """`settings` returns those in force: a reload may change them while the start still waits."""
         self.application: Application | None = None
         self.writer: IntakeWriter | None = None
         self.sources: FileSources | None = None
@@ -78,7 +154,7 @@ class Resources:
         self._ids = ids
 
     def steps(self) -> list[Step]:
-        """In their order, under the names of their checks."""
+        """Steps of the start, in order."""
         intake = (
             [Step("intake", self._open_writer), Step("sources", self._open_sources)]
             if "intake" in self._roles
@@ -92,7 +168,7 @@ class Resources:
         ]
 
     def undo(self) -> None:
-        """Close what is open, before the steps are taken again."""
+        """Close what is open, before the steps are repeated."""
         self.sources, self.mirrors = None, ()
         writer, self.writer = self.writer, None
         application, self.application = self.application, None
@@ -102,21 +178,19 @@ class Resources:
             application.close()
 
     def close_intake(self) -> None:
-        """Take in nothing more; what was taken in is written and acknowledged, within
-        `intake.close_timeout`.
-        """
+        """Stop intake; accepted records are written and acknowledged within `intake.close_timeout`."""
         for mirror in self.mirrors:
             mirror.begin_to_stop()
         if self.sources is not None:
             self.sources.stop(threading.TIMEOUT_MAX)
-        # A cluster that does not answer is not waited for: what is not in the log is read again.
+        # Does not wait for a cluster without answer: records that are not in the log are read again later.
         stop_all(self.mirrors, self._settings().intake.close_timeout, self._clock)
         if self.writer is not None:
             self._close_writer(self.writer)
 
     def close(self) -> None:
-        """Give up the leadership once the turn under way has ended, and close everything; the intake is
-        closed already.
+        """Resign the leadership after the current turn, and close everything. Intake must be closed
+        before.
         """
         if self.application is not None:
             self.application.leadership.resign()
@@ -130,9 +204,9 @@ class Resources:
 
     def _check_metadata(self) -> None:
         if self._settings().metadata.sqlite is None:
-            check_state_folder(self._beside().parent)
+            check_state_folder(self._metadata_path().parent)
         else:
-            check_metadata_place(self._beside(), open_store(StorePlace.of(self._settings().data)))
+            check_metadata_place(self._metadata_path(), open_store(StorePlace.of(self._settings().data)))
 
     def _open_application(self) -> None:
         settings, holding = self._settings(), self._roles >= {"archive", "reconcile"}
@@ -141,11 +215,11 @@ class Resources:
         )
         self.application.warm()
         if settings.http.admin_token is None:
-            self.token = ensure_token(token_path(self._beside()), self._ids)
+            self.token = ensure_token(token_path(self._metadata_path()), self._ids)
             hide([self.token])
 
     def _open_writer(self) -> None:
-        assert self.application is not None, "a step before has opened it"
+        assert self.application is not None, "an earlier step opens it"
         application, intake = self.application, self._settings().intake
         check_start_clock(
             application.objects, self._clock, application.sequencer.fold.newest_us, intake.clock_skew_max
@@ -153,7 +227,7 @@ class Resources:
         self.writer = application.intake.writer()
 
     def _open_sources(self) -> None:
-        assert self.application is not None, "a step before has opened it"
+        assert self.application is not None, "an earlier step opens it"
         settings = self._settings()
         self.sources = FileSources(
             [source.files for source in settings.sources if source.files is not None],
@@ -171,9 +245,9 @@ class Resources:
         )
 
     def publisher(self, stopping: Callable[[], bool]) -> EventPublisher:
-        """Of control events, for settings that name a topic; the steps were taken."""
+        """Publisher of control events; needs the steps taken and a topic in the settings."""
         application, kafka = self.application, self._settings().events.kafka
-        assert application is not None, "a step before has opened it"
+        assert application is not None, "an earlier step opens it"
         assert kafka is not None, "there is a topic"
         log = ClientLog(f"control topic {kafka.topic}", self._clock)
         return application.archiving.publisher(
@@ -181,14 +255,14 @@ class Resources:
         )
 
     def start_sources(self) -> None:
-        """Begin to take in what is there; the steps were taken."""
+        """Start ingesting; needs the steps taken."""
         if self.sources is not None:
             self.sources.start()
         for mirror in self.mirrors:
             mirror.start()
 
     def _mirror(self, kafka: KafkaSourceSettings) -> MirrorPump:
-        assert self.application is not None, "a step before has opened it"
+        assert self.application is not None, "an earlier step opens it"
         parts = self.application.sequencer, self.application.objects, self._clock, self._ids
         log = ClientLog(f"source {kafka.name}", self._clock)
         return mirror_pump(kafka, self._settings().intake, *parts, lambda: connect(kafka, self._clock, log))
@@ -200,6 +274,6 @@ class Resources:
         except ArchiverError as error:
             _log.warning("%s", error)
 
-    def _beside(self) -> Path:
-        """The metadata database, or where this machine keeps its own beside etcd."""
+    def _metadata_path(self) -> Path:
+        """Path of the metadata database, or of the local state next to etcd."""
         return self._settings().metadata.local_path

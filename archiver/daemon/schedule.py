@@ -1,8 +1,7 @@
-"""When the daemon's jobs run: the only place that knows apscheduler.
+"""Schedule of the daemon's jobs; the only module that uses apscheduler.
 
-Owns the times and nothing else; a job keeps what it must know in the logs. Promises that a job never runs
-twice at a time, that runs which were missed are made up for by one, however late it is, and that stopping
-waits no longer than it is told to. All times are UTC, and an interval is counted from start to start.
+A job never runs twice at a time. One run makes up for all missed runs. Times are UTC, and intervals count
+from start to start.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from apscheduler.schedulers.blocking import BlockingScheduler
 from archiver.runtime.clock import Clock
 
 OVERDUE_S = 60.0
-"""A scheduler that has not even tried to start a job so long after its time is stuck."""
+"""The scheduler is stuck if it did not try to start a job for this time after it was due."""
 UNASKED_S = 100 * 365 * 86400.0
-"""When a job without an interval would run again, if nobody asked for it."""
+"""Interval of a job that only runs on request: 100 years."""
 
 
 @dataclass(frozen=True)
 class ScheduledJob:
-    """A job and its times."""
+    """A job with its times."""
 
     name: str
     interval_s: float | None
-    """Seconds from start to start; None: it only runs when it is asked for (`Schedule.soon`)."""
+    """Seconds from start to start; None: it runs only on request (`Schedule.soon`)."""
     run: Callable[[], object]
-    """Does the work of one run. Raises nothing."""
+    """One run; must not raise."""
     first_s: float = 0.0
-    """Seconds from the start of the schedule to its first run; no more than the interval counts."""
+    """Seconds from the start of the schedule to the first run, limited to the interval."""
 
 
 class Schedule:
     """Runs the jobs until it is stopped. Safe for several threads."""
 
     def __init__(self, jobs: Sequence[ScheduledJob], clock: Clock) -> None:
-        # A run that is still under way when the next is due is no news: the jobs say themselves how long they
-        # took.
+        # apscheduler warns when a run is still active at the next due time; jobs log their duration
+        # themselves.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._clock = clock
         self._runs = {job.name: _Run(job) for job in jobs}
@@ -57,7 +56,7 @@ class Schedule:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin; each job's first run comes after its `first_s`."""
+        """Start; the first run of each job comes after its `first_s`."""
         now = self._now()
         for run in self._runs.values():
             job, interval_s = run.job, self._intervals[run.job.name]
@@ -69,19 +68,17 @@ class Schedule:
         self._thread.start()
 
     def soon(self, name: str) -> None:
-        """Let the job run at once, or once more as soon as the run that is under way has ended. A name that
-        has no job is passed over.
-        """
+        """Run the job at once, or once more after its current run. Ignores a name without a job."""
         run = self._runs.get(name)
         if run is None or self._stopped or self._thread.ident is None or run.again():
             return
         try:
             self._scheduler.modify_job(name, next_run_time=self._now())
         except JobLookupError:
-            return  # stopped meanwhile
+            return  # the schedule was stopped
 
     def every(self, name: str, interval_s: float) -> None:
-        """Give the job another interval, from now on. A name that has no job is passed over."""
+        """Change the interval of the job. Ignores a name without a job."""
         if self._intervals.get(name) is None or self._stopped:
             return
         self._intervals[name] = interval_s
@@ -94,9 +91,7 @@ class Schedule:
 
     @property
     def alive(self) -> bool:
-        """Whether it starts jobs when their time has come; true also before its start, and after it was
-        stopped on purpose.
-        """
+        """Whether jobs start when they are due; true also before the start and after a stop."""
         if self._stopped or self._thread.ident is None:
             return True
         latest = self._now() - timedelta(seconds=OVERDUE_S)
@@ -105,11 +100,11 @@ class Schedule:
 
     @property
     def busy(self) -> list[str]:
-        """The jobs that run now."""
+        """Names of the jobs that run now."""
         return [name for name, run in self._runs.items() if run.running]
 
     def stop(self) -> None:
-        """Start no further run. What is under way goes on: see `wait`. Stopping twice is no error."""
+        """Start no further run; current runs continue, see `wait`. May be called twice."""
         if self._stopped:
             return
         self._stopped = True
@@ -119,7 +114,7 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until nothing runs any more; False if that takes longer."""
+        """Wait until no job runs; False if that takes longer."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         return all(
             run.idle.wait(max(0.0, deadline_s - self._clock.monotonic_s())) for run in self._runs.values()
@@ -130,7 +125,7 @@ class Schedule:
 
 
 class _Run:
-    """One job: whether it runs, and whether somebody asked for one more run meanwhile."""
+    """State of one job: whether it runs, and whether one more run was requested."""
 
     def __init__(self, job: ScheduledJob) -> None:
         self.job = job
@@ -145,18 +140,18 @@ class _Run:
         return not self.idle.is_set()
 
     def again(self) -> bool:
-        """Ask for one more run after the one under way; False if none is."""
+        """Request one more run after the current one; False if none is active."""
         with self._lock:
             self._again = self.running
             return self._again
 
     def end(self) -> None:
-        """No run begins from here on."""
+        """Let no further run begin."""
         with self._lock:
             self._ended = True
 
     def once(self) -> None:
-        """A run, and further ones while they are asked for."""
+        """Run, and repeat while further runs are requested."""
         while self._begins():
             try:
                 self.job.run()
@@ -174,8 +169,9 @@ class _Run:
             return True
 
     def _ends(self) -> bool:
-        """The run is over; whether one more was asked for. One step: who asks in between would take back what
-        was asked before.
+        """End the run; whether one more was requested.
+
+        Both under one lock: a request between two steps would be lost.
         """
         with self._lock:
             self.idle.set()

@@ -1,8 +1,7 @@
-"""What other processes ask of the daemon by signals: SIGTERM and SIGINT stop it, SIGHUP reloads.
+"""Signals of the daemon: SIGTERM and SIGINT stop it, SIGHUP reloads the configuration.
 
-Owns the handlers, for as long as it is entered. They only write into a pipe that the main loop waits on, so
-no signal meets anything half done. A second request to stop ends the process at once: nothing that was
-acknowledged needs a clean end.
+The handlers only write into a pipe that the main loop reads, so a signal interrupts no operation. A second
+stop signal ends the process at once: acknowledged records do not depend on a clean end.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ Asked = Literal["stop", "reload"]
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 AT_ONCE = b"stopped at once; the round under way is done again by the next leader\n"
 _EXIT_BASE = 128
-"""A shell says that a signal ended a process by this and the signal's number."""
+"""Exit code of a process ended by a signal, as shells report it: this plus the number of the signal."""
 
 
 class Signals:
-    """Waits for what is asked. Enter it in the main thread; elsewhere it takes no signals, and only `ask`
-    wakes it.
-    """
+    """Waits for requests. Enter it in the main thread; in another thread only `ask` wakes it."""
 
     def __init__(self) -> None:
         self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,14 +42,14 @@ class Signals:
         os.close(self._wake)
 
     def ask(self, what: Asked) -> None:
-        """As the signal of that meaning."""
+        """Request the same as the signal does."""
         try:
             os.write(self._wake, b"s" if what == "stop" else b"r")
         except BlockingIOError:
-            return  # so many are waiting that this one is among them
+            return  # the pipe is full, so a request of each kind is surely in it
 
     def wait(self, timeout_s: float) -> set[Asked]:
-        """What was asked since the last call; empty if nothing was within the time."""
+        """Requests since the last call; empty if none came within the time."""
         ready, _, _ = select.select([self._wakes], [], [], timeout_s)
         asked = os.read(self._wakes, 4096) if ready else b""
         found: set[Asked] = set()

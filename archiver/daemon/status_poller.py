@@ -1,7 +1,7 @@
-"""What the watch saw of topics, logs and leadership when it last looked: for the status page and the metrics.
+"""Newest status of topics, logs and leadership, for the status page and the metrics.
 
-Owns the newest of it, the history of lags, and nothing else. Promises that whoever shows it touches no
-dependency. Must never be read to decide anything about data.
+Readers of it touch no dependency. It must never be used to decide anything about data: it is as old as the
+last poll.
 """
 
 from __future__ import annotations
@@ -22,58 +22,60 @@ from reconcile.snapshot.oldest_required import OldestRequired
 
 @dataclass(frozen=True, slots=True)
 class StatusSnapshot:
-    """One look."""
+    """Result of one poll."""
 
     standing: LagReport | None = None
     leader: str | None = None
-    """host:pid of whoever has the lease; None: nobody, or not known."""
+    """host:pid of the holder of the lease; None: not held, or not known."""
     epoch: int | None = None
     pin: OldestRequired | None = None
     pin_known: bool = False
 
 
 class StatusPoller:
-    """Looks, and keeps what was seen last. One thread looks; any may read."""
+    """Polls, and keeps the newest snapshot. One thread polls; any thread may read."""
 
     def __init__(self, numbers: Numbers, history: LagHistory, clock: Clock, owner: str) -> None:
         self.history = history
         self._numbers = numbers
         self._clock = clock
         self._owner = owner
-        self._seen = StatusSnapshot()
+        self._snapshot = StatusSnapshot()
 
     @property
-    def seen(self) -> StatusSnapshot:
-        """The newest look."""
-        return self._seen
+    def snapshot(self) -> StatusSnapshot:
+        """Result of the newest poll."""
+        return self._snapshot
 
-    def pinned(self, pin: OldestRequired | None) -> None:
-        """What holds the oldest intake file that is needed, as a cleaning or an audit found; None if none is
-        needed.
-        """
-        self._seen = replace(self._seen, pin=pin, pin_known=True)
+    def set_oldest_required(self, oldest: OldestRequired | None) -> None:
+        """Oldest required intake file, as found by a cleaning or an audit; None if no file is required."""
+        self._snapshot = replace(self._snapshot, pin=oldest, pin_known=True)
 
-    def look(
-        self, application: Application, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]
+    def poll(
+        self,
+        application: Application,
+        stuck: Mapping[str, str],
+        sources: Mapping[str, SourceNumbers],
     ) -> None:
-        """One look. Raises what reading the logs raises; then the one before stands."""
-        ledger = self._ledger(application)  # first, or an archive may seem to reach beyond the intake log
-        intake = application.backlog()
+        """Poll once. Raises what reading the logs raises; then the last snapshot stays."""
+        # The ledger first: read after the intake log, it could show archives beyond the log's known tail.
+        ledger = self._ledger(application)
+        backlog = application.backlog()
         now_us = self._clock.now_us()
-        told = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
-        found = lag_report(
-            intake,
+        reasons = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
+        report = lag_report(
+            backlog,
             ledger,
             application.settings.topics,
             now_us,
-            told,
+            reasons,
             archive=application.settings.archive,
             skew_max_s=application.settings.intake.clock_skew_max,
         )
-        self.history.add(found, self._clock.monotonic_s())
+        self.history.add(report, self._clock.monotonic_s())
         leader = application.leadership.holder()
-        before = self._seen
-        self._seen = StatusSnapshot(found, leader, ledger.epoch, before.pin, before.pin_known)
+        before = self._snapshot
+        self._snapshot = StatusSnapshot(report, leader, ledger.epoch, before.pin, before.pin_known)
         logs = {
             name: LogNumbers(log.floor(), log.tail())
             for name, log in (("intake", application.intake_log), ("control", application.control_log))
@@ -81,7 +83,7 @@ class StatusPoller:
         self._numbers.watched(
             Watched(
                 seen_us=now_us,
-                standing=found,
+                standing=report,
                 logs=logs,
                 checkpoint_index=application.sequencer.checkpoint_index,
                 leader=leader == self._owner,
@@ -94,8 +96,9 @@ class StatusPoller:
         )
 
     def _ledger(self, application: Application) -> LedgerFold:
-        """The control log; the leadership hears of it, so that it stands down in time whatever its lease says
-        (rule L4).
+        """Read the control log and report its epoch to the leadership.
+
+        The leadership stands down at a newer epoch or an unreadable log, even with a valid lease (rule L4).
         """
         try:
             ledger = application.ledger()

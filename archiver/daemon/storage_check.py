@@ -1,9 +1,8 @@
-"""`archiver config check --connect`: whether the data folder or bucket and the metadata store can be used,
-before a daemon needs them.
+"""`archiver config check --connect`: checks whether data store and metadata store can be used.
 
-Reads only. With a probe, one object is created under a key of its own, created again (which must be refused)
-and deleted; no log is ever written. Each request to a bucket is tried `TRIES_MAX` times at most, so a bucket
-that is away is reported within two minutes by default.
+Only reads, without a probe. A probe creates one object, creates it again (which must be refused) and deletes
+it. No log is ever written. Each request to a bucket is tried at most `TRIES_MAX` times: an unavailable one is
+reported within two minutes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LOGS = ("intake", "control")
 
 
 def check_data(settings: Settings, ids: IdSource, *, probe: bool) -> Checked:
-    """The data folder, or the bucket."""
+    """Check the data folder or bucket."""
     place = _place(settings)
     return Checked(
         settings.data.uri, "s3" if place.is_s3 else "folder", tuple(_of_data(settings, place, ids, probe))
@@ -47,7 +46,7 @@ def check_data(settings: Settings, ids: IdSource, *, probe: bool) -> Checked:
 
 
 def check_metadata(settings: Settings, clock: Clock, *, probe: bool) -> Checked:
-    """The SQLite database, or the etcd cluster."""
+    """Check the SQLite database or the etcd cluster."""
     sqlite, etcd = settings.metadata.sqlite, settings.metadata.etcd
     if sqlite is not None:
         return Checked(str(sqlite.path), "sqlite", tuple(_of_sqlite(settings, sqlite)))
@@ -71,7 +70,7 @@ def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) 
         check_data_place(store, earlier_trace(settings.metadata))
         if isinstance(store, LocalObjectStore) and not store.root.is_dir():
             yield CheckResult(
-                check, CheckStatus.NOTE, f"{store.root} does not exist yet; the first start makes it"
+                check, CheckStatus.NOTE, f"{store.root} does not exist yet; the first start creates it"
             )
             return
         next(store.list(probe_key()), None)
@@ -99,7 +98,7 @@ def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) 
 
 
 def _probed(store: ObjectStore, key: str) -> Iterator[CheckResult]:
-    """Create, create again, delete; the deletion is tried also after an error."""
+    """Create, create again, delete; deletes also after an error."""
     check = "conditional create"
     try:
         store.create(key, PROBE)
@@ -133,7 +132,7 @@ def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[CheckResu
         check_metadata_place(sqlite.path, open_store(_place(settings)))
         if not sqlite.path.exists():
             yield CheckResult(
-                "reachable", CheckStatus.NOTE, f"{sqlite.path} does not exist yet; the first start makes it"
+                "reachable", CheckStatus.NOTE, f"{sqlite.path} does not exist yet; the first start creates it"
             )
             return
         found = tails(sqlite.path, sqlite.busy_timeout)

@@ -1,11 +1,10 @@
-"""Whether the places of a deployment exist and admit this user, checked before anything is opened in them.
+"""Checks before the start: do the folders of a deployment exist, and may this user write there?
 
-A folder that is absent may be one that is not mounted yet. Whoever made it anew would begin a second
-deployment below the mount point, so a daemon makes only what is certainly missing because nothing was ever
-there: the last part of the data folder's path and the metadata database, and each only while the other shows
-no earlier deployment. A place that exists and does not admit this user is `NotPermitted` on such a first
-start. With an earlier deployment it is waited for: below a mount point there may be a folder of root. Changes
-nothing.
+An absent folder may be one that is not mounted yet. Creating it would start a second deployment below the
+mount point. So a daemon creates only the last part of the data folder's path and the metadata database. It
+creates each only while the other shows no earlier deployment. Missing rights are `NotPermitted` on such a
+first start. With an earlier deployment they are `RetryLater`, because an unmounted mount point may be a
+folder of root.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import NotPermitted, RetryLater
 
-WITNESSES = (".intake.tail", ".control.tail")
-"""Files that tell how far a log once reached, behind the name of what they lie beside."""
+TAIL_MARKERS = (".intake.tail", ".control.tail")
+"""Suffixes of the tail markers, which record how far a log reached."""
 
 _DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
 def check_data_place(store: ObjectStore, metadata: Path) -> None:
-    """Raise `RetryLater` while the data folder is absent and must not be made; `metadata` is a file that
-    earlier runs have left, if any.
+    """Raise `RetryLater` while the data folder is absent and must not be created.
+
+    `metadata` is the file that exists if there were earlier runs.
     """
     if not isinstance(store, LocalObjectStore):
         return
@@ -47,20 +47,21 @@ def check_data_place(store: ObjectStore, metadata: Path) -> None:
     if not store.root.parent.is_dir():
         raise RetryLater(
             f"the data folder {store.root} does not exist, nor does {store.root.parent}: mount it, or "
-            "make that folder"
+            "create that folder"
         )
     _check_may_write(store.root.parent, "data.uri", known)
 
 
 def earlier_trace(metadata: MetadataSettings) -> Path:
-    """A file of this machine that an earlier run of the deployment has left, if there was one."""
+    """File that exists on this machine if the deployment ran before."""
     beside = metadata.local_path
-    return beside if metadata.sqlite is not None else beside.with_name(beside.name + WITNESSES[0])
+    return beside if metadata.sqlite is not None else beside.with_name(beside.name + TAIL_MARKERS[0])
 
 
 def check_database_rights(path: Path) -> None:
-    """Raise `NotPermitted` if this user may not write the metadata database, or its folder, where SQLite
-    keeps its log.
+    """Raise `NotPermitted` if this user may not write the metadata database or its folder.
+
+    SQLite writes its write-ahead log into that folder.
     """
     for place in (path.parent, path):
         if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -72,7 +73,7 @@ def check_database_rights(path: Path) -> None:
 
 
 def check_state_folder_place(folder: Path) -> None:
-    """As `check_state_folder`, and makes nothing."""
+    """As `check_state_folder`, but creates nothing."""
     if folder.is_dir():
         _check_may_write(folder, "metadata.etcd.state", known=False)
     elif folder.parent.is_dir():
@@ -82,36 +83,36 @@ def check_state_folder_place(folder: Path) -> None:
 
 
 def check_state_folder(folder: Path) -> None:
-    """Make the folder in which a machine keeps its own where the metadata are in etcd; raise `RetryLater`
-    while it cannot be made.
-    """
+    """Create the local state folder of a deployment with etcd; raise `RetryLater` while that fails."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         if error.errno in _DENIED and folder.parent.is_dir():
             _check_may_write(folder.parent, "metadata.etcd.state", known=False)
         raise RetryLater(
-            f"the folder {folder} (metadata.etcd.state) can neither be found nor made: {error.strerror}"
+            f"the folder {folder} (metadata.etcd.state) can neither be found nor created: {error.strerror}"
         ) from error
 
 
 def check_metadata_place(metadata: Path, store: ObjectStore) -> None:
-    """Raise `RetryLater` while the metadata database is absent and must not be made; also what reading the
-    data folder raises.
+    """Raise `RetryLater` while the metadata database is absent and must not be created.
+
+    Also raises what reading the data folder raises.
     """
     _check_may_search(metadata)
     if not metadata.parent.is_dir():
         raise RetryLater(
-            f"the folder {metadata.parent} of the metadata store does not exist: mount it, or make it"
+            f"the folder {metadata.parent} of the metadata store does not exist: mount it, or create it"
         )
     if metadata.exists():
         return
-    witness = next(
-        (path for suffix in WITNESSES if (path := metadata.with_name(metadata.name + suffix)).exists()), None
+    marker = next(
+        (path for suffix in TAIL_MARKERS if (path := metadata.with_name(metadata.name + suffix)).exists()),
+        None,
     )
-    if witness is not None:
+    if marker is not None:
         raise RetryLater(
-            f"the metadata store {metadata} does not exist, but {witness} says that it did: bring it back"
+            f"the metadata store {metadata} does not exist, but {marker} says that it did: bring it back"
         )
     if read_cluster(store) is not None:
         raise RetryLater(
@@ -122,8 +123,8 @@ def check_metadata_place(metadata: Path, store: ObjectStore) -> None:
 
 
 def _check_may_write(folder: Path, setting: str, known: bool) -> None:
-    """Raise if this user may not write in that folder: `RetryLater` where an earlier deployment is `known`,
-    else `NotPermitted`.
+    """Raise if this user may not write there: `RetryLater` if an earlier deployment is `known`, else
+    `NotPermitted`.
     """
     if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         return
@@ -135,8 +136,8 @@ def _check_may_write(folder: Path, setting: str, known: bool) -> None:
 
 
 def _check_may_search(path: Path) -> None:
-    """Raise `RetryLater` where this user cannot find out whether there is such a path: an earlier deployment
-    may be there.
+    """Raise `RetryLater` if this user cannot see whether the path exists: an earlier deployment may be
+    there.
     """
     try:
         path.exists()
@@ -151,5 +152,5 @@ def _check_may_search(path: Path) -> None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # A container's user needs no name.
+    except (KeyError, OSError):  # a user in a container may have no name
         return str(os.getuid())

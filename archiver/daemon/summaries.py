@@ -1,6 +1,6 @@
-"""What the reports of jobs say, in a line: pure.
+"""Reports of jobs as one line each: pure functions.
 
-The outcome of a cycle is what the command of the same name says by its exit code.
+The outcome of a cycle is that of the exit code of the command with the same name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from reconcile.vacuum.report import CleanReport
 
 _OUTCOMES: Mapping[int, Outcome] = {FINE: "fine", WRONG: "wrong", UNTOLD: "untold", USAGE: "wrong"}
 _NAMED_MAX = 3
-"""So many topics in trouble are named in a line; the document has all."""
+"""Maximum of topics with problems in a line; the document has all."""
 
 
 def summarize_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> Summary:
-    """Of a run, with the newest report of every topic, also of those that this run did not look at."""
+    """Summary of a round, with the newest report of every topic, also of those that this round did not
+    check.
+    """
     done = [item for item in report.topics.values() if item.archives or item.gaps]
     halted = [item for item in topics if item.state == "halted"]
     deferred = [item for item in topics if item.state == "deferred"]
@@ -36,10 +38,10 @@ def summarize_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) ->
     parts += [f"and so of {len(noted) - _NAMED_MAX} more"] if len(noted) > _NAMED_MAX else []
     outcome: Outcome = "wrong" if halted else "untold" if deferred else "fine"
     document = report.to_json() | {"topics": [dict(vars(item)) for item in topics]}
-    settled = report.rounds > 0 and not done
+    committed_only = report.rounds > 0 and not done
     return Summary(
         outcome,
-        "; ".join(parts) or ("pending archives are settled" if settled else "nothing was due"),
+        "; ".join(parts) or ("pending archives are resolved" if committed_only else "nothing was due"),
         document,
         idle=not report.rounds,
     )
@@ -51,21 +53,21 @@ def _archived(done: Sequence[TopicReport], report: ArchiveReport) -> str:
     )
     gaps = sum(item.gaps for item in done)
     waiting = sum(item.waiting or 0 for item in report.topics.values())
-    told = (
+    line = (
         f"{counted(rows, 'record')} of {counted(len(done), 'topic')} archived in "
         f"{counted(archives, 'file')} ({stored / 1e6:,.3f} MB)"
     )
-    told += f", {counted(gaps, 'offset')} of aborted transactions passed over" if gaps else ""
-    return told + (f", {counted(waiting, 'record waits', 'records wait')}" if waiting else "")
+    line += f", {counted(gaps, 'offset')} of aborted transactions skipped" if gaps else ""
+    return line + (f", {counted(waiting, 'record waits', 'records wait')}" if waiting else "")
 
 
 def summarize_cleaning(report: CleanReport) -> Summary:
-    """Of a run of the vacuum."""
+    """Summary of a run of the vacuum."""
     deleted = counted(len(report.deleted), "object")
     parts = [
         (
-            f"{deleted} deleted, {len(report.condemned):,} condemned, {report.waiting:,} condemned and "
-            "still there"
+            f"{deleted} deleted, {len(report.condemned):,} marked for deletion, "
+            f"{report.waiting:,} marked and still there"
         )
     ]
     parts += [
@@ -85,7 +87,7 @@ def summarize_cleaning(report: CleanReport) -> Summary:
 
 
 def summarize_reconciling(report: ReconcileReport) -> Summary:
-    """Of a run of the reconciler. What it only notes leaves all well."""
+    """Summary of a run of the reconciler. Findings below the severity error leave the outcome fine."""
     fixed, left = sum(done for _, done in report.findings), report.left
     parts = [
         f"{counted(len(left), 'finding')} in {counted(report.topics, 'topic')}"
@@ -97,7 +99,7 @@ def summarize_reconciling(report: ReconcileReport) -> Summary:
     ]
     parts += [f"{len(left) - _NAMED_MAX} more"] if len(left) > _NAMED_MAX else []
     parts += [
-        f"{topic} could not be looked at: {why}" for topic, why in list(report.unread.items())[:_NAMED_MAX]
+        f"{topic} could not be checked: {why}" for topic, why in list(report.unread.items())[:_NAMED_MAX]
     ]
     parts += [f"not finished: {report.error}"] if report.error is not None else []
     outcome: Outcome = (
@@ -114,11 +116,11 @@ _VERDICTS: Mapping[str, Outcome] = {"valid": "fine", "invalid": "wrong", "unknow
 
 
 def summarize_audit(document: dict[str, Any]) -> Summary:
-    """Of an audit."""
+    """Summary of an audit."""
     verdict = str(document["verdict"])
     partitions = document["partitions"]
     bad = [item for item in partitions if item["verdict"] != "valid"]
-    told = (
+    line = (
         f"{verdict}: {counted(len(partitions), 'partition')}, "
         f"{counted(sum(item['rows'] or 0 for item in partitions), 'row')}"
     )
@@ -127,14 +129,14 @@ def summarize_audit(document: dict[str, Any]) -> Summary:
         for item in bad[:_NAMED_MAX]
     ]
     more = [f"{len(bad) - _NAMED_MAX} more"] if len(bad) > _NAMED_MAX else []
-    return Summary(_VERDICTS[verdict], "; ".join([told, *named, *more]), document)
+    return Summary(_VERDICTS[verdict], "; ".join([line, *named, *more]), document)
 
 
 def summarize_replay(report: ReplayReport) -> Summary:
-    """What a replay came to."""
+    """Summary of a replay."""
     made, decoded = sum(item.archives for item in report.topics), sum(item.decoded for item in report.topics)
     line = (
-        f"{counted(made, 'archive')} made anew, {counted(decoded, 'key or value', 'keys and values')} decoded"
+        f"{counted(made, 'archive')} rewritten, {counted(decoded, 'key or value', 'keys and values')} decoded"
     )
     bad = [f"{item.topic}: {item.why}" for item in report.topics if item.state in ("halted", "deferred")][
         :_NAMED_MAX

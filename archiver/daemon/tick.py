@@ -1,8 +1,7 @@
-"""The tick: one archiving round of what is due.
+"""Job `tick`: one archiving round of due topics.
 
-Owns what a round needs to know of the ones before it, which is nothing that must survive: when each topic was
-looked at, and the newest report of each, so that a topic that is stuck stays in the document of the ticks
-that did not look at it.
+Keeps when each topic was checked and its newest report, so that a stuck topic stays in the documents of later
+rounds. None of it must survive a restart.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ _log = logging.getLogger(__name__)
 
 
 class Pace:
-    """Notices a round that makes no progress. Safe for several threads; rounds may overlap, while one waits
-    for its turn.
+    """Detects a round without progress. Safe for several threads; rounds overlap while one waits for its
+    turn.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._under_way = 0
+        self._running = 0
         self._moved_s = 0.0
 
     @contextmanager
     def round(self) -> Iterator[Callable[[str], None]]:
-        """A round; gives what takes its lines of progress."""
+        """Context of one round; yields the function that takes its lines of progress."""
         self._moves(1)
         try:
             yield self._line
@@ -44,57 +43,55 @@ class Pace:
             self._moves(-1)
 
     def check(self, silence_max_s: float) -> None:
-        """Raise `RetryLater` if a round is under way and nothing was heard of one for so long."""
+        """Raise `RetryLater` if a round runs and no round reported progress for `silence_max_s`."""
         with self._lock:
             silent_s = self._clock.monotonic_s() - self._moved_s
-            if self._under_way and silent_s > silence_max_s:
+            if self._running and silent_s > silence_max_s:
                 raise RetryLater(
-                    f"the round under way has made no progress for {silent_s:,.0f} s; the checks and "
-                    "the log may say on what"
+                    f"the round under way has made no progress for {silent_s:,.0f} s; see the checks and "
+                    "the log for what it waits for"
                 )
 
     def _line(self, line: str) -> None:
         self._moves(0)
-        _log.debug("%s", line)  # at the end the job says in one line what it came to
+        _log.debug("%s", line)  # the summary of the job has its own line
 
     def _moves(self, begun: int) -> None:
         with self._lock:
-            self._under_way += begun
+            self._running += begun
             self._moved_s = self._clock.monotonic_s()
 
 
 class Tick:
-    """Archives what is due. Safe for several threads; a round of its own and one that was asked for wait for
-    each other.
-    """
+    """Archives due topics. Safe for several threads; scheduled and requested rounds wait for each other."""
 
     def __init__(
         self, archive: Callable[[PollState], ArchiveReport], settings: Callable[[], Settings]
     ) -> None:
-        """`archive` carries out a round; `settings` is the configuration as it is now."""
+        """`archive` runs a round; `settings` returns the configuration in force."""
         self._archive = archive
         self._settings = settings
         self._commits_s = 0.0
-        """What the commits of the last round of its own took together."""
-        self._looks = PollState()
+        """Total time of the commits of the last scheduled round."""
+        self._polls = PollState()
         self._reports: dict[str, TopicReport] = {}
         self._lock = threading.Lock()
 
     def run(self) -> Summary:
-        """One tick. Raises as `ArchiveRun.run`."""
+        """Run one round. Raises as `ArchiveRun.run`."""
         with self._lock:
-            looks = self._looks
+            polls = self._polls
         try:
-            report = self._archive(looks)
+            report = self._archive(polls)
             self._commits_s = sum(tried.seconds for tried in report.commits)
             return self.note(report)
         except (LeaseHeld, Deposed):
-            self.forget()  # whoever leads knows better from here on
+            self.forget()  # the new leader changes the state that the reports describe
             raise
 
     def note(self, report: ArchiveReport) -> Summary:
-        """What a run did, this one or one that was asked for; the topics it did not look at keep their last
-        report.
+        """Record the report of a scheduled or requested round; topics that it did not check keep their last
+        one.
         """
         topics = [topic.name for topic in self._settings().topics]
         with self._lock:
@@ -103,7 +100,7 @@ class Tick:
         return summarize_archiving(report, known)
 
     def stuck(self) -> dict[str, str]:
-        """Per topic that its newest round left halted or deferred, why."""
+        """Why the newest round halted or deferred a topic, by topic."""
         with self._lock:
             return {
                 name: item.why or item.state
@@ -112,22 +109,20 @@ class Tick:
             }
 
     def notes(self) -> list[str]:
-        """What an operator should know of topics that go on all the same."""
-        return [*self._outgrown(), *self._of_topics()]
+        """Notes for the operator on topics that continue."""
+        return [*self._slow_commits(), *self._of_topics()]
 
-    def _outgrown(self) -> list[str]:
-        """Rounds follow each other, so each waits for the commits of the last one: delays grow by themselves,
-        and here it is said.
-        """
+    def _slow_commits(self) -> list[str]:
+        """Note that commits take longer than a tick: each round waits for the commits of the last one."""
         tick_s, took_s = self._settings().archive.tick, self._commits_s
         if took_s <= tick_s:
             return []
-        told = (
+        note = (
             f"the commits of the last round took {took_s:,.0f} s, longer than archive.tick = "
             f"{tick_s:g} s: no table gets the next one "
             "sooner; longer archive delays (complete_delay_max) make fewer and larger commits"
         )
-        return [told]
+        return [note]
 
     def _of_topics(self) -> list[str]:
         with self._lock:
@@ -138,8 +133,8 @@ class Tick:
             ]
 
     def forget(self) -> None:
-        """The configuration or the leader has changed: the next tick looks at every topic."""
+        """After a change of configuration or leader: the next round checks every topic."""
         with self._lock:
-            self._looks = PollState()
+            self._polls = PollState()
             self._reports.clear()
             self._commits_s = 0.0

@@ -1,9 +1,8 @@
-"""The job that looks: does everything this daemon depends on answer?
+"""Job `watch`: asks every dependency of this daemon whether it answers, then polls the status.
 
-Owns a thread per dependency, so that one that hangs holds back neither the others nor the daemon: it is noted
-as not answering, and asked again when it has come back. What is done beside the questions has a thread of its
-own as well. Promises to end within the time-out of one question, however many there are, and that of what is
-done beside.
+Each dependency has a thread of its own, so one that hangs delays neither the others nor the daemon. It is
+reported as not answering and is asked again once its thread is free. A run ends within the time-outs of one
+question and of the follow-up.
 """
 
 from __future__ import annotations
@@ -14,33 +13,109 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from archiver.app.application import Application
+from archiver.catalog.tables import parse_identifier
+from archiver.config.settings import Settings
 from archiver.daemon.cycles import Summary
+from archiver.objects.cluster import read_cluster
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError
+from archiver.runtime.errors import ArchiverError, Halt, RetryLater
 from archiver.runtime.text import counted
+from archiver.spark.java import require_java
 from archiver.status.journal import Journal
 
 _log = logging.getLogger(__name__)
 
+JAVA_AGAIN_S = 60.0
+"""Time for which a found Java is not checked again; the check takes 0.1 s of a core."""
+
 Question = Callable[[], object]
-"""Raises if the dependency does not answer."""
+"""One quick request; raises if the dependency does not answer."""
+
+
+class Dependencies:
+    """Builds the questions for the roles of this daemon.
+
+    Questions change nothing, with one exception: the question `clock` aborts transactions whose time-out has
+    passed.
+    """
+
+    def __init__(self, clock: Clock, environ: Mapping[str, str], roles: frozenset[str]) -> None:
+        self._clock = clock
+        self._environ = environ
+        self._roles = roles
+        self._java_until_s = 0.0
+
+    def questions(self, application: Application) -> dict[str, Question]:
+        """Questions by the name of the dependency."""
+        found: dict[str, Question] = {
+            "metadata": application.intake_log.tail,
+            "objects": lambda: _check_objects(application),
+            "clock": application.intake.end_overdue,
+        }
+        if self._roles & {"archive", "reconcile"}:
+            for name, table in _catalogs(application.settings).items():
+                found[f"catalog {name}"] = lambda name=name, table=table: _check_catalog(
+                    application, name, table
+                )  # type: ignore[misc]
+        if "archive" in self._roles and application.settings.spark.remote is None:
+            found["java"] = lambda: self._check_java(application)
+            if application.archiving.spark_runs:
+                found["spark"] = application.archiving.ask_spark
+        return found
+
+    def _check_java(self, application: Application) -> None:
+        if application.archiving.spark_runs or self._clock.monotonic_s() < self._java_until_s:
+            return
+        require_java(self._environ)
+        self._java_until_s = self._clock.monotonic_s() + JAVA_AGAIN_S
+
+
+def _check_objects(application: Application) -> None:
+    found = read_cluster(application.objects)
+    if found is None:
+        raise RetryLater(
+            f"the data folder {application.settings.data.uri} has lost its identity (cluster.json): "
+            "is it mounted?"
+        )
+    if found.cluster_id != application.cluster.cluster_id:
+        raise RetryLater(
+            f"the data folder {application.settings.data.uri} is another one now: its cluster id is "
+            f"{found.cluster_id}"
+        )
+
+
+def _catalogs(settings: Settings) -> dict[str, str]:
+    """One table of each catalog that a topic uses."""
+    found: dict[str, str] = {}
+    for topic in settings.topics:
+        if topic.archive.catalog is not None and topic.archive.table is not None:
+            found.setdefault(topic.archive.catalog, topic.archive.table)
+    return found
+
+
+def _check_catalog(application: Application, name: str, table: str) -> None:
+    try:
+        application.tables(name).load(parse_identifier(table))
+    except Halt:
+        return  # the catalog answered; a fault of this table is reported for its topic
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What is done after the questions of each look, unless it has not ended since an earlier one."""
+class FollowUp:
+    """Step after the questions of each run. It is skipped while an earlier step has not ended."""
 
     what: str
-    """For people."""
+    """Its name in messages."""
     step: Callable[[], None]
-    """What it raises is raised by the look."""
+    """The run raises what it raises."""
     within_s: float
     late: Callable[[], None]
-    """Called at each look within whose time the step has not ended."""
+    """Called in each run in whose time the step does not end."""
 
 
 class Watch:
-    """Asks and notes. Close it."""
+    """Asks, and records the answers in the journal. Close it."""
 
     def __init__(
         self,
@@ -48,21 +123,21 @@ class Watch:
         journal: Journal,
         clock: Clock,
         timeout_s: float,
-        beside: Beside | None = None,
+        follow_up: FollowUp | None = None,
     ) -> None:
-        """`questions` are asked for at each look, because the configuration may have changed."""
+        """`questions` is called in each run, because a reload may change the configuration."""
         self._questions = questions
         self._journal = journal
         self._clock = clock
         self._timeout_s = timeout_s
-        self._beside = beside
-        self._doing = None if beside is None else _Asker("beside")
+        self._follow_up = follow_up
+        self._follow_up_thread = None if follow_up is None else _Asker("follow-up")
         self._raised: Exception | None = None
-        """By the newest step that was done beside."""
+        """Error of the newest follow-up."""
         self._askers: dict[str, _Asker] = {}
 
     def run(self) -> Summary:
-        """One look."""
+        """One run."""
         before = {check.name: check.ok for check in self._journal.checks()}
         answers = self._ask()
         now_us = self._clock.now_us()
@@ -70,7 +145,7 @@ class Watch:
             self._journal.checked(name, why, now_us)
         missing = [
             f"{name} does not answer: {why}" for name, why in answers.items() if why is not None
-        ] + self._do_beside()
+        ] + self._run_follow_up()
         if missing:
             return Summary("untold", "; ".join(missing))
         back = sorted(name for name in answers if before.get(name) is False)
@@ -79,29 +154,32 @@ class Watch:
         return Summary("fine", counted(len(answers), "dependency answers", "dependencies answer"), idle=True)
 
     def close(self) -> None:
-        """Ask no more. A thread whose dependency hangs is left behind; it ends with the process."""
-        for asker in [*self._askers.values(), *([] if self._doing is None else [self._doing])]:
+        """Stop asking. A thread whose dependency hangs ends with the process."""
+        askers = [*self._askers.values()]
+        if self._follow_up_thread is not None:
+            askers.append(self._follow_up_thread)
+        for asker in askers:
             asker.close()
 
-    def _do_beside(self) -> list[str]:
-        """What is to be told of it."""
-        if self._beside is None or self._doing is None:
+    def _run_follow_up(self) -> list[str]:
+        """Problems to report."""
+        if self._follow_up is None or self._follow_up_thread is None:
             return []
-        self._doing.begin(self._step)
-        if not self._doing.ended(self._beside.within_s):
-            self._beside.late()
-            return [f"{self._beside.what} has not ended within {self._beside.within_s:g} s"]
+        self._follow_up_thread.begin(self._step)
+        if not self._follow_up_thread.ended(self._follow_up.within_s):
+            self._follow_up.late()
+            return [f"{self._follow_up.what} has not ended within {self._follow_up.within_s:g} s"]
         error, self._raised = self._raised, None
         if error is not None:
             raise error
         return []
 
     def _step(self) -> None:
-        assert self._beside is not None
-        self._raised = None  # of a step that ended late: nobody took it, and this one is another
+        assert self._follow_up is not None
+        self._raised = None  # drops the error of a step that ended too late for its run
         try:
-            self._beside.step()
-        except Exception as error:  # noqa: BLE001 - the thread of the look raises it
+            self._follow_up.step()
+        except Exception as error:  # noqa: BLE001 - the thread of the run raises it
             self._raised = error
 
     def _ask(self) -> dict[str, str | None]:
@@ -114,6 +192,7 @@ class Watch:
             if name not in self._askers:
                 self._askers[name] = _Asker(name)
             self._askers[name].begin(question)
+        # one deadline for all: the questions run at the same time
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         return {
             name: self._askers[name].answer(max(0.0, deadline_s - self._clock.monotonic_s()), self._timeout_s)
@@ -122,7 +201,7 @@ class Watch:
 
 
 class _Asker:
-    """A thread that asks one dependency."""
+    """Thread that asks one dependency."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -134,23 +213,23 @@ class _Asker:
         self._thread.start()
 
     def begin(self, question: Question) -> None:
-        """Ask, unless the last question is not answered yet."""
+        """Ask, unless the last question is still open."""
         if self._answered.is_set():
             self._answered.clear()
             self._queue.put(question)
 
     def answer(self, wait_s: float, timeout_s: float) -> str | None:
-        """Why it does not answer; None if it does."""
+        """Why the dependency does not answer; None if it does."""
         if not self.ended(wait_s):
             return f"no answer within {timeout_s:g} s"
         return self._why
 
     def ended(self, wait_s: float) -> bool:
-        """Whether it is answered within that time."""
+        """Whether the answer arrives within that time."""
         return self._answered.wait(wait_s)
 
     def close(self) -> None:
-        """End, once the question under way is answered."""
+        """End the thread; waits for it unless its question is still open."""
         self._queue.put(None)
         if self._answered.is_set():
             self._thread.join()
@@ -162,7 +241,7 @@ class _Asker:
                 self._why = None
             except ArchiverError as error:
                 self._why = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the dependency does not answer
-                _log.debug("%s: an error nobody expected", self._name, exc_info=error)
+            except Exception as error:  # noqa: BLE001 - any error means that the dependency does not answer
+                _log.debug("%s: an unexpected error", self._name, exc_info=error)
                 self._why = f"{type(error).__name__}: {error}"
             self._answered.set()

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from archiver.daemon.garbage_collection import look_less_often
+from archiver.daemon.garbage_collection import collect_less_often
 from bench import orders
 from bench.bare import DECODE_ROWS, Steps, decode, options_of, write_whole
 from bench.peers.tables import Tables
@@ -66,7 +66,7 @@ def consumed(
 
 def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int]) -> str:
     """What one process does; its file."""
-    look_less_often()
+    collect_less_often()
     messages = orders.handler(enum_repr="string")
     path = f"{target}-{partitions[0]}.parquet"
     batches = (pa.array(values, pa.binary()) for values in consumed(brokers, topic, partitions))

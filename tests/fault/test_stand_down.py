@@ -133,7 +133,7 @@ def test_l4_a_look_that_waits_for_others_who_read_is_one_that_cannot_read(
     deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a status page whose catalog hangs."""
-    with leading(deployment, hanging) as (daemon, application), daemon._reading:
+    with leading(deployment, hanging) as (daemon, application), daemon._ledger_lock:
         monkeypatch.setattr(serving, "ANSWER_S", 0.2)
         until_given_back(application)
 
@@ -147,5 +147,5 @@ def test_checkpoints_are_made_beside_the_watch(
         assert application is not None
         monkeypatch.setattr(application.checkpointer, "run_if_due", hanging.store)
         hanging.until_asked()
-        seen = daemon._sight.seen
-        until("the watch has looked again", lambda: daemon._sight.seen is not seen)
+        seen = daemon._poller.snapshot
+        until("the watch has looked again", lambda: daemon._poller.snapshot is not seen)

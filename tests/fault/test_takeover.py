@@ -390,11 +390,11 @@ def test_l4_the_watch_ends_a_stale_leadership_beside_whatever_is_under_way(deplo
         send(successor, 0)
         stale.archive()
         with stale.application.leadership.turn("a long round"):
-            sight.look(stale.application, {}, {})
-            assert (stale.leads(), sight.seen.leader) == (True, "one:1")
+            sight.poll(stale.application, {}, {})
+            assert (stale.leads(), sight.snapshot.leader) == (True, "one:1")
             send(successor, 100)
             successor.archive()
-            sight.look(stale.application, {}, {})
-            assert (stale.leads(), sight.seen.leader) == (False, None)
+            sight.poll(stale.application, {}, {})
+            assert (stale.leads(), sight.snapshot.leader) == (False, None)
             with pytest.raises(Deposed):
                 stale.application.leader.append(pb.RoundStarted(commit_id=bytes(16)))

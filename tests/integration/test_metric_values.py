@@ -84,7 +84,7 @@ class Process:
 
     def look(self) -> None:
         states = [FilesState("in/*", "clicks", "jsonl", waiting=1, files=2, records=30, bytes=400)]
-        self.sight.look(self.driver.application, {}, sources_of(states))
+        self.sight.poll(self.driver.application, {}, sources_of(states))
 
     def scrape(self) -> dict[Series, float]:
         return shown(self.numbers.families(self.writer))
@@ -238,7 +238,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     application = process.driver.application
     cleaned = application.maintenance.cleaning(process.driver.told.append).run()
     process.numbers.cleaned(cleaned)
-    process.sight.pinned(cleaned.pin)
+    process.sight.set_oldest_required(cleaned.pin)
     for job in ("audit", "deep_audit"):
         process.journal.add(
             Cycle(

@@ -28,7 +28,7 @@ from tests.support.process.serving import Served, quick
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-LOST, BACK = "metrics do not get to the collector", "metrics get to the collector"
+LOST, BACK = "metrics do not reach the collector", "metrics reach the collector"
 
 
 class Collector:

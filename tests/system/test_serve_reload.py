@@ -88,7 +88,7 @@ def test_settings_are_reloaded(deployment: Deployment, tmp_path: Path) -> None:
         assert done == {"document": {"applied": [], "refused": []}, "exit_code": 0}, (
             "what was refused is back as it was"
         )
-        until("it says what a reload still does", lambda: daemon.logged("schemas are looked at anew"))
+        until("it says what a reload still does", lambda: daemon.logged("schemas are checked again"))
         assert "is not in force" not in page(daemon)
         assert daemon.stop() == 0
 
@@ -155,7 +155,7 @@ def test_a_reload_that_fails_applies_nothing_and_the_next_one_everything(
             held.execute("ROLLBACK")
         until(
             "it is told",
-            lambda: daemon.logged("the configuration is not reloaded, everything goes on as before"),
+            lambda: daemon.logged("the configuration is not reloaded, the old one stays in force"),
         )
         assert daemon.post("/v1/topics/added/records", ONE).status == 404
         assert applied(daemon) == [

@@ -12,7 +12,7 @@ import pytest
 
 from archiver.config.settings import load_settings
 from archiver.daemon.daemon import Daemon
-from archiver.daemon.garbage_collection import OBJECTS, look_less_often
+from archiver.daemon.garbage_collection import OBJECTS, collect_less_often
 from archiver.daemon.signals import Signals
 from intake.sources.kafka.client import PORTION_RECORDS
 from tests.support.builders.deployment import Deployment
@@ -33,7 +33,7 @@ def looks() -> Iterator[list[str]]:
 
 
 def test_what_is_taken_at_once_starts_no_look_and_circles_are_found_all_the_same(looks: list[str]) -> None:
-    look_less_often()
+    collect_less_often()
     for _ in range(20):
         gc.collect()
         looks.clear()

@@ -59,6 +59,6 @@ def test_one_that_could_be_guessed_is_refused(text: str, path: Path) -> None:
 
 
 def test_a_folder_that_is_absent_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(RetryLater, match="neither read nor made"):
+    with pytest.raises(RetryLater, match="neither read nor created"):
         ensure_token(tmp_path / "absent" / "token", SeededIds(1))
     assert list(tmp_path.iterdir()) == []

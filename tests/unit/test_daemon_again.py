@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archiver.daemon.backoff import Backoff
+from archiver.daemon.upkeep import Backoff
 from archiver.runtime.clock import ManualClock
 
 
@@ -26,7 +26,7 @@ def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
         found.append(waits(again, clock))
         assert not again.due(), "it says so once"
     assert found == [30, 60, 100, 100]
-    again.fine()
+    again.succeeded()
     assert not again.due()
     again.failed()
     assert waits(again, clock) == 30
@@ -36,7 +36,7 @@ def test_what_went_well_meanwhile_takes_the_look_away() -> None:
     clock = ManualClock(0)
     again = Backoff(clock, lambda: 30.0, lambda: 100.0)
     again.failed()
-    again.fine()
+    again.succeeded()
     clock.advance(1000)
     assert not again.due()
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from archiver.daemon.acquire_with_timeout import acquire_with_timeout
+from archiver.daemon.daemon import acquire_with_timeout
 from archiver.runtime.errors import RetryLater
 
 

@@ -91,7 +91,7 @@ def test_idle_is_no_line_for_people(
             ZeroDivisionError("oh"),
             "wrong",
             logging.ERROR,
-            "tick: an error nobody expected: ZeroDivisionError: oh",
+            "tick: an unexpected error: ZeroDivisionError: oh",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_data_folder_whose_parent_is_absent_is_waited_for(metadata: Path, tmp_
 
 
 def test_a_metadata_folder_that_is_absent_is_waited_for(store: LocalObjectStore, tmp_path: Path) -> None:
-    with pytest.raises(RetryLater, match="mount it, or make it"):
+    with pytest.raises(RetryLater, match="mount it, or create it"):
         check_metadata_place(tmp_path / "volume" / "metadata.db", store)
 
 

@@ -110,7 +110,7 @@ def test_an_error_that_nobody_expected_is_told_and_goes_on_its_way() -> None:
     with pytest.raises(ValueError, match="a fault"):
         publication.run()
     waiting = at.control.tail()
-    trouble = "an error nobody expected: ValueError: a fault of the library"
+    trouble = "an unexpected error: ValueError: a fault of the library"
     assert publication.notes() == [
         f"control topic control: {trouble}; {waiting} entries of the control log wait"
     ]

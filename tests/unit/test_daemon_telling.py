@@ -36,7 +36,7 @@ def test_a_round_that_archived() -> None:
     told = summarize_archiving(report, list(report.topics.values()))
     assert told.line == (
         "1,234 records of 2 topics archived in 3 files (1.501 MB), 5 offsets of aborted transactions "
-        "passed over, 7 records wait"
+        "skipped, 7 records wait"
     )
     assert (told.outcome, told.idle) == ("fine", False)
     assert told.document["rounds"] == 1
@@ -50,7 +50,7 @@ def test_a_round_that_had_nothing_to_do() -> None:
 def test_a_round_that_only_settled() -> None:
     report = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders")})
     told = summarize_archiving(report, list(report.topics.values()))
-    assert (told.line, told.idle) == ("pending archives are settled", False)
+    assert (told.line, told.idle) == ("pending archives are resolved", False)
 
 
 def test_topics_in_trouble_are_named_and_count() -> None:
@@ -139,7 +139,10 @@ def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
 def test_the_vacuum() -> None:
     report = CleanReport(dry_run=False, checked_us=0, deleted=["a"], condemned=["b", "c"], waiting=2)
     told = summarize_cleaning(report)
-    assert (told.line, told.outcome) == ("1 object deleted, 2 condemned, 2 condemned and still there", "fine")
+    assert (told.line, told.outcome) == (
+        "1 object deleted, 2 marked for deletion, 2 marked and still there",
+        "fine",
+    )
     for error, outcome in ((RetryLater("later"), "untold"), (Halt("never"), "wrong")):
         report.error = error
         assert summarize_cleaning(report).outcome == outcome
@@ -186,7 +189,7 @@ def test_a_replay() -> None:
         TopicReplay("c"),
     )
     told = summarize_replay(ReplayReport(False, 1, [fine]))
-    assert (told.outcome, told.line) == ("fine", "2 archives made anew, 5 keys and values decoded")
+    assert (told.outcome, told.line) == ("fine", "2 archives rewritten, 5 keys and values decoded")
     later.failed(RetryLater("the catalog is away"))
     assert summarize_replay(ReplayReport(False, 1, [fine, later])).outcome == "untold"
     wrong.failed(Halt("rolled back"))

@@ -34,9 +34,9 @@ def runs_of(*reports: CleanReport) -> int:
     application: Any = SimpleNamespace(maintenance=maintenance, checkpointer=NOTHING)
     cycles: Any = SimpleNamespace(run=lambda job, work: work() if job == "cleanup" else None)
     numbers: Any = SimpleNamespace(cleaned=lambda _: None)
-    sight: Any = SimpleNamespace(pinned=lambda _: None)
+    poller: Any = SimpleNamespace(set_oldest_required=lambda _: None)
     again: Any = SimpleNamespace()
-    Upkeep(lambda: application, cycles, numbers, sight, again, nullcontext).clean_up()
+    Upkeep(lambda: application, cycles, numbers, poller, again, nullcontext).clean_up()
     return len(seen)
 
 

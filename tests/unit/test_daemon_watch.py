@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.daemon.opening import DENIED_S, Opening, Step
-from archiver.daemon.watch import Beside, Question, Watch
+from archiver.daemon.resources import DENIED_S, Opening, Step
+from archiver.daemon.watch import FollowUp, Question, Watch
 from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import Halt, NotPermitted, RetryLater
 from archiver.status.journal import Journal
@@ -102,7 +102,7 @@ def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(
 
 def test_what_is_done_beside_is_done_each_time(asked: Asked, journal: Journal) -> None:
     done: list[int] = []
-    beside = Beside("the work", lambda: done.append(1), WAIT_S, lambda: done.append(-1))
+    beside = FollowUp("the work", lambda: done.append(1), WAIT_S, lambda: done.append(-1))
     watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, beside)
     watch.run()
     watch.run()
@@ -123,7 +123,7 @@ def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journa
         journal,
         SystemClock(),
         1.0,
-        Beside("the work", hangs, 0.1, lambda: late.append(1)),
+        FollowUp("the work", hangs, 0.1, lambda: late.append(1)),
     )
     asked.fails("objects", RetryLater("no route to host"))
     told = [watch.run() for _ in range(3)]
@@ -148,7 +148,7 @@ def test_what_is_done_beside_and_fails_is_an_error_of_that_look(asked: Asked, jo
             raise errors.pop(0)
 
     watch = Watch(
-        lambda: asked.questions, journal, SystemClock(), 1.0, Beside("the work", fails, WAIT_S, fails)
+        lambda: asked.questions, journal, SystemClock(), 1.0, FollowUp("the work", fails, WAIT_S, fails)
     )
     with pytest.raises(Halt, match="unknown version"):
         watch.run()
@@ -207,7 +207,7 @@ def test_the_start_waits_for_everything_and_says_a_reason_once(
     assert [record.getMessage() for record in caplog.records] == [
         "waiting for metadata: not mounted",
         "waiting for metadata: another cluster's",
-        "waiting for metadata: an error nobody expected: ZeroDivisionError: oh",
+        "waiting for metadata: an unexpected error: ZeroDivisionError: oh",
         "what was missing at the start is there",
     ]
     assert steps.undone == 5

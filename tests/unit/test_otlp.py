@@ -69,7 +69,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, otlp: dict[str, Any], w
 
 
 def test_a_password_in_the_address_is_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match="credentials belong into headers") as caught:
+    with pytest.raises(ConfigInvalid, match="credentials belong in headers") as caught:
         loaded(tmp_path, endpoint="https://me:hush@a.example")
     assert "hush" not in str(caught.value)
 

@@ -86,8 +86,8 @@ def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     )
     told = summarize_archiving(report, list(report.topics.values())).line
     assert (
-        told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions passed "
-        "over, 1 record waits"
+        told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions skipped"
+        ", 1 record waits"
     )
     partition = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 1}
     assert (
