@@ -1,11 +1,9 @@
-"""Administration through the port: the work of `archive`, `reconcile`, `clean`, `dlq replay`, `audit`, and
-the reload of the configuration.
+"""Administration through the port: `archive`, `reconcile`, `clean`, `dlq replay`, `audit`, `status` and
+reload.
 
-Lets in whoever brings the token. Work runs in a thread of its own and ends by itself, whether its client
-still listens or not; the client is told line by line. What may be under way at a time, waiting for its turn
-included, is bounded by `UNDER_WAY_MAX`, for work, status and reloads apart, so that work which hangs locks
-out neither of them; and what is kept of lines that nobody has read yet by `LINES_MAX`. Must never repeat the
-token.
+A request needs the token, which no answer repeats. Work runs in a thread of its own and continues if the
+client leaves. The answer is a stream of lines. `UNDER_WAY_MAX` bounds open requests, separately for work,
+status and reloads: work that hangs must not block the other two. `LINES_MAX` bounds unread lines of progress.
 """
 
 from __future__ import annotations
@@ -26,16 +24,15 @@ from archiver.runtime.errors import ArchiverError, LeaseHeld, OutcomeUnknown
 from archiver.runtime.exit_codes import Done, exit_code
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.app_context import AppContext, Progress
-from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
 from archiver.web.body_fields import parse_body
-from archiver.web.error_responses import refusal
+from archiver.web.error_responses import refusal, require_bearer
 from archiver.web.openapi import ADMIN_FIELDS, JSON, NDJSON
 
 _log = logging.getLogger(__name__)
 
 ALIVE_S = 3.0
-"""Time between two signs of life; the protocol promises one every five seconds."""
+"""Interval of `alive` lines; the protocol promises one every five seconds."""
 UNDER_WAY_MAX = 8
 LINES_MAX = 1000
 BODY_BYTES_MAX = 64 * 1024
@@ -44,136 +41,141 @@ BODY_BYTES_MAX = 64 * 1024
 class Administration:
     """The handlers below `/v1/admin/`."""
 
-    def __init__(self, face: AppContext) -> None:
-        self._face = face
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
         self._lock = threading.Lock()
         self._under_way: Counter[str] = Counter()
 
     async def status(self, request: Request) -> Response:
         """The document of `archiver status`."""
-        self._let_in(request)
-        told = self._begin("status", lambda _: Done(self._face.operations.status(), 0))
+        self._authorize(request)
+        output = self._begin("status", lambda _: Done(self._context.operations.status(), 0))
         try:
-            line = await told.last()
+            line = await output.last()
         except asyncio.CancelledError:
             raise refusal(503, "the daemon stops", close=True) from None
         error = line.get("error")
         if error is not None:
-            raise refusal(503, str(error["message"]), retry_after_s=self._face.http.retry_after)
+            raise refusal(503, str(error["message"]), retry_after_s=self._context.http.retry_after)
         return JSONResponse(line["done"]["document"])
 
     async def archive(self, request: Request) -> Response:
-        """A round now."""
-        asked = await self._asked(request, "archive", "archive")
+        """Run a round now."""
+        given = await self._parameters(request, "archive", "archive")
         return _Lines(
             self._begin(
                 "archive",
-                lambda tell: self._face.operations.archive(asked.get("topic"), bool(asked.get("all")), tell),
+                lambda tell: self._context.operations.archive(
+                    given.get("topic"), bool(given.get("all")), tell
+                ),
             )
         )
 
     async def clean(self, request: Request) -> Response:
-        """The vacuum now."""
-        asked = await self._asked(request, "clean", "reconcile")
+        """Run the vacuum now."""
+        given = await self._parameters(request, "clean", "reconcile")
         return _Lines(
-            self._begin("clean", lambda tell: self._face.operations.clean(bool(asked.get("dry_run")), tell))
+            self._begin(
+                "clean", lambda tell: self._context.operations.clean(bool(given.get("dry_run")), tell)
+            )
         )
 
     async def reconcile(self, request: Request) -> Response:
-        """A comparison of all views, and repairs, now."""
-        asked = await self._asked(request, "reconcile", "reconcile")
-        operations = self._face.operations
+        """Reconcile now."""
+        given = await self._parameters(request, "reconcile", "reconcile")
+        operations = self._context.operations
         return _Lines(
             self._begin(
                 "reconcile",
-                lambda tell: operations.reconcile(bool(asked.get("fix")), asked.get("topic"), tell),
+                lambda tell: operations.reconcile(bool(given.get("fix")), given.get("topic"), tell),
             )
         )
 
     async def replay(self, request: Request) -> Response:
-        """Decoding again now."""
-        asked = await self._asked(request, "replay", "archive")
+        """Replay undecoded records now."""
+        given = await self._parameters(request, "replay", "archive")
         return _Lines(
             self._begin(
                 "replay",
-                lambda tell: self._face.operations.replay(asked.get("topic"), asked.get("max_files"), tell),
+                lambda tell: self._context.operations.replay(
+                    given.get("topic"), given.get("max_files"), tell
+                ),
             )
         )
 
     async def audit(self, request: Request) -> Response:
-        """A comparison now."""
-        asked = await self._asked(request, "audit", None)
-        deep = bool(asked.get("deep"))
+        """Audit now."""
+        given = await self._parameters(request, "audit", None)
+        deep = bool(given.get("deep"))
         return _Lines(
             self._begin(
-                "audit", lambda tell: self._face.operations.audit(asked.get("topic"), tell, deep=deep)
+                "audit", lambda tell: self._context.operations.audit(given.get("topic"), tell, deep=deep)
             )
         )
 
     async def reload(self, request: Request) -> Response:
-        """The configuration again."""
-        await self._asked(request, "reload", None)
-        return _Lines(self._begin("reload", lambda _: self._face.operations.reload()))
+        """Reload the configuration."""
+        await self._parameters(request, "reload", None)
+        return _Lines(self._begin("reload", lambda _: self._context.operations.reload()))
 
-    def _let_in(self, request: Request) -> None:
-        token = self._face.token()
+    def _authorize(self, request: Request) -> None:
+        token = self._context.token()
         if token is None:
             raise refusal(
                 503,
                 "the daemon does not know its token yet; try again",
-                retry_after_s=self._face.http.retry_after,
+                retry_after_s=self._context.http.retry_after,
             )
         require_bearer(request, token, "administration asks for the token", "the token is not this daemon's")
 
-    async def _asked(self, request: Request, name: str, role: str | None) -> dict[str, Any]:
-        """The values of the body's fields, all of them optional; refuses strangers and daemons without the
-        role.
-        """
-        self._let_in(request)
-        if role is not None and role not in self._face.roles:
+    async def _parameters(self, request: Request, name: str, role: str | None) -> dict[str, Any]:
+        """Values of the optional fields of the body; refuses a missing token or role."""
+        self._authorize(request)
+        if role is not None and role not in self._context.roles:
             raise refusal(409, f"this daemon has not the role {role}")
-        if (state := self._face.journal.state) != "serving":
+        if (state := self._context.journal.state) != "serving":
             raise refusal(
-                503, f"the daemon is {state}; /readyz says why", retry_after_s=self._face.http.retry_after
+                503, f"the daemon is {state}; /readyz says why", retry_after_s=self._context.http.retry_after
             )
         body = await read_body(
-            request, BODY_BYTES_MAX, "the most that is taken here,", self._face.http.request_timeout
+            request, BODY_BYTES_MAX, "the limit of this request,", self._context.http.request_timeout
         )
         if not body.strip():
             return {}
         if (kind := media_type(request)) != JSON:
             raise refusal(
-                415, f"the content type {excerpt(kind)!r} is not taken; nothing was done, send {JSON}"
+                415, f"the content type {excerpt(kind)!r} is not accepted; nothing was done, send {JSON}"
             )
         return parse_body(body, ADMIN_FIELDS[name])
 
-    def _begin(self, name: str, work: Callable[[Progress], Done]) -> _Told:
+    def _begin(self, name: str, work: Callable[[Progress], Done]) -> _Output:
         kind = _kind(name)
         with self._lock:
             if self._under_way[kind] >= UNDER_WAY_MAX:
                 raise refusal(
                     429,
-                    f"{UNDER_WAY_MAX} requests of administration ({kind}) are under way",
-                    retry_after_s=self._face.http.retry_after,
+                    f"{UNDER_WAY_MAX} requests of administration ({kind}) are open",
+                    retry_after_s=self._context.http.retry_after,
                 )
             self._under_way[kind] += 1
-        told = _Told(asyncio.get_running_loop())
-        # As a daemon, so that long work does not hold up the end of the process: whoever leads next goes on.
+        output = _Output(asyncio.get_running_loop())
+        # A daemon thread: long work must not delay the end of the process, because the next leader continues
+        # it.
         threading.Thread(
-            target=self._work, args=(name, work, told), name=f"admin-{name}", daemon=True
+            target=self._work, args=(name, work, output), name=f"admin-{name}", daemon=True
         ).start()
-        return told
+        return output
 
-    def _work(self, name: str, work: Callable[[Progress], Done], told: _Told) -> None:
+    def _work(self, name: str, work: Callable[[Progress], Done], output: _Output) -> None:
         try:
-            done = work(told.progress)
-            told.end({"done": {"document": done.document, "exit_code": done.exit_code}})
+            done = work(output.progress)
+            output.end({"done": {"document": done.document, "exit_code": done.exit_code}})
         except ArchiverError as error:
-            told.end(_error_line(error))
+            output.end(_error_line(error))
         except Exception as error:  # noqa: BLE001
-            # The head of the thread: somebody waits for the last line, and the daemon goes on.
-            _log.exception("%s through the port ended in an error nobody expected", name)
-            told.end(
+            # The head of the thread: the client waits for the last line, and the daemon continues.
+            _log.exception("%s through the port ended in an unexpected error", name)
+            output.end(
                 _error_line(OutcomeUnknown(f"{type(error).__name__}: {error}; the daemon's log says more"))
             )
         finally:
@@ -182,12 +184,12 @@ class Administration:
 
 
 def _kind(name: str) -> str:
-    """Whose places a request takes: what only looks, or reads the configuration, has its own."""
+    """Limit that counts a request: status and reload have limits of their own."""
     return name if name in ("status", "reload") else "work"
 
 
-class _Told:
-    """Lines on their way from the thread that works to the client; the oldest go if nobody reads them."""
+class _Output:
+    """Lines from the working thread to the client; drops the oldest if the client does not read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -197,13 +199,13 @@ class _Told:
         self._changed = asyncio.Event()
 
     def progress(self, text: str) -> None:
-        """A line about work under way."""
+        """Add a line of progress."""
         with self._lock:
             self._lines.append(excerpt(text, MESSAGE_MAX))
         self._wake()
 
     def end(self, last: dict[str, Any]) -> None:
-        """The work has ended, with this."""
+        """End with this last line."""
         with self._lock:
             self._last = redacted_document(last)
         self._wake()
@@ -212,10 +214,10 @@ class _Told:
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
         except RuntimeError:
-            pass  # The server has stopped, and with it whoever listened.
+            pass  # the server has stopped, so no client is left
 
     async def next(self) -> tuple[list[str], dict[str, Any] | None]:
-        """What is new, after at most `ALIVE_S`: lines of progress, and the end if it has come."""
+        """New lines of progress and the last line if it is there, after at most `ALIVE_S`."""
         try:
             await asyncio.wait_for(self._changed.wait(), ALIVE_S)
         except TimeoutError:
@@ -235,21 +237,21 @@ class _Told:
 
 
 class _Lines(Response):
-    """The lines as they come, with signs of life between them."""
+    """Streams the lines, with `alive` lines between them."""
 
     media_type = NDJSON
 
-    def __init__(self, told: _Told) -> None:
+    def __init__(self, output: _Output) -> None:
         super().__init__()
         del self.headers["content-length"]
-        self._told = told
+        self._output = output
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the interface of a response
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         last: dict[str, Any] | None = None
         try:
             while last is None:
-                lines, last = await self._told.next()
+                lines, last = await self._output.next()
                 documents: list[dict[str, Any]] = [{"progress": line} for line in lines]
                 if last is None and not lines:
                     documents.append({"alive": True})
@@ -258,7 +260,7 @@ class _Lines(Response):
                 )
         except asyncio.CancelledError:
             last = _error_line(
-                OutcomeUnknown("the daemon stops; whether the work was finished is told by `archiver status`")
+                OutcomeUnknown("the daemon stops; see `archiver status` for whether the work was finished")
             )
         await send({"type": "http.response.body", "body": _line(last), "more_body": False})
 
@@ -271,9 +273,9 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 def _error_line(error: ArchiverError) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "type": type(error).__name__,
         "message": excerpt(str(error), MESSAGE_MAX),
         "exit_code": exit_code(error),
     }
-    return {"error": {**told, "holder": error.holder} if isinstance(error, LeaseHeld) else told}
+    return {"error": {**fields, "holder": error.holder} if isinstance(error, LeaseHeld) else fields}

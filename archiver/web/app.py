@@ -1,8 +1,8 @@
-"""The web application: every path, and what holds for all of them.
+"""Web application of the port: routes, health, status page and metrics, and the checks of all requests.
 
-Promises that each answer names the cluster, that nothing is cached or framed, and that a web page which an
-operator's browser has open cannot use the port: a request of another origin is refused, and so is one whose
-Host is a name that somebody else could point here. Must never wait in the event loop.
+Each answer names the cluster and forbids caching and framing. A request of another origin is refused. So is
+one whose Host is a name that an attacker could resolve to this machine (DNS rebinding). No handler blocks the
+event loop.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from archiver.runtime.admin_proof import PROOF_HEADER, proof
 from archiver.runtime.redaction import excerpt, redacted
+from archiver.runtime.rfc3339 import format_time
 from archiver.web.admin import Administration
 from archiver.web.app_context import AppContext
 from archiver.web.error_responses import error_document, refusal, refused
-from archiver.web.health import Health
-from archiver.web.openapi import ENDPOINTS, document
+from archiver.web.openapi import CHALLENGE, ENDPOINTS, document
 from archiver.web.page import HEADERS as PAGE_HEADERS
 from archiver.web.produce import Producing
 
 _log = logging.getLogger(__name__)
 
 CLUSTER_HEADER = "Archiver-Cluster-Id"
-LOOKERS = 2
-LOOKS_MAX = 32
-"""Requests for the page or the metrics that are under way; each is rendered anew."""
+RENDER_THREADS = 2
+RENDERINGS_MAX = 32
+"""Maximum of open requests for the page or the metrics; each is rendered separately."""
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+))(?::\d{0,5})?", re.ASCII)
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 HEADERS = {
@@ -52,20 +53,20 @@ HEADERS = {
 }
 
 
-def create_app(face: AppContext) -> ASGIApp:
-    """The application over what the daemon shows of itself."""
-    health, looks, producing, administration = (
-        Health(face),
-        _Looks(face),
-        Producing(face),
-        Administration(face),
+def create_app(context: AppContext) -> ASGIApp:
+    """ASGI application for a daemon."""
+    health, rendered, producing, administration = (
+        Health(context),
+        _Rendered(context),
+        Producing(context),
+        Administration(context),
     )
     handlers = {
         "healthz": health.alive,
         "readyz": health.ready,
-        "metrics": looks.metrics,
-        "page": looks.page,
-        "openapi": looks.openapi,
+        "metrics": rendered.metrics,
+        "page": rendered.page,
+        "openapi": rendered.openapi,
         "produce": producing.answer,
         "admin_status": administration.status,
         "admin_archive": administration.archive,
@@ -80,7 +81,7 @@ def create_app(face: AppContext) -> ASGIApp:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         producing.close()
-        looks.close()
+        rendered.close()
 
     app = Starlette(
         routes=[
@@ -90,61 +91,105 @@ def create_app(face: AppContext) -> ASGIApp:
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
-    return _Guarded(app, face)
+    return _Guarded(app, context)
 
 
-class _Looks:
-    """What is rendered for looking at: in threads of its own, so that it holds up nothing else."""
+class Health:
+    """Liveness and readiness.
 
-    def __init__(self, face: AppContext) -> None:
-        self._face = face
-        self._under_way = 0
-        self._threads = ThreadPoolExecutor(LOOKERS, "http-looks")
+    Liveness depends on nothing outside of the process: no supervisor may kill a daemon because a store is
+    unavailable.
+    """
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+
+    async def alive(self, request: Request) -> Response:
+        """200 while the threads of the daemon run; with a `challenge`, also the proof that it knows the
+        token.
+        """
+        challenge, token = request.query_params.get("challenge"), self._context.token()
+        if challenge is not None and not CHALLENGE.fullmatch(challenge):
+            raise refusal(400, "a challenge is 32 to 64 hex digits, in lower case")
+        here = request.scope.get("server")
+        headers = (
+            {}
+            if challenge is None or token is None or here is None
+            else {PROOF_HEADER: proof(token, challenge, here[0], here[1])}
+        )
+        alive = self._context.alive()
+        document = {"alive": alive, "version": self._context.version, "roles": sorted(self._context.roles)}
+        return JSONResponse(document, 200 if alive else 503, headers)
+
+    async def ready(self, _: Request) -> Response:
+        """200 while it serves and every dependency answers; lists each check with its reason and start."""
+        journal = self._context.journal
+        ready = journal.ready
+        document = {
+            "ready": ready,
+            "state": journal.state,
+            "checks": [
+                {"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)}
+                for check in journal.checks()
+            ],
+        }
+        return JSONResponse(document, 200 if ready else 503)
+
+
+class _Rendered:
+    """Status page, metrics and OpenAPI document, rendered in threads of their own so that other requests do
+    not wait.
+    """
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+        self._active = 0
+        self._threads = ThreadPoolExecutor(RENDER_THREADS, "http-render")
         self._document = document()
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Release the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def page(self, request: Request) -> Response:
         """The status page."""
         asked = dict(request.query_params)
         return HTMLResponse(
-            await self._rendered(lambda: redacted(self._face.page(asked))), headers=dict(PAGE_HEADERS)
+            await self._rendered(lambda: redacted(self._context.page(asked))), headers=dict(PAGE_HEADERS)
         )
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text format."""
-        return Response(await self._rendered(self._face.metrics), media_type=PROMETHEUS)
+        return Response(await self._rendered(self._context.metrics), media_type=PROMETHEUS)
 
     async def openapi(self, _: Request) -> Response:
-        """What this port can do."""
+        """OpenAPI document."""
         return JSONResponse(self._document)
 
     async def _rendered(self, render: Callable[[], Any]) -> Any:
-        if self._under_way >= LOOKS_MAX:
+        if self._active >= RENDERINGS_MAX:
             raise refusal(
                 429,
-                f"{LOOKS_MAX} requests like this are under way",
-                retry_after_s=self._face.http.retry_after,
+                f"{RENDERINGS_MAX} requests like this are open",
+                retry_after_s=self._context.http.retry_after,
             )
-        self._under_way += 1
+        self._active += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, render)
         finally:
-            self._under_way -= 1
+            self._active -= 1
 
 
 class _Guarded:
-    """Around everything: who may ask, and what every answer carries."""
+    """Wrapper of the application: checks Host and Origin, and adds the common headers."""
 
-    def __init__(self, app: ASGIApp, face: AppContext) -> None:
+    def __init__(self, app: ASGIApp, context: AppContext) -> None:
         self._app = app
-        self._cluster_id = face.cluster_id
-        self._ours = {
+        self._cluster_id = context.cluster_id
+        self._own_hosts = {
             "localhost",
-            _host_of(face.http.listen),
-            *(name.lower() for name in face.http.allowed_hosts),
+            _host_of(context.http.listen),
+            *(name.lower() for name in context.http.allowed_hosts),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,19 +206,19 @@ class _Guarded:
                     headers[CLUSTER_HEADER] = cluster_id
             await send(message)
 
-        stranger = self._stranger(Headers(scope=scope))
+        reason = self._cross_origin(Headers(scope=scope))
         app: ASGIApp = (
-            self._app if stranger is None else JSONResponse(error_document("InvalidInput", stranger), 403)
+            self._app if reason is None else JSONResponse(error_document("InvalidInput", reason), 403)
         )
         try:
             await app(scope, receive, send_with_headers)
         except Exception:  # noqa: BLE001
-            # The head of the request: it was answered with 500, and the daemon goes on.
+            # The head of the request: it was answered with 500, and the daemon continues.
             request = {"method": excerpt(scope["method"]), "path": excerpt(scope["path"])}
             _log.exception("a request ended in an unexpected error", extra=request)
 
-    def _stranger(self, headers: Headers) -> str | None:
-        """Why a request may come from somebody else's web page; None if it does not."""
+    def _cross_origin(self, headers: Headers) -> str | None:
+        """Why the request may come from another web page; None if it does not."""
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not self._is_ours(host):
             name = repr(excerpt(host))
@@ -182,19 +227,20 @@ class _Guarded:
                 "name in http.allowed_hosts"
             )
         if origin is not None and origin.partition("://")[2] != host:
-            return f"the Origin {excerpt(origin)!r} is not this port's; web pages of others may not use it"
+            return f"the Origin {excerpt(origin)!r} is not this port's; other web pages may not use it"
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """No name that somebody else can point at this machine: an address, localhost, or a name in
-        http.listen or http.allowed_hosts.
+        """Whether the host is an address, localhost, or a name in http.listen or http.allowed_hosts.
+
+        An attacker can let any other name resolve to this machine.
         """
         name = _host_of(host)
-        return name in self._ours or _is_address(name)
+        return name in self._own_hosts or _is_address(name)
 
 
 def _host_of(text: str) -> str:
-    """The host of `host:port`, `[::1]:port` or `host`, in lower case; empty if it is none."""
+    """Host of `host:port`, `[::1]:port` or `host` in lower case; empty if the text is none of these."""
     match = _HOST.fullmatch(text)
     return "" if match is None else (match["address"] or match["name"]).lower()
 

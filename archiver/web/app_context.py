@@ -1,7 +1,6 @@
-"""What the web room needs of the rest of the daemon, and nothing more.
+"""Interface between the port and the daemon: values and functions that `archiver.daemon.daemon` supplies.
 
-Owns names and shapes alone: the daemon's composition root (`archiver.daemon.daemon`) fills them in, a test
-fills them in with less. Must never import the daemon, and never hold a connection to anything.
+It holds no connections. The port may not import the daemon, so operations are a Protocol.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from archiver.status.journal import Journal
 from intake.write.writer import IntakeWriter
 
 Progress = Callable[[str], None]
-"""Takes a line about work under way; called in the thread that works."""
+"""Takes a line about running work; called in the thread that works."""
 
 
 class Operations(Protocol):
-    """What an administrator can ask for. Every call blocks until it is done, in a worker thread; it raises
+    """Operations of administration. Each call blocks a worker thread until it is done, and raises
     `ArchiverError`.
 
     `topic` is the scope as on the command line: `orders`, `orders:3`, `orders:0-3`; None is everything.
@@ -34,14 +33,14 @@ class Operations(Protocol):
         """A refinement round now; raises `LeaseHeld` if another process leads."""
 
     def clean(self, dry_run: bool, progress: Progress) -> Done:
-        """Condemn and delete now; raises `LeaseHeld` if another process leads."""
+        """Mark for deletion and delete now; raises `LeaseHeld` if another process leads."""
 
     def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
         """Compare now, and repair with `fix`; raises `LeaseHeld` if another process leads."""
 
     def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
-        """Decode again what could not be decoded, in at most so many archives; raises `LeaseHeld` if another
-        process leads.
+        """Decode undecoded records of at most `files_max` archives; raises `LeaseHeld` if another process
+        leads.
         """
 
     def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
@@ -53,29 +52,30 @@ class Operations(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """Everything that the port shows or hands on. Each function is called often, from several threads, and
-    must not wait for anything outside of the process; only the `operations` may.
+    """Everything that the port shows or calls.
+
+    Functions are called often and from several threads. Only `operations` may wait for anything outside of
+    the process.
     """
 
     http: HttpSettings
     journal: Journal
     roles: frozenset[str]
-    """Of this daemon: intake, archive, reconcile. Without `intake` no records are taken, without `archive`
-    and `reconcile` the operations of the same name are refused, so that a command does the work by itself."""
+    """Roles of this daemon: intake, archive, reconcile. Without `intake` it accepts no records. Without
+    another role it refuses the operations of that role, and a command does the work itself."""
     writer: Callable[[], IntakeWriter | None]
-    """Where records go; None: no intake role, or not open (yet, or any more)."""
+    """Intake writer; None without the role intake, or while it is not open."""
     operations: Operations
     token: Callable[[], str | None]
-    """What `/v1/admin/` asks for; None: not known yet, then nobody is let in."""
+    """Token of `/v1/admin/`; None: not known yet, then every request is refused."""
     cluster_id: Callable[[], str | None]
-    """Of the data folder; None: not known yet. Every answer carries it in the header
+    """Cluster id of the data folder; None: not known yet. Every answer has it in the header
     `Archiver-Cluster-Id`."""
     page: Callable[[Mapping[str, str]], str]
-    """The status page, as HTML, for the query parameters of the request (`refresh`, `topic`); unknown and
-    wrong ones are passed over."""
+    """HTML of the status page for query parameters (`refresh`, `topic`); ignores unknown and invalid ones."""
     metrics: Callable[[], bytes]
-    """Every number, in Prometheus' text format."""
+    """Metrics in Prometheus' text format."""
     alive: Callable[[], bool]
-    """Whether the daemon's own threads still run; says nothing of any dependency."""
+    """Whether the threads of the daemon run; independent of any dependency."""
     clock: Clock
     version: str

@@ -1,9 +1,8 @@
-"""Reads a request's body within its bounds, before anything of it is parsed.
+"""Reads the body of a request within limits of size and time, before parsing.
 
-No more than the allowed bytes are held for one request, whether their number was announced or not, nor for
-all requests together (`BodyBudget`). Waiting for them ends: as a whole, and sooner where they arrive more
-slowly than `WINDOW_BYTES_MIN` in `WINDOW_S`. A compressed body is refused, because its size is not known
-before it is unpacked.
+The size is limited per request, announced or not, and for all requests together (`BodyBudget`). The time is
+limited as a whole and by a rate: `WINDOW_BYTES_MIN` in each `WINDOW_S`. A compressed body is refused, because
+its size is unknown until unpacked.
 """
 
 from __future__ import annotations
@@ -18,31 +17,27 @@ from archiver.runtime.redaction import excerpt
 from archiver.web.error_responses import refusal
 
 WINDOW_S = 10.0
-"""A body must bring `WINDOW_BYTES_MIN` in each such time, or come to its end."""
+"""Time in which `WINDOW_BYTES_MIN` of a body must arrive."""
 WINDOW_BYTES_MIN = 4 * 1024
 """About 400 bytes a second: Apache's reqtimeout asks for 500."""
 
 
 class BodyBudget:
-    """Bytes of bodies that may be held by all requests together, whether they still arrive or are worked
-    on.
-    """
+    """Limit of body bytes that all open requests hold together."""
 
     def __init__(self, bytes_max: int, retry_after_s: float) -> None:
-        """`retry_after_s` is what a sender without room is asked to wait."""
+        """`retry_after_s` is the wait that a refused sender is told."""
         self.bytes_max = bytes_max
         self.held = 0
         self.retry_after_s = retry_after_s
 
     def share(self) -> BodyShare:
-        """For one request, to be used as a context manager: its bytes are given back at the end of the
-        block.
-        """
+        """Context manager of one request; gives its bytes back at the end."""
         return BodyShare(self)
 
 
 class BodyShare:
-    """What one request holds of the budget."""
+    """Bytes of the budget that one request holds."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
@@ -58,11 +53,11 @@ class BodyShare:
         self._held = 0
 
     def take(self, count: int) -> None:
-        """So many bytes more; refuses with 429 where they would pass the budget."""
+        """Take bytes; refuses with 429 beyond the budget."""
         budget = self._budget
         if budget.held + count > budget.bytes_max:
             why = (
-                f"bodies of {budget.bytes_max} bytes are under way (http.requests_max x "
+                f"bodies of {budget.bytes_max} bytes are open (http.requests_max x "
                 "http.body_bytes_max); nothing was sent"
             )
             raise refusal(429, why, retry_after_s=budget.retry_after_s)
@@ -73,19 +68,21 @@ class BodyShare:
 async def read_body(
     request: Request, bytes_max: int, setting: str, timeout_s: float, share: BodyShare | None = None
 ) -> bytes:
-    """The whole body; refuses with 413 (naming the `setting` that bounds it), 408 or 415, with 503 when the
-    server stops, and with 429 where `share` has no room.
+    """Read the whole body.
+
+    Refuses with 413 (naming the `setting` of the limit), 408 or 415, with 503 when the server stops, and with
+    429 when `share` has no room.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
         raise refusal(
             415,
-            f"the content encoding {excerpt(encoding)!r} is not taken; nothing was done, send the body "
-            "as it is",
+            f"the content encoding {excerpt(encoding)!r} is not accepted; nothing was done, send the body "
+            "uncompressed",
         )
     too_large = f"the body is larger than {setting} = {bytes_max} bytes; nothing was sent, split it"
     announced = request.headers.get("content-length")
-    if announced is not None and int(announced) > bytes_max:  # The server refuses what is no number.
+    if announced is not None and int(announced) > bytes_max:  # the server refuses a value that is no number
         raise refusal(413, too_large)
     body, counted = bytearray(), 0
     loop = asyncio.get_running_loop()
@@ -118,10 +115,12 @@ async def read_body(
 
 
 def media_type(request: Request) -> str:
-    """The type of the body, without its parameters; refuses a text that is not UTF-8 with 415."""
+    """Media type of the body without parameters; refuses a charset other than UTF-8 with 415."""
     kind, *parameters = request.headers.get("content-type", "").split(";")
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
         if name.lower() == "charset" and value.strip('"').lower() not in ("utf-8", "utf8"):
-            raise refusal(415, f"the charset {excerpt(value)} is not taken; nothing was done, text is UTF-8")
+            raise refusal(
+                415, f"the charset {excerpt(value)} is not accepted; nothing was done, text is UTF-8"
+            )
     return kind.strip().lower()

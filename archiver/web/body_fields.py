@@ -1,6 +1,4 @@
-"""The fields of a JSON body: one declaration from which both the OpenAPI schema and the check of a request
-are made.
-"""
+"""Fields of a JSON body: one declaration for both the OpenAPI schema and the validation of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _TYPES = {"text": "string", "truth value": "boolean", "whole number": "integer"}
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """An optional field; null means that it is left out."""
+    """Optional field; null is the same as absent."""
 
     kind: Literal["text", "truth value", "whole number"]
     description: str
@@ -26,7 +24,7 @@ class BodyField:
     minimum: int | None = None
 
     def schema(self) -> dict[str, Any]:
-        """As JSON Schema."""
+        """JSON Schema of the field."""
         found: dict[str, Any] = {"type": [_TYPES[self.kind], "null"], "description": self.description}
         if self.default is not None:
             found["default"] = self.default
@@ -35,7 +33,7 @@ class BodyField:
         return found
 
     def value(self, name: str, given: object) -> str | bool | int | None:
-        """The value as the work takes it; refuses with 400 what the schema does not allow."""
+        """Validated value; refuses with 400 what the schema does not allow."""
         if given is None:
             return None
         found: str | bool | int | None = None
@@ -53,13 +51,13 @@ class BodyField:
 
 
 def body_schema(fields: Mapping[str, BodyField]) -> dict[str, Any]:
-    """The schema of an object with these fields and no others."""
+    """Schema of an object with only these fields."""
     properties = {name: field.schema() for name, field in fields.items()}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def parse_body(body: bytes, fields: Mapping[str, BodyField]) -> dict[str, Any]:
-    """The values of the fields in a JSON object; refuses anything else with 400."""
+    """Values of the fields in a JSON object; refuses anything else with 400."""
     try:
         found = json.loads(body, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,7 @@
-"""One connection of the port, with bounds on the time that its client may take.
+"""Connection of the port with time limits for the client.
 
-uvicorn's protocol bounds only the rest between two requests. Here the head of a request must arrive in time,
-also if its bytes trickle in, and so must the rest of a body that was refused. Bodies have their bounds in
-`archiver.web.bodies`, answers in `archiver.web.write_watch`.
+uvicorn limits only the pause between two requests. Here the head of a request must arrive in time, and so
+must the rest of a refused body. `archiver.web.bodies` limits bodies, `archiver.web.write_watch` answers.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from archiver.web.error_responses import error_document
 from archiver.web.request_head import StrictConnection
 
 HEAD_S = 10.0
-"""For the head of a request, from its first byte on (the first one of a connection: from its beginning on);
-and for the rest of a body that was refused."""
+"""Limit for the head of a request from its first byte, or from the start of the connection for the first
+request. Also for the rest of a refused body."""
 READ_BYTES_MAX = 64 * 1024
-"""Read from a connection in one step. What one step brings is parsed without a pause, so it bounds how long
-others wait."""
+"""Bytes read in one step. They are parsed without a pause, so this bounds the wait of other connections."""
 
 
 class TimeoutProtocol(H11Protocol):
-    """A connection that is closed when its client takes too long, or sends what is no request."""
+    """Closes the connection of a client that is too slow or sends no valid request."""
 
     conn: StrictConnection
     _head: asyncio.TimerHandle | None = None
@@ -36,7 +34,7 @@ class TimeoutProtocol(H11Protocol):
         self.conn = StrictConnection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
-        """A client is there."""
+        """A client has connected."""
         # Read by asyncio's plain transport (256 KiB without it). A TLS transport has a buffer of its own and
         # does not read it.
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
@@ -50,19 +48,19 @@ class TimeoutProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a head, or of a body."""
-        if self._head is None and not self._works():
+        if self._head is None and not self._is_answering():
             self._await_head()
         super().data_received(data)
-        if self._works():
+        if self._is_answering():
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        """An answer is written, though perhaps not read."""
+        """An answer is written; the client may not have read it."""
         self._stop_waiting()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, and close: where the next request would begin is not known."""
+        """Refuse an invalid request and close, because the start of the next request is unknown."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:
@@ -95,15 +93,15 @@ class TimeoutProtocol(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The server stops: a connection that rests is closed at once, over TLS too, where a client that
-        rests would not say goodbye.
+        """The server stops: abort idle connections. Over TLS an idle client would not answer a regular
+        close.
         """
         super().shutdown()
-        if not self._works() and not self.transport.get_write_buffer_size():
+        if not self._is_answering() and not self.transport.get_write_buffer_size():
             self.transport.abort()
 
-    def _works(self) -> bool:
-        """A request is being answered; how long that takes is its own affair."""
+    def _is_answering(self) -> bool:
+        """Whether a request is being answered; that time has no limit here."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
@@ -117,5 +115,5 @@ class TimeoutProtocol(H11Protocol):
 
     def _head_is_late(self) -> None:
         self._head = None
-        if not self._works():
+        if not self._is_answering():
             self.transport.abort()

@@ -1,11 +1,12 @@
-"""What the port says when it does not do what it was asked: one JSON form for every refusal.
+"""JSON error responses: `{"error": {"type": "NotFound", "message": "..."}}`.
 
-`{"error": {"type": "NotFound", "message": "..."}}`; `type` is the name of an error of
-`archiver.runtime.errors`, so that a program knows what to do next. A refusal means that nothing was done.
+`type` is the name of an error in `archiver.runtime.errors`, so a program knows what to do next. A refusal
+means that nothing was done.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 from http import HTTPStatus
 
@@ -29,15 +30,14 @@ TYPES: dict[int, str] = {
     500: "OutcomeUnknown",
     503: "RetryLater",
 }
-"""By status, what the caller must do next; 500 is an error in the daemon itself, so what was done is not
-known."""
+"""Error type by status. 500 is an error in the daemon itself, so the outcome is unknown."""
 
 
 def refusal(
     status: int, message: str, *, retry_after_s: float | None = None, close: bool = False
 ) -> HTTPException:
-    """To be raised by a handler; `close` ends the connection, on which the rest of a body may still be on its
-    way.
+    """Exception for a handler to raise. `close` ends the connection, which may still carry the rest of a
+    body.
     """
     headers = {} if retry_after_s is None else retry_after(retry_after_s)
     if close:
@@ -45,15 +45,28 @@ def refusal(
     return HTTPException(status, message, headers)
 
 
+def require_bearer(request: Request, token: str, missing: str, wrong: str) -> None:
+    """Refuse a request without `Authorization: Bearer TOKEN` (401, with `missing`) or with another token
+    (403).
+
+    The comparison takes constant time, and no answer repeats the token.
+    """
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not given.strip():
+        refused = refusal(401, f"{missing}: Authorization: Bearer TOKEN")
+        refused.headers = {"WWW-Authenticate": "Bearer"}
+        raise refused
+    if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode("utf-8")):
+        raise refusal(403, wrong)
+
+
 def retry_after(seconds: float) -> dict[str, str]:
-    """The header, in whole seconds, at least one."""
+    """Header `Retry-After` in whole seconds, at least one."""
     return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 def error_document(kind: str, message: str) -> dict[str, object]:
-    """The body of every refusal. A message may repeat what was sent: not all of it, and also what cannot be
-    written as UTF-8.
-    """
+    """Body of every refusal. Input repeated in the message is cut and made valid UTF-8."""
     return {
         "error": {
             "type": kind,
@@ -63,9 +76,7 @@ def error_document(kind: str, message: str) -> dict[str, object]:
 
 
 async def refused(_: Request, error: Exception) -> Response:
-    """Turns what a handler raised into an answer; what nobody expected is not told outside, its log line
-    is.
-    """
+    """Turn an exception of a handler into an answer. Details of an unexpected error go to the log only."""
     if not isinstance(error, HTTPException):
         status, message = 500, "an error in the daemon; its log says more"
         return JSONResponse(error_document(TYPES[status], message), status)
@@ -74,7 +85,7 @@ async def refused(_: Request, error: Exception) -> Response:
 
 
 def _plain(error: HTTPException) -> str:
-    """The router's own refusals carry the status' phrase alone."""
+    """Message of a refusal; adds advice to those of the router, which carry only the phrase of the status."""
     if error.detail != HTTPStatus(error.status_code).phrase:
         return error.detail
     allowed = (error.headers or {}).get("Allow", "")

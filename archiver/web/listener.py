@@ -1,8 +1,7 @@
-"""The port's socket: how many connections it accepts, and how long a TLS handshake may take.
+"""Listening socket of the port, with a limit of connections and of the time of a TLS handshake.
 
-Counts a connection from when it is accepted until its socket is closed, during its handshake as well: one
-that has not finished its handshake, which the server's protocol does not know yet, takes a file descriptor
-like any other. All of it runs in the server's thread.
+A connection counts from accept until its socket closes, also during its handshake: it takes a file descriptor
+before the server's protocol sees it. All of it runs in the server's thread.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ from archiver.web.write_watch import WriteWatch
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 2000
-"""Further ones are closed at once. Each takes a file descriptor."""
-SAID_AGAIN_S = 60.0
-"""Shortest time between two lines of the log on the same condition, which may come and go many times a
-second."""
+"""Maximum of connections; further ones are closed at once. Each takes a file descriptor."""
+LOG_INTERVAL_S = 60.0
+"""Minimum time between two log lines on one condition, which may change many times a second."""
 _LACKING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-"""What asyncio's accept loop takes for a lack of resources: it stops accepting for a second."""
+"""Errors that asyncio's accept loop treats as a lack of resources: it stops accepting for a second."""
 
 
 class Listener(socket.socket):
-    """Listens, and closes the connections that are too many."""
+    """Listens, and closes connections beyond the limit."""
 
     open_connections = 0
     connections_max = CONNECTIONS_MAX
@@ -50,7 +48,7 @@ class Listener(socket.socket):
         self._resting = False
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As the server expects it: `ConnectionAbortedError` stands for a client that is gone again."""
+        """Accept for asyncio: `ConnectionAbortedError` means that the client has gone."""
         if self._resting:
             # The last call reported that resources are lacking. The loop of asyncio would try, and report,
             # `backlog` times more.
@@ -73,7 +71,7 @@ class Listener(socket.socket):
 
 
 class _Counted(socket.socket):
-    """A connection that is counted until it is closed, and whose sends are watched."""
+    """Connection that counts until it is closed, and reports its sends."""
 
     def __init__(self, listener: Listener, plain: socket.socket) -> None:
         super().__init__(plain.family, plain.type, plain.proto, fileno=plain.detach())
@@ -82,7 +80,7 @@ class _Counted(socket.socket):
         listener.open_connections += 1
 
     def send(self, data: Any, flags: int = 0, /) -> int:
-        """As the class above."""
+        """Overrides the method of the base class."""
         taken = 0
         try:
             taken = super().send(data, flags)
@@ -101,7 +99,7 @@ class _Counted(socket.socket):
         return taken
 
     def close(self) -> None:
-        """Once, however often it is called."""
+        """Close; further calls do nothing."""
         self._watch.forget(self)
         if self._listener is not None:
             self._listener.open_connections -= 1
@@ -110,46 +108,42 @@ class _Counted(socket.socket):
 
 
 class _Condition:
-    """A condition that lasts: one line when it begins and one when it is over, neither more often than every
-    `SAID_AGAIN_S`.
+    """Logs a lasting condition: one line at its begin and one at its end, each at most every
+    `LOG_INTERVAL_S`.
     """
 
     def __init__(self, begun: str, over: str) -> None:
         self._begun, self._over = begun, over
         self._count = 0
-        self._said = False
+        self._logged = False
         self._silent_until_s = 0.0
 
     def begins(self, value: object) -> None:
-        """It holds; called once for each connection that it concerns."""
+        """The condition holds; called for each affected connection."""
         self._count += 1
         now_s = asyncio.get_running_loop().time()
-        if not self._said and now_s >= self._silent_until_s:
-            self._said, self._silent_until_s = True, now_s + SAID_AGAIN_S
+        if not self._logged and now_s >= self._silent_until_s:
+            self._logged, self._silent_until_s = True, now_s + LOG_INTERVAL_S
             _log.warning(self._begun.format(value))
 
     def ends(self) -> None:
-        """It does not hold now."""
-        if self._said and asyncio.get_running_loop().time() >= self._silent_until_s:
+        """The condition does not hold."""
+        if self._logged and asyncio.get_running_loop().time() >= self._silent_until_s:
             _log.info(self._over.format(self._count))
-            self._said, self._count = False, 0
+            self._logged, self._count = False, 0
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
-    """Bounds a TLS handshake and a TLS goodbye by the time for a head, where the library would allow a minute
-    and half a minute.
-    """
+    """Limits TLS handshake and TLS shutdown to the time of a head; asyncio allows 60 s and 30 s."""
 
     async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
-        """As the class above."""
+        """Overrides the method of the base class."""
         if named.get("ssl") is not None:
             named |= {"ssl_handshake_timeout": HEAD_S, "ssl_shutdown_timeout": HEAD_S}
         return await super().create_server(*arguments, **named)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """As the class above; without a traceback for a lack of descriptors, which the listener has
-        logged.
-        """
+        """Skip the traceback for a lack of descriptors, which the listener has logged."""
         error = context.get("exception")
         if not (
             isinstance(error, OSError)
@@ -160,7 +154,7 @@ class PatientLoop(asyncio.SelectorEventLoop):
 
 
 def listening(host: str, port: int, backlog: int, connections_max: int | None = None) -> Listener:
-    """A socket that listens on the first address of that name; raises `OSError`."""
+    """Socket that listens on the first address of the name; raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -170,9 +164,8 @@ def listening(host: str, port: int, backlog: int, connections_max: int | None = 
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(
-            backlog
-        )  # Here, so that a port that another program listens on is found before it is served.
+        # Listen here: a port that another program uses must fail before the server starts.
+        listener.listen(backlog)
     except OSError:
         listener.close()
         raise

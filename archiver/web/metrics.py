@@ -1,8 +1,8 @@
-"""Values to Prometheus' text, and requests to counts.
+"""Prometheus' text format of the metrics, and the counter of requests; the only use of prometheus_client.
 
-Owns the only use of prometheus_client. Keeps no number: each scrape is made from the families it is given, by
-the table of metrics (`archiver.runtime.metric_names`), and from what the system says of this process. Must
-never raise because of a label's value.
+It keeps no numbers. Each scrape is built from the given families, by the table
+`archiver.runtime.metric_names`, and from the process metrics of the system. No value of a label may make it
+raise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOPIC_RECORDS: Final = re.compile(r"/v1/topics/[^/]+/records")
 
 
 def exposition(families: Iterable[Family]) -> bytes:
-    """The families, and the numbers of this process, in Prometheus' text format."""
+    """Families and process metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Given([*map(_metric, families), *_process()]))
     return generate_latest(registry)
@@ -39,8 +39,8 @@ def exposition(families: Iterable[Family]) -> bytes:
 def counting(
     application: Application, requested: Callable[[str, int, float], None], clock: Clock
 ) -> Application:
-    """The ASGI application, with every answered request told to `requested`: route (one of `ROUTES`), status,
-    seconds.
+    """Wrap the ASGI application: `requested` gets route (one of `ROUTES`), status and seconds of each
+    request.
     """
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,14 +64,14 @@ def counting(
 
 
 def route_of(path: str) -> str:
-    """The route behind a path, as a name from a closed set."""
+    """Route of a path, from a closed set."""
     if _TOPIC_RECORDS.fullmatch(path):
         return "/v1/topics/{topic}/records"
     return path if path in ROUTES else "other"
 
 
 class _Given(Collector):
-    """Metrics that were made before."""
+    """Collector of finished metrics."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -81,11 +81,11 @@ class _Given(Collector):
 
 
 def _metric(family: Family) -> Metric:
-    told = METRICS[family.name]
+    described = METRICS[family.name]
     if family.spread is not None:
-        return _histogram(family.name, told.text, family.spread)
-    kind = CounterMetricFamily if told.kind == "counter" else GaugeMetricFamily
-    metric = kind(family.name, told.text, labels=told.labels)
+        return _histogram(family.name, described.text, family.spread)
+    kind = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, described.text, labels=described.labels)
     for labels, value in sorted(family.samples.items()):
         metric.add_metric(labels, value)
     return metric
@@ -99,7 +99,7 @@ def _histogram(name: str, text: str, spread: Spread) -> Metric:
 
 
 def _process() -> Iterator[Metric]:
-    """Memory, file descriptors, processor time and start of this process, with our words for them."""
+    """Memory, file descriptors, CPU time and start of this process, with our help texts."""
     for metric in ProcessCollector(registry=None).collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         if name in METRICS:

@@ -1,7 +1,6 @@
-"""The table of everything the port answers to, and the OpenAPI document that is made of it.
+"""Table of all endpoints of the port, and the OpenAPI document generated from it.
 
-Owns paths, parameters, bodies and statuses: the routes are built from the same table (`archiver.web.app`), so
-that none is left out of the document. Must never list what is not there.
+The routes are built from the same table (`archiver.web.app`), so document and port agree.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ JSON, NDJSON, TEXT, HTML = "application/json", "application/x-ndjson", "text/pla
 PROTOBUF = ("application/x-protobuf", "application/vnd.archiver.records+protobuf")
 
 CHALLENGE = re.compile("^[0-9a-f]{32,64}$")
-"""The request is checked by `fullmatch`; the schema has the same text."""
+"""Requests are checked with `fullmatch`; the schema has the same pattern."""
 
 Schema = dict[str, Any]
 
@@ -29,13 +28,13 @@ class Answer:
     text: str
     media: str = JSON
     schema: str = "Error"
-    """The name of a component, or `string` for plain text."""
+    """Name of a component, or `string` for plain text."""
     retry_after: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A method of a path."""
+    """Method of a path."""
 
     name: str
     method: Literal["GET", "POST"]
@@ -47,34 +46,34 @@ class Endpoint:
     bodies: dict[str, Schema] | None = None
     body_required: bool = True
     admin: bool = False
-    """Asks for the token of administration."""
+    """Requires the token of administration."""
     sends: bool = False
-    """Asks for the token of records, where one is set."""
+    """Requires the token of records, if one is set."""
 
 
 _NOT_OURS = Answer(
-    "the Host or Origin header is not this port's: a web page of somebody else asked; nothing was done"
+    "the Host or Origin header is not this port's: the request came from another web page; nothing was done"
 )
 _BROKEN = Answer("an error in the daemon; its log says more")
-_NO_ROOM = Answer("too many requests are under way; nothing was done", retry_after=True)
+_NO_ROOM = Answer("too many requests are open; nothing was done", retry_after=True)
 _ADMIN_ANSWERS = {
     401: Answer("no token; send it as Authorization: Bearer TOKEN"),
     403: Answer("the token is wrong, or the Host or Origin header is not this port's; nothing was done"),
     429: _NO_ROOM,
     500: _BROKEN,
     503: Answer(
-        "the daemon knows no token yet, or what it asked does not answer; nothing was done", retry_after=True
+        "the daemon knows no token yet, or a dependency does not answer; nothing was done", retry_after=True
     ),
 }
 _BODY_ANSWERS = {
-    400: Answer("the body is not what it should be; nothing was done"),
+    400: Answer("the body is invalid; nothing was done"),
     408: Answer("the body did not arrive in time; nothing was done"),
     413: Answer("the body is too large; nothing was done"),
-    415: Answer("the body is of a type, charset or content encoding that is not taken; nothing was done"),
+    415: Answer("the type, charset or content encoding of the body is not accepted; nothing was done"),
 }
 _STREAM = Answer(
     "the work has begun: lines {progress}, {alive} at least every 5 s, and at the end one line {done} "
-    "or {error}. It goes on if the "
+    "or {error}. The work continues if the "
     "client leaves.",
     NDJSON,
     "AdminLine",
@@ -86,20 +85,18 @@ ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
         "all": BodyField("truth value", "All stable records, ignoring the triggers.", default=False),
     },
     "reconcile": {
-        "fix": BodyField(
-            "truth value", "Carry out the repairs, that of a rollback among them.", default=False
-        ),
+        "fix": BodyField("truth value", "Apply the repairs, including that of a rollback.", default=False),
         "topic": BodyField("text", "Only this topic."),
     },
-    "clean": {"dry_run": BodyField("truth value", "Only say what would be done.", default=False)},
+    "clean": {"dry_run": BodyField("truth value", "Only report what would be done.", default=False)},
     "replay": {
         "topic": _SCOPE,
-        "max_files": BodyField("whole number", "The most archives that are written again.", minimum=1),
+        "max_files": BodyField("whole number", "Maximum of archives to rewrite.", minimum=1),
     },
     "audit": {"topic": _SCOPE, "deep": BodyField("truth value", "Read every row, on Spark.", default=False)},
     "reload": {},
 }
-"""The fields of each request of administration; the checks of requests are made from them too."""
+"""Fields of each administration request; the validation uses them too."""
 
 
 def _admin(name: str, summary: str, text: str, role: str | None = None) -> Endpoint:
@@ -121,7 +118,7 @@ _RECORDS = Endpoint(
     "Send records to a topic",
     "Returns when every record is stored and in the intake log, with its offset. Limits are checked "
     "before anything is parsed, and a "
-    "request is taken whole or not at all: after any status but 200, 422, 500 and 503 with "
+    "request is accepted whole or not at all: after any status but 200, 422, 500 and 503 with "
     "acknowledgement lines, nothing of it was sent. "
     "A client that loses the connection before the answer, or gets 500 without lines, must treat every "
     "record as of unknown outcome.",
@@ -136,7 +133,7 @@ _RECORDS = Endpoint(
             "a record, a parameter or a header is wrong; the message names the line or record. Nothing "
             "was sent"
         ),
-        401: Answer("http.produce_token is set, and no token came; nothing was sent"),
+        401: Answer("http.produce_token is set, and the request has no token; nothing was sent"),
         403: Answer(
             "the token is not http.produce_token, or the Host or Origin header is not this port's; "
             "nothing was sent"
@@ -144,23 +141,23 @@ _RECORDS = Endpoint(
         404: Answer("there is no such topic; nothing was sent"),
         408: Answer("the body did not arrive within http.request_timeout; nothing was sent"),
         413: Answer("more than http.body_bytes_max bytes or http.records_max records; nothing was sent"),
-        415: Answer("a content type, charset or content encoding that is not taken; nothing was sent"),
+        415: Answer("a content type, charset or content encoding that is not accepted; nothing was sent"),
         422: Answer(
             "records that do not decode are refused (`validate: reject`), one line per record says "
-            "which; the others are stored. Mend "
+            "which; the others are stored. Correct "
             "those before sending them again",
             NDJSON,
             "Line",
         ),
         429: Answer(
-            "no room in the intake queue, http.requests_max requests under way, or intake not open "
+            "no room in the intake queue, http.requests_max requests open, or intake not open "
             "yet; nothing was sent",
             retry_after=True,
         ),
         500: Answer(
             "some records are stored and others are not, or of some it is unknown: one line per record "
             "says which. Send those that "
-            "failed again; look before sending again what is unknown",
+            "failed again; check before sending again what is unknown",
             NDJSON,
             "Line",
         ),
@@ -212,8 +209,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Depends on nothing outside of the process. With a challenge, the header Archiver-Proof "
         "of the answer is the "
         "HMAC-SHA256 of challenge, address and port (blanks between them) under the token of "
-        "administration, in hex digits: whoever "
-        "has the token can tell that the daemon at that address has it, before sending it.",
+        "administration, in hex digits: a client that "
+        "has the token can verify that the daemon at that address has it, before sending it.",
         {
             200: Answer("it lives", JSON, "Health"),
             400: Answer("the challenge is not 32 to 64 hex digits"),
@@ -234,7 +231,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         "/readyz",
         "Whether it serves and its dependencies answer",
-        "As of the last look (daemon.watch_interval).",
+        "As of the last status poll (daemon.watch_interval).",
         {
             200: Answer("ready", JSON, "Readiness"),
             403: _NOT_OURS,
@@ -298,7 +295,7 @@ _HEADER: Schema = {
 }
 _OUTCOMES: Schema = {
     "enum": ["failed", "unknown"],
-    "description": "failed: certainly not stored; unknown: it may be, look first.",
+    "description": "failed: certainly not stored; unknown: it may be stored, check first.",
 }
 _ERROR: Schema = {
     "type": "object",

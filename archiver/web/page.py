@@ -1,8 +1,7 @@
-"""The status page: everything that a person wants to know at night, on one page of HTML, made on the server.
+"""Status page: one page of HTML, rendered on the server from values only.
 
-Takes values only, and gives text: it connects to nothing and waits for nothing. Promises that every text in
-it is escaped, whoever wrote it, that what cannot be seen in a text is made visible, and that nothing of the
-page is loaded from elsewhere or runs. Its size is bounded, however many topics and partitions there are.
+Every text is escaped, and invisible characters are made visible. The page loads nothing from elsewhere and
+runs no script. Its size is bounded for any number of topics and partitions.
 """
 
 from __future__ import annotations
@@ -32,49 +31,48 @@ from intake.sources.kafka.state import MirrorState
 from reconcile.snapshot.oldest_required import OldestRequired
 
 REFRESHES_S = (5, 30, 300)
-"""What the page offers; any whole number of seconds up to an hour can be asked for."""
+"""Refresh intervals that the page offers; a request may use any whole number of seconds up to an hour."""
 REFRESH_MAX_S = 3600
 CYCLES_SHOWN = 30
 ADVICE_SHOWN = 100
 FILES_SHOWN = 20
-"""Of each source, of those that cannot be taken in."""
+"""Maximum of failed files shown of each source."""
 TEXT_MAX = 2000
-"""Characters of one text, beyond which it is cut: error texts may hold whole answers of a server."""
+"""Maximum of characters of one text: an error may contain a whole answer of a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageValues:
-    """What the page shows."""
+    """Values that the page shows."""
 
     standing: LagReport | None
-    """The newest look at the topics; None while the application is not open."""
+    """Newest lag report; None while the application is not open."""
     journal: Journal
     history: LagHistory
     now_us: int
     look_interval_s: float
-    """How often there is a new standing (`daemon.watch_interval`)."""
+    """Interval of lag reports (`daemon.watch_interval`)."""
     version: str
     owner: str
-    """This process, as it would stand in the lease: host:pid."""
+    """Name of this process in leases: host:pid."""
     roles: Sequence[str]
     cluster: str
     cluster_id: str | None
     """None while it is not known."""
     data: str
-    """The data folder, as it may be shown."""
+    """Data folder, without secrets."""
     leader: str | None
-    """Who has the right to archive and to clean; None: nobody at the moment, or not known yet."""
+    """Holder of the leadership lease; None: not held, or not known yet."""
     epoch: int | None
     pin: OldestRequired | None
-    """What holds the oldest intake file that is needed; None if none is needed, or it is not known."""
+    """Oldest required intake file; None if no file is required, or not known."""
     pin_known: bool
     sources: Sequence[FilesState] = ()
-    """The folders that this daemon takes files from."""
+    """File sources of this daemon."""
     mirrors: Sequence[MirrorState] = ()
-    """The Kafka clusters that it mirrors topics from."""
+    """Kafka sources of this daemon."""
     query: Mapping[str, str]
-    """`refresh`: seconds; `topic`: show all of one topic. Others, and those that mean nothing, are passed
-    over."""
+    """`refresh`: seconds; `topic`: show all of one topic. Unknown and invalid ones are ignored."""
 
 
 def page(values: PageValues) -> str:
@@ -104,7 +102,7 @@ def page(values: PageValues) -> str:
         shown=shown,
         checks=values.journal.checks(),
         newest=_newest(values.journal),
-        cycles=_told(values.journal.cycles()),
+        cycles=_shown_cycles(values.journal.cycles()),
         counts=values.journal.counts(),
         audit=_audit(values.journal.newest("audit")),
         deep_audit=_audit(values.journal.newest("deep_audit")),
@@ -112,22 +110,18 @@ def page(values: PageValues) -> str:
 
 
 def _worst(found: Sequence[Advice], state: str) -> str:
-    """The badge of the first line, which must say the same as its words: what is only noted leaves all
-    well.
-    """
+    """Badge of the first line; it must agree with its text, for which notes are no problem."""
     worst = found[0].severity if found else "ok"
     return "ok" if worst == "note" and state == "serving" else worst
 
 
-def _told(cycles: Sequence[Cycle]) -> list[Cycle]:
-    """The newest cycles that are worth a line: a watch that found nothing is not, there is one every few
-    seconds.
-    """
+def _shown_cycles(cycles: Sequence[Cycle]) -> list[Cycle]:
+    """Newest cycles without those of a watch that found nothing, which come every few seconds."""
     return [cycle for cycle in cycles if cycle.job != "watch" or cycle.outcome != "fine"][:CYCLES_SHOWN]
 
 
 def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
-    """The last cycle of each job; deep audits and publishing only where there are any."""
+    """Newest cycle of each job; deep audit and control topic only if there is one."""
     found = [
         (job, journal.newest(job))
         for job in ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic")
@@ -140,7 +134,7 @@ def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
 
 
 def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
-    """The newest audit: its verdict, and how many partitions have which."""
+    """Newest audit: its verdict, and the number of partitions by verdict."""
     if cycle is None:
         return None
     partitions = cycle.document.get("partitions") or []
@@ -162,23 +156,21 @@ def _refresh(query: Mapping[str, str]) -> int | None:
 
 
 def _link(refresh: int | None, topic: str | None) -> str:
-    """An address of this page, relative to the port."""
+    """Link to this page, relative to the port."""
     given = {"refresh": refresh, "topic": topic}
     query = urlencode({name: value for name, value in given.items() if value is not None})
     return f"/?{query}" if query else "/"
 
 
 def visible(value: object) -> object:
-    """A text in which nothing is invisible or turns the reading direction, cut to `TEXT_MAX`; anything else
-    as it is.
-    """
+    """Text without invisible or direction-changing characters, cut to `TEXT_MAX`; other values unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return printable_text(excerpt(value, TEXT_MAX))
 
 
 def coded(text: str) -> Markup:
-    """A text in which what stands between backticks is set as code; everything is escaped."""
+    """Escaped text with the parts between backticks as code."""
     shown = str(visible(text))
     parts = shown.split("`")
     if len(parts) % 2 == 0:
@@ -224,5 +216,4 @@ def _policy() -> str:
 _META_POLICY = _policy()
 
 HEADERS: Mapping[str, str] = {"Content-Security-Policy": f"{_META_POLICY}; frame-ancestors 'none'"}
-"""What the answer with the page must carry besides what every answer does: of the page nothing but its own
-style is used, and nothing runs."""
+"""Additional headers of the page: the browser uses only its own style and runs nothing."""

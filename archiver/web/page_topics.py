@@ -1,7 +1,6 @@
-"""What the status page shows of the topics: which of them, which of their partitions, in which order, and the
-sum of the others.
+"""Topics and partitions that the status page shows, their order, and the sum of the others. Pure.
 
-Pure. Promises that the worst are always among what is shown, and that what is left out is counted.
+The worst are always shown, and omitted ones are counted.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from archiver.status.reasons import CAUSES
 from archiver.web.svg import Chart, records_chart, seconds_chart
 
 PARTITIONS_SHOWN = 50
-"""Of each topic."""
+"""Maximum of partitions shown of each topic."""
 PARTITIONS_SHOWN_ALONE = 2000
-"""Of a topic that is shown alone."""
+"""Maximum of partitions of a topic that is shown alone."""
 TOPICS_SHOWN = 20
-"""With their partitions; the others are in the list of topics only."""
+"""Maximum of topics shown with partitions; the others are only in the list."""
 LISTED_FIRST = 12
 TOPICS_LISTED = 300
 
 _CALM = len(CAUSES)
-"""The rank of a partition that nothing holds back."""
+"""Rank of a partition that is not held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +32,20 @@ class ShownTopic:
 
     standing: TopicLag
     lag: StageLag | None
-    """Of its last stage."""
+    """Lag of its last stage."""
     stages: tuple[Stage, ...]
-    """Those that it has."""
+    """Stages of the topic."""
     rows: tuple[PartitionLag, ...]
-    """All of them in order, or the worst of them, the worst first."""
+    """All partitions in order, or only the worst, the worst first."""
     left: int
-    """How many partitions are not among the rows."""
+    """Number of partitions not in `rows`."""
     left_lag: StageLag | None
-    """Their records summed, and the greatest of their ages."""
+    """Their summed records and greatest age."""
     troubled: int
-    """Partitions that something holds back, other than that they are not due yet."""
+    """Partitions that are held back by more than not being due yet."""
     charts: tuple[Chart, ...]
     opened: bool
-    """Whether its partitions are shown at once."""
+    """Whether its partitions are shown unfolded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +53,18 @@ class ShownTopics:
     """The topics of the page."""
 
     listed: tuple[tuple[TopicLag, StageLag | None, int], ...]
-    """Every topic, the worst first, with its lag and its number of troubled partitions; as many as are
-    listed."""
+    """Listed topics, the worst first, with lag and number of troubled partitions."""
     listed_first: int
-    """So many of them at once, the others behind a line to open."""
+    """Number of topics listed unfolded."""
     listed_left: int
     shown: tuple[ShownTopic, ...]
     total: int
     unknown: bool
-    """A topic was asked for that the log does not have."""
+    """The requested topic is not in the log."""
 
 
 def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) -> ShownTopics:
-    """What to show; with `only`, one topic and as much of it as there is room for."""
+    """Choose what to show; with `only`, one topic with more of its partitions."""
     ordered = sorted(standing.topics, key=lambda topic: (*_rank(topic), topic.topic))
     alone = None if only is None else standing.topic(only)
     chosen = ordered[:TOPICS_SHOWN] if only is None else [alone] if alone is not None else []
@@ -86,7 +84,7 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
 
 
 def _rank(topic: TopicLag) -> tuple[int, float]:
-    """The worst first: by what holds its worst partition back, then by its age."""
+    """Sort key, the worst first: cause of the worst partition, then age."""
     lag = last_lag(topic)
     worst = min((_severity(partition) for partition in topic.partitions), default=_CALM)
     return worst, -_seconds(lag)
@@ -97,7 +95,7 @@ def _severity(partition: PartitionLag) -> int:
 
 
 def _seconds(lag: StageLag | None) -> float:
-    """For ordering: what cannot be told is worse than any number."""
+    """Age for sorting: an unknown age is worse than any number."""
     if lag is None:
         return 0.0
     return float("inf") if lag.seconds is None else lag.seconds

@@ -1,12 +1,11 @@
-"""Takes records over HTTP and answers with the outcome of each, as `archiver produce --output json` does.
+"""Produce over HTTP: accepts records and answers with the outcome of each, as `archiver produce --output
+json`.
 
-A request is handed over whole or not at all. It is refused before anything of it is parsed if it is too
-large, too slow or one too many, and an unknown outcome is never reported as a failure. Bodies that arrive or
-are worked on hold at most `http.body_bytes_max` times `http.requests_max` bytes together. A request takes one
-of the `http.requests_max` places when its body is complete, so that slow senders do not keep others out.
-Records are bounded by `http.records_max` for each of `PARSERS` requests that are parsed at a time; what was
-handed over counts in the writer's queue. Must never block the event loop, and never parse records by rules of
-its own.
+A request enters the writer's queue whole or not at all. It is refused before parsing if it is too large, too
+slow or one too many. An unknown outcome is never reported as a failure. All bodies together hold at most
+`http.body_bytes_max` times `http.requests_max` bytes. A request counts towards `http.requests_max` when its
+body is complete, so slow senders block no others. `PARSERS` requests are parsed at a time, each with at most
+`http.records_max` records.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Iterator, Sequence
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -23,10 +26,8 @@ from starlette.responses import Response
 from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.runtime.redaction import excerpt
 from archiver.web.app_context import AppContext
-from archiver.web.bearer import require_bearer
 from archiver.web.bodies import BodyBudget, media_type, read_body
-from archiver.web.error_responses import refusal, retry_after
-from archiver.web.fair_threads import FairThreads
+from archiver.web.error_responses import refusal, require_bearer, retry_after
 from archiver.web.openapi import NDJSON, PROTOBUF
 from intake.inputs import read_inputs, read_messages
 from intake.produce_stream import Sent
@@ -35,27 +36,103 @@ from intake.write.acknowledgements import PendingRecord
 from intake.write.writer import IntakeWriter
 
 PARSERS, TOPIC_PARSERS = 4, 2
-"""Threads that parse and check bodies, and how many of them work for one topic; more would only wait for each
-other."""
+"""Threads that parse bodies, and their maximum for one topic. More threads would only wait for the GIL."""
+
+
+T = TypeVar("T")
+_Work = tuple["Future[T]", Callable[[], T]]
+
+
+class FairThreads:
+    """Threads shared fairly between topics. Thread-safe.
+
+    A topic never has all threads, and topics with waiting work take turns. So a topic with slow requests
+    delays only its own. The caller bounds the number of waiting requests.
+    """
+
+    def __init__(self, threads: int, topic_threads: int, name: str) -> None:
+        """`topic_threads` is the maximum that work for one topic at a time."""
+        assert 0 < topic_threads < threads
+        self._free = threads
+        self._topic_threads = topic_threads
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[str, deque[_Work[object]]] = OrderedDict()
+        """Waiting work by topic; the topic with the next turn is first."""
+        self._running: Counter[str] = Counter()
+        self._pool = ThreadPoolExecutor(threads, name)
+
+    def submit(self, topic: str, work: Callable[[], T]) -> Future[T]:
+        """Run the work at the turn of the topic."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._waiting.setdefault(topic, deque()).append((future, work))  # type: ignore[arg-type]
+            self._start()
+        return future
+
+    def close(self) -> None:
+        """Cancel waiting work; running work ends by itself."""
+        with self._lock:
+            given_up = [future for works in self._waiting.values() for future, _ in works]
+            self._waiting.clear()
+        for future in given_up:
+            future.cancel()
+        self._pool.shutdown(wait=False)  # its work is running or begins at once
+
+    def _start(self) -> None:
+        """Start work of the next topics on free threads; the caller holds the lock."""
+        while self._free:
+            topic = next((name for name in self._waiting if self._running[name] < self._topic_threads), None)
+            if topic is None:
+                return
+            works = self._waiting.pop(topic)
+            future, work = works.popleft()
+            if works:
+                self._waiting[topic] = works  # at the end, after all other topics
+            self._free -= 1
+            self._running[topic] += 1
+            self._pool.submit(self._run, topic, future, work)
+
+    def _run(self, topic: str, future: Future[object], work: Callable[[], object]) -> None:
+        result: object = None
+        raised: BaseException | None = None
+        is_active = future.set_running_or_notify_cancel()
+        if is_active:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the future carries it to the caller
+                raised = error
+        # Free the thread first: the caller may submit its next work as soon as the future is set.
+        with self._lock:
+            self._free += 1
+            self._running[topic] -= 1
+            if not self._running[topic]:
+                del self._running[topic]
+            self._start()
+        if raised is not None:
+            future.set_exception(raised)
+        elif is_active:
+            future.set_result(result)
 
 
 class Producing:
-    """The one way for records through the port."""
+    """Handler of produce requests."""
 
-    def __init__(self, face: AppContext) -> None:
-        self._face = face
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
         self._under_way = 0
-        """Requests whose body is complete."""
-        self._budget = BodyBudget(face.http.requests_max * face.http.body_bytes_max, face.http.retry_after)
+        """Open requests with a complete body."""
+        self._budget = BodyBudget(
+            context.http.requests_max * context.http.body_bytes_max, context.http.retry_after
+        )
         self._parsers = FairThreads(PARSERS, TOPIC_PARSERS, "http-records")
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Release the threads."""
         self._parsers.close()
 
     async def answer(self, request: Request) -> Response:
-        """Take the records of one request and wait for what becomes of them."""
-        http = self._face.http
+        """Send the records of one request and wait for their outcomes."""
+        http = self._context.http
         if http.produce_token is not None:
             token = http.produce_token.get_secret_value()
             require_bearer(
@@ -66,11 +143,11 @@ class Producing:
             )
         writer = self._open_writer()
         self._refuse_if_busy()
-        text = _text_asked(request.query_params)
+        text = _is_text(request.query_params)
         kind = media_type(request)
         if kind != NDJSON and kind not in PROTOBUF:
             why = (
-                f"the content type {excerpt(kind)!r} is not taken; nothing was sent, send {NDJSON} (one "
+                f"the content type {excerpt(kind)!r} is not accepted; nothing was sent, send {NDJSON} (one "
                 f"record a line) or {PROTOBUF[0]}"
             )
             raise refusal(415, why)
@@ -88,32 +165,29 @@ class Producing:
                 self._under_way -= 1
 
     def _refuse_if_busy(self) -> None:
-        http = self._face.http
+        http = self._context.http
         if self._under_way >= http.requests_max:
-            why = (
-                f"http.requests_max = {http.requests_max} requests with records are under way; nothing was "
-                "sent"
-            )
+            why = f"http.requests_max = {http.requests_max} requests with records are open; nothing was sent"
             raise refusal(429, why, retry_after_s=http.retry_after)
 
     def _open_writer(self) -> IntakeWriter:
-        face = self._face
-        writer = face.writer()
-        if "intake" not in face.roles:
+        context = self._context
+        writer = context.writer()
+        if "intake" not in context.roles:
             raise refusal(
                 503,
                 "this daemon has not the role intake; send to one that has",
-                retry_after_s=face.http.retry_after,
+                retry_after_s=context.http.retry_after,
             )
-        if face.journal.state == "stopping":
+        if context.journal.state == "stopping":
             raise refusal(
-                503, "the daemon is stopping; nothing was sent", retry_after_s=face.http.retry_after
+                503, "the daemon is stopping; nothing was sent", retry_after_s=context.http.retry_after
             )
         if writer is None:
             raise refusal(
                 429,
                 "intake is not open yet; nothing was sent, /readyz says why",
-                retry_after_s=face.http.retry_after,
+                retry_after_s=context.http.retry_after,
             )
         return writer
 
@@ -126,19 +200,22 @@ class Producing:
             return self._handed_over(writer, inputs, countdown)
 
         pending = await asyncio.wrap_future(self._parsers.submit(topic, hand_over))
-        timeout_s = self._face.http.request_timeout
+        timeout_s = self._context.http.request_timeout
         if pending:
             try:
                 await asyncio.wait_for(countdown.over.wait(), timeout_s)
             except TimeoutError:
-                pass  # What has no outcome yet is of unknown outcome.
+                pass  # records without an outcome by now are reported as unknown
             except asyncio.CancelledError:
-                return self._told(pending, timeout_s)  # The server stops: say what is known, at once.
-        return await asyncio.wrap_future(self._parsers.submit(topic, lambda: self._told(pending, timeout_s)))
+                # the server stops: report the known outcomes at once
+                return self._acknowledgements(pending, timeout_s)
+        return await asyncio.wrap_future(
+            self._parsers.submit(topic, lambda: self._acknowledgements(pending, timeout_s))
+        )
 
     def _parsed(self, writer: IntakeWriter, body: bytes, topic: str, kind: str, text: bool) -> list[Input]:
-        """Every record of the body, or a refusal."""
-        records_max = self._face.http.records_max
+        """Records of the body; raises a refusal."""
+        records_max = self._context.http.records_max
         try:
             writer.check_topic(topic)
         except NotFound as error:
@@ -164,7 +241,7 @@ class Producing:
     def _handed_over(
         self, writer: IntakeWriter, inputs: Sequence[Input], countdown: _Countdown
     ) -> list[PendingRecord]:
-        """All of them in the writer's queue, or a refusal and none."""
+        """Put all records into the queue of the writer, or none and raise a refusal."""
         countdown.left = len(inputs)
         try:
             pending = writer.try_send(inputs, countdown.one_less)
@@ -176,32 +253,32 @@ class Producing:
             raise refusal(
                 429,
                 "there is no room for these records in the intake queue; nothing was sent",
-                retry_after_s=self._face.http.retry_after,
+                retry_after_s=self._context.http.retry_after,
             )
         return pending
 
     def _unavailable(self, error: ArchiverError) -> Exception:
-        again_s = self._face.http.retry_after if isinstance(error, RetryLater) else None
+        again_s = self._context.http.retry_after if isinstance(error, RetryLater) else None
         return refusal(503, f"{error}; nothing was sent", retry_after_s=again_s)
 
-    def _told(self, pending: Sequence[PendingRecord], timeout_s: float) -> Response:
-        """The acknowledgements, and the status that goes with all of them together."""
-        told = [_outcome(one, timeout_s) for one in pending]
-        outcomes = {one.outcome for one in told}
+    def _acknowledgements(self, pending: Sequence[PendingRecord], timeout_s: float) -> Response:
+        """Answer with a line per record; the status follows from all outcomes together."""
+        outcomes_of = [_outcome(one, timeout_s) for one in pending]
+        outcomes = {one.outcome for one in outcomes_of}
         lines = "".join(
-            json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in told
+            json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in outcomes_of
         )
         if outcomes <= {"ok"}:
             return Response(lines, 200, media_type=NDJSON)
-        if all(one.outcome == "ok" or one.refused for one in told):
+        if all(one.outcome == "ok" or one.refused for one in outcomes_of):
             return Response(lines, 422, media_type=NDJSON)
         if outcomes == {"failed"}:
-            return Response(lines, 503, retry_after(self._face.http.retry_after), NDJSON)
+            return Response(lines, 503, retry_after(self._context.http.retry_after), NDJSON)
         return Response(lines, 500, media_type=NDJSON)
 
 
 class _Countdown:
-    """Wakes the event loop when the last outcome is there; told by the writer's thread, under its lock."""
+    """Wakes the event loop at the last outcome. The writer's thread calls it under its lock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.left = 0
@@ -209,25 +286,25 @@ class _Countdown:
         self._loop = loop
 
     def one_less(self) -> None:
-        """One outcome is there."""
+        """Count one outcome."""
         self.left -= 1
         if self.left == 0:
             try:
                 self._loop.call_soon_threadsafe(self.over.set)
             except RuntimeError:
-                pass  # The server has stopped, and with it whoever waited.
+                pass  # the server has stopped, so no handler waits
 
 
 def _outcome(pending: PendingRecord, timeout_s: float) -> Sent:
-    """What became of it by now."""
+    """Outcome by now."""
     if not pending.done():
         why = (
-            f"not acknowledged within http.request_timeout = {timeout_s:g} s; it may be stored, look "
+            f"not acknowledged within http.request_timeout = {timeout_s:g} s; it may be stored, check "
             "before sending it again"
         )
         return Sent(pending.topic, pending.partition, None, "unknown", why)
-    told = pending.result(0)
-    return Sent(told.topic, told.partition, told.offset, told.outcome, told.error, told.refused)
+    done = pending.result(0)
+    return Sent(done.topic, done.partition, done.offset, done.outcome, done.error, done.refused)
 
 
 def _read(body: bytes, topic: str, kind: str, text: bool, record_bytes_max: int) -> Iterator[Input]:
@@ -237,8 +314,8 @@ def _read(body: bytes, topic: str, kind: str, text: bool, record_bytes_max: int)
     return read_messages(source, topic, record_bytes_max)
 
 
-def _text_asked(query: QueryParams) -> bool:
-    """Of `?text=true`; refuses any other parameter, so that a misspelt one is not passed over."""
+def _is_text(query: QueryParams) -> bool:
+    """Value of `?text=`; refuses any other parameter, because a misspelt one would be ignored."""
     values = {"true": True, "false": False}
     for name, value in query.multi_items():
         if name != "text":

@@ -1,5 +1,4 @@
-"""Strict framing of requests: an exact bound on the head, and no request whose end two parsers could see at
-different places.
+"""Strict framing of requests: an exact limit of the head, and no request whose end is ambiguous.
 
 h11 bounds only heads that are incomplete, so a long head that arrives in one read passes it. It also accepts
 bare line feeds, folded lines and a Content-Length together with a Transfer-Encoding, where RFC 9112 lets a
@@ -31,9 +30,7 @@ _FOLD = (b" ", b"\t")
 
 
 class StrictConnection(h11.Connection):
-    """h11's state machine of a server, over a buffer that refuses what is too long or ambiguous with
-    `h11.RemoteProtocolError`.
-    """
+    """h11's server over a buffer that refuses long or ambiguous heads with `h11.RemoteProtocolError`."""
 
     refusal = ""
     """Why the last request was refused, for the answer."""
@@ -117,8 +114,9 @@ def _check_lines(lines: Sequence[bytearray]) -> None:
 
 
 def _trimmed(line: bytearray) -> bytearray:
-    """The header without white space around its value: h11's expression takes quadratic time on it (3.5 s for
-    32 KB of spaces).
+    """Header without white space around its value.
+
+    h11's regular expression takes quadratic time on it: 3.5 s for 32 KB of spaces.
     """
     name, colon, value = line.partition(b":")
     return name + colon + value.strip(b" \t") if colon and b" " not in name else line

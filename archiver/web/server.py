@@ -1,8 +1,8 @@
-"""The port: a thread in which the web application is served.
+"""HTTP server of the port, in a thread of its own.
 
-A port that cannot be opened never stops the daemon: it is logged at once and every `REMIND_S` after that, and
-tried again with pauses that double up to a bound. Installs no signal handler, writes no line per request, and
-ends only when it is asked to; then requests under way get their answers, within a deadline.
+A port that cannot be opened never stops the daemon. It is logged at once and every `REMIND_S`, and retried
+with exponential backoff. The server installs no signal handler and logs no requests. At a stop, open requests
+get their answers within a deadline.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
-"""For a connection between two requests."""
+"""Time for which an idle connection stays open between two requests."""
 FIRST_RETRY_S = 0.1
 REMIND_S = 300.0
-"""A port that is still closed is logged again after so long."""
+"""Interval of the log line on a port that is still closed."""
 CANCELLED_S = 2.0
-"""For requests that are cut off at the end of the grace, to say so; no more than half of the grace."""
+"""Time in which cut-off requests get an answer at the end of the grace; at most half of the grace."""
 JOINED_S = 0.5
-"""The server looks around every tenth of a second, and lets go of what it has."""
+"""Time for the server to end: its loop runs every 0.1 s and then closes its resources."""
 
 
 class WebServer:
@@ -47,12 +47,12 @@ class WebServer:
         tls: HttpTlsSettings | None = None,
         connections_max: int | None = None,
     ) -> None:
-        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port. Without
-        `tls` in the clear. `connections_max` is what the process has descriptors for, if that is less than
-        the listener's own bound.
+        """`listen` is `host:port`. `retry_max_s` bounds the pause between two attempts to open it. Without
+        `tls`, plain HTTP. `connections_max` is given if the process has fewer descriptors than the listener's
+        own limit.
         """
         host, _, port = listen.rpartition(":")
-        self._wanted = (host.strip("[]"), int(port))
+        self._listen_at = (host.strip("[]"), int(port))
         self._app = app
         self._tls = None if tls is None else ServerTls(tls)
         self._retry_max_s = retry_max_s
@@ -115,7 +115,7 @@ class WebServer:
                     )
                 self._closed_because = why
             except Exception:  # noqa: BLE001
-                # The head of the thread: the daemon goes on, and so does its port.
+                # The head of the thread: the daemon continues, and the port is opened again.
                 _log.exception("the port's server ended in an unexpected error; it is started again")
             self._address = None
             self._tried.set()
@@ -124,7 +124,7 @@ class WebServer:
             pause_s = min(2 * pause_s, self._retry_max_s)
 
     def _advice(self, error: Exception) -> str:
-        host, port = self._wanted
+        host, port = self._listen_at
         advice = {
             errno.EADDRINUSE: "; another program listens there: stop it, or set http.listen to another port",
             errno.EADDRNOTAVAIL: "; this machine does not have that address: set "
@@ -134,8 +134,8 @@ class WebServer:
         return f"cannot listen on {host}:{port}: {error}{advice}"
 
     def _serve_once(self) -> None:
-        """Until it is told to stop; raises `OSError` if the address cannot be had."""
-        with listening(*self._wanted, BACKLOG, self._connections_max) as listener:
+        """Serve until a stop is requested; raises `OSError` if the address cannot be opened."""
+        with listening(*self._listen_at, BACKLOG, self._connections_max) as listener:
             server = uvicorn.Server(self._config())
             with self._lock:
                 if self._stopping.is_set():
@@ -154,7 +154,7 @@ class WebServer:
                 raise Halt("the server ended by itself")
 
     async def _until_stopped(self, server: uvicorn.Server, listener: Listener) -> None:
-        """Serve until `should_exit`; requests that were cut off get the time to say so."""
+        """Serve until `should_exit`; cut-off requests get time to answer."""
         watching = asyncio.create_task(listener.watch.run())
         try:
             await server.serve(sockets=[listener])
@@ -181,6 +181,7 @@ class WebServer:
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         if self._tls is not None:
-            config.load()  # It would make a context of its own, which never looks at its files again.
+            # Load first: uvicorn creates a TLS context of its own here, which never reloads its files.
+            config.load()
             config.ssl = self._tls.context()
         return config

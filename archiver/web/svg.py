@@ -1,4 +1,4 @@
-"""The geometry of the lag charts: from samples to points, ticks and words. The template draws them.
+"""Geometry of the lag charts: points, ticks and texts from samples. The template draws them.
 
 Pure. Promises that a step that nobody could tell is a hole in the line, never a zero, and that what the line
 shows is said in words as well, for those who do not see it.
@@ -166,7 +166,7 @@ def _described(
         return f"Nothing is known of the last {age(span_s)}."
     peak, minus_age_s = max(known)
     last = points[-1][1]
-    now = "cannot be told" if last is None else told(last)
+    now = "is unknown" if last is None else told(last)
     unknown = len(points) - len(known)
     holes = f" Not known for {unknown} of {counted(len(points), 'sample')}." if unknown else ""
     if not peak:

@@ -1,9 +1,7 @@
-"""The port over TLS: the certificate it shows, and how a command beside the daemon knows that certificate
-again.
+"""TLS of the port: the certificate of the server, and its verification by local commands.
 
-Promises that a renewed certificate is shown from the next connection on, that one which cannot be used (the
-key of another, half of a file) never takes the place of one that can, and that whoever asks with
-`client_context` believes one certificate alone, the configuration's.
+A renewed certificate applies from the next connection. An unusable one (wrong key, half a file) never
+replaces a usable one. `client_context` trusts only the certificate of the configuration.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ _Seen = tuple[tuple[int, int, int], ...]
 
 
 class ServerTls:
-    """What the port shows of itself. `context` is called again whenever the port is opened; all of it in the
-    server's thread.
+    """Certificate of the port. `context` is called at each opening of the port. Runs in the server's
+    thread.
     """
 
     def __init__(self, settings: HttpTlsSettings) -> None:
@@ -32,34 +30,33 @@ class ServerTls:
         self._current: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For the server: each connection gets the certificate that is there by then. Raises `Halt` if there
-        is none that can be used.
+        """TLS context of the server; each connection gets the newest certificate. Raises `Halt` without a
+        usable one.
         """
-        self._seen = self._look()
+        self._seen = self._stat()
         self._current = self._loaded()
         first = self._loaded()
         if self._settings.client_ca_file is not None:
-            # A session that is taken up again shows no certificate: an authority that was taken away would be
-            # believed on.
+            # A resumed session sends no certificate, so a removed authority would stay trusted.
             first.minimum_version, first.num_tickets = ssl.TLSVersion.TLSv1_3, 0
         first.sni_callback = self._choose
         return first
 
     def _choose(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-        """At the beginning of each connection, whether it names a host or not."""
-        seen = self._look()
+        """Called at the start of each connection, with or without a server name."""
+        seen = self._stat()
         if seen != self._seen:
             self._seen = seen
             try:
                 self._current = self._loaded()
                 _log.info("the port's certificate was renewed: %s", self._settings.cert_file)
             except Halt as error:
-                _log.warning("%s; the port goes on with the certificate it had", error)
+                _log.warning("%s; the port keeps the earlier certificate", error)
         assert self._current is not None
         connection.context = self._current
 
-    def _look(self) -> _Seen | None:
-        """What tells a file from the one that was there before; None while one is missing."""
+    def _stat(self) -> _Seen | None:
+        """Identity of the files, which changes with their content; None while one is missing."""
         try:
             found = [path.stat() for path in self._files()]
         except OSError:
@@ -87,17 +84,15 @@ class ServerTls:
 
 
 def client_context(settings: HttpTlsSettings) -> ssl.SSLContext:
-    """For a command that asks the daemon of its own configuration. Raises `Halt` if it cannot read what the
-    configuration names.
+    """TLS context of a command that calls the daemon of its configuration; raises `Halt` for unreadable
+    files.
 
-    The name in the certificate does not count: no other certificate is believed, whoever signed it, and a
-    daemon is asked by an address.
+    The host name is not checked: commands call an address, and only this one certificate is trusted.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
-    made.verify_flags |= (
-        ssl.VERIFY_X509_PARTIAL_CHAIN
-    )  # The certificate itself is what is trusted, not who signed it.
+    # Trust the certificate itself, not its issuer.
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         text = settings.cert_file.read_text(encoding="ascii", errors="replace")
         made.load_verify_locations(cadata=text[: text.index(_END) + len(_END)])
@@ -112,7 +107,7 @@ def client_context(settings: HttpTlsSettings) -> ssl.SSLContext:
 
 def _show(context: ssl.SSLContext, settings: HttpTlsSettings) -> None:
     try:
-        context.load_cert_chain(settings.cert_file, settings.key_file, password=_nobody_to_ask)
+        context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_passphrase)
     except (OSError, ValueError) as error:
         why = (
             f"the certificate {settings.cert_file} with the key {settings.key_file} (http.tls) cannot be "
@@ -121,8 +116,8 @@ def _show(context: ssl.SSLContext, settings: HttpTlsSettings) -> None:
         raise Halt(why) from error
 
 
-def _nobody_to_ask() -> str:
-    """For a key with a passphrase: without this, the library would ask for it at the terminal."""
+def _no_passphrase() -> str:
+    """Answer for a key with a passphrase; without it, OpenSSL asks at the terminal."""
     return ""
 
 

@@ -1,9 +1,8 @@
-"""Cuts off clients that do not take their answers, and bounds the bytes of all answers that wait.
+"""Disconnects clients that do not read their answers, and limits the bytes of all unread answers.
 
-It counts at the socket and not at asyncio's transport. Over TLS the transport reports an empty buffer while
-the encrypted answer waits below it, and an answer that is still being written has no end yet at which a timer
-could begin. A client must take `WINDOW_BYTES_MIN` in each window of `UNREAD_S`, and everything that waits
-within `BACKLOG_S`. All of it runs in the server's thread.
+It counts at the socket, not at asyncio's transport: over TLS the transport reports an empty buffer while the
+encrypted answer still waits. A client must read `WINDOW_BYTES_MIN` in each window of `UNREAD_S`, and
+everything within `BACKLOG_S`. All of it runs in the server's thread.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _Backlog:
 
 
 class WriteWatch:
-    """Learns of every send from the sockets themselves."""
+    """Gets every send from the sockets."""
 
     def __init__(self) -> None:
         self._waiting: dict[socket.socket, _Backlog] = {}
@@ -94,7 +93,7 @@ class WriteWatch:
             self.inspect(loop.time())
 
     def _cut_off(self, connection: socket.socket) -> None:
-        """The transport above sees a broken connection, whichever kind it is, and lets go of what it has."""
+        """Break the connection; plain and TLS transports then release their buffers."""
         self.forget(connection)
         with contextlib.suppress(OSError):
             # What the kernel holds of the answer goes as well when the socket is closed.

@@ -116,11 +116,11 @@ def test_at_the_limit_is_within_it(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("kind", "headers", "told"),
     [
-        ("application/json", {}, "the content type 'application/json' is not taken"),
-        ("", {}, "the content type '' is not taken"),
-        (f"{NDJSON}; charset=latin-1", {}, "the charset latin-1 is not taken"),
-        (NDJSON, {"Content_Encoding": "gzip"}, "the content encoding 'gzip' is not taken"),
-        (NDJSON, {"Content_Encoding": "identity, br"}, "the content encoding 'identity, br' is not taken"),
+        ("application/json", {}, "the content type 'application/json' is not accepted"),
+        ("", {}, "the content type '' is not accepted"),
+        (f"{NDJSON}; charset=latin-1", {}, "the charset latin-1 is not accepted"),
+        (NDJSON, {"Content_Encoding": "gzip"}, "the content encoding 'gzip' is not accepted"),
+        (NDJSON, {"Content_Encoding": "identity, br"}, "the content encoding 'identity, br' is not accepted"),
     ],
 )
 def test_types_and_encodings_that_are_not_taken(

@@ -248,7 +248,7 @@ def test_what_is_held_of_all_bodies_is_bounded(tmp_path: Path, budgets: list[Bod
             one.sendall(head(100_000) + body[:-1])
         until("both are held", lambda: budgets[0].held == 199_998)
         refused = daemon.send("clicks", body)
-        assert (refused.status, "bodies of 200000 bytes are under way" in refused.error) == (429, True)
+        assert (refused.status, "bodies of 200000 bytes are open" in refused.error) == (429, True)
         assert "nothing was sent" in refused.error
         for one in waiting:
             one.sendall(body[-1:])
@@ -267,7 +267,7 @@ def test_a_budget_is_given_back_however_a_request_ends() -> None:
     assert budget.held == 0
     with budget.share() as share:
         share.take(4)
-        with pytest.raises(Exception, match="bodies of 10 bytes are under way"):
+        with pytest.raises(Exception, match="bodies of 10 bytes are open"):
             share.take(7)
         share.take(6)
     assert budget.held == 0

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from archiver.config.settings import load_settings
 from archiver.runtime.errors import ConfigInvalid
-from archiver.web import bearer
+from archiver.web import error_responses
 from archiver.web.app import create_app
 from tests.support.builders.deployment import Deployment
 from tests.support.process.web import TOKEN, Daemon
@@ -86,7 +86,7 @@ def test_tokens_are_compared_in_constant_time(daemon: Daemon, monkeypatch: pytes
     class Spied:
         compare_digest = staticmethod(compare)
 
-    monkeypatch.setattr(bearer, "hmac", Spied)
+    monkeypatch.setattr(error_responses, "hmac", Spied)
     assert daemon.call("GET", "/v1/admin/status", headers={"Authorization": "Bearer x"}).status == 403
     assert daemon.call("GET", "/v1/admin/status", headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
     assert daemon.send("clicks", b'{"value": null}', Authorization="Bearer y").status == 403

@@ -201,7 +201,7 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
             "3 is no JSON; mend it." in words
         )
         assert "was refused: line 2: topics must be a list" in words
-        assert "folders that files are taken in from" in words
+        assert "folders of file sources" in words
         assert "its admin token" not in words
         document = deployment.cli("status", "--output", "json").json()
         assert of(document, "orders")["partitions"][1]["cause"] == "stuck"

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from archiver.web.fair_threads import FairThreads
+from archiver.web.produce import FairThreads
 
 WAIT_S = 20.0
 

@@ -286,7 +286,7 @@ def test_cycles_are_sorted_by_the_time_that_is_shown() -> None:
 
 
 def test_the_folders_that_files_come_from() -> None:
-    assert "Folders that files are taken in from" not in page(values(of()))
+    assert "Folders of file sources" not in page(values(of()))
     problems = tuple(
         FileProblem(f"/in/{number:02}.jsonl", "line 3 is no <JSON>; mend it") for number in range(25)
     )
@@ -304,7 +304,7 @@ def test_the_folders_that_files_come_from() -> None:
     )
     silent = FilesState("/no/*.csv", "clicks", "delimited", NOW_US, True, trouble="the topic was deleted")
     text = Reading(page(values(of(topic(partition())), sources=[failed, silent]))).text
-    section = text[text.index("Folders that files") :]
+    section = text[text.index("Folders of file sources") :]
     for part in (
         "/in/*.jsonl",
         "orders",
@@ -315,7 +315,7 @@ def test_the_folders_that_files_come_from() -> None:
         "and 5 more",
     ):
         assert part in section, part
-    assert "nothing is taken in: the topic was deleted" in section
+    assert "nothing is ingested: the topic was deleted" in section
     assert "2 things need somebody" in text
 
 
@@ -413,7 +413,7 @@ def test_who_leads() -> None:
 
     assert "this daemon, here:1 (epoch 3)" in who()
     assert "another process, there:2: it archives and cleans" in who(leader="there:2")
-    assert "nobody at the moment" in who(leader=None)
+    assert "not held; the next process" in who(leader=None)
 
 
 def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
@@ -435,14 +435,14 @@ def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
     text = Reading(page(values(of(topic(*rows)), journal, pin=pin))).text
     for part in (
         "12,345 behind, 3 min 20 s",
-        "cannot be told",
+        "unknown",
         "archives are in no table yet",
         "a shelf is gone",
         "written 2026-01-02 02:04:05 UTC (1 h ago); orders partition 1 needs it: not archived yet",
         "valid 1 s ago (2 valid)",
         "12 records archived",
         "last commit 2026-01-02 03:03:05 UTC (1 min ago)",
-        "complete for everything taken in before 2026-01-02 03:02:35 UTC (1 min 30 s ago)",
+        "complete for records ingested before 2026-01-02 03:02:35 UTC (1 min 30 s ago)",
     ):
         assert part in text, part
     assert text.count("nothing new") == 1, "calm watch cycles are in no list but that of the jobs"
