@@ -126,7 +126,7 @@ class Checkpointer:
             if self._lease_tries < LEASE_TRIES_MAX:
                 return  # `_learn_newest` will use the holder's checkpoints
             _log.warning(
-                "%s holds the checkpoint lease of the intake log but makes no checkpoint; "
+                "%s makes no checkpoint of the intake log although it holds the lease; "
                 "making one without the lease",
                 error.holder,
             )

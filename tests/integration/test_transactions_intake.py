@@ -164,7 +164,7 @@ def test_a_marker_of_unknown_outcome_is_settled_by_the_same_call(
         writer.flush()
         make_unknown(rig, fate)
         end, other = (producer.commit, producer.abort) if commit else (producer.abort, producer.commit)
-        with pytest.raises(OutcomeUnknown, match="again to settle it"):
+        with pytest.raises(OutcomeUnknown, match="again to resolve it"):
             end()
         with pytest.raises(InvalidInput, match="of unknown outcome"):
             other()
@@ -340,7 +340,7 @@ def test_a_batch_that_found_no_room_halfway_spoils_its_transaction(rig: IntakeRi
     release.set()
     outcomes = [one.outcome for one in pending.result(WAIT_S)]
     assert {*outcomes} == {"ok", "failed"}
-    with pytest.raises(TransactionFailed, match="no room"):
+    with pytest.raises(TransactionFailed, match="were not queued"):
         _retried(producer.commit)
     _retried(producer.abort)
     writer.close()
