@@ -143,15 +143,15 @@ def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[CheckResu
 
 
 def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[CheckResult]:
-    from archiver.log.metadata_check import EtcdLook
+    from archiver.log.metadata_check import EtcdCheck
 
     check = "state folder"
     try:
         check_state_folder_place(etcd.state)
         yield CheckResult(check, CheckStatus.FINE, f"{etcd.state} can be used")
         check = "reachable"
-        with EtcdLook(etcd, clock) as look:
-            found = look.tails(LOGS)
+        with EtcdCheck(etcd, clock) as connection:
+            found = connection.tails(LOGS)
             if found is None:
                 yield CheckResult(
                     check,
@@ -162,7 +162,7 @@ def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[CheckRes
                 yield CheckResult(check, CheckStatus.FINE, f"it answers, {_lengths(found)}")
             if probe:
                 check = "write"
-                look.check_write(LOGS)
+                connection.check_write(LOGS)
                 yield CheckResult(check, CheckStatus.FINE, "it would take a write; nothing was written")
     except ArchiverError as error:
         yield CheckResult(check, _verdict(error), str(error))

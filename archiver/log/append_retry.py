@@ -1,8 +1,8 @@
-"""Appending until the outcome is known (protocol rule L2).
+"""Retry an append until its outcome is known (protocol rule L2).
 
-An append whose reply was lost is settled only by seeing its index occupied: the same entry goes to the same
-index again until the log says ok or taken. An empty index proves nothing, the first request may still land.
-Must never try another index or another entry.
+An append whose reply was lost is resolved only by an occupied index. The same entry is sent to the same index
+until the log answers ok or taken. An empty index proves nothing, because the first request may still arrive.
+The retry must never try another index or another entry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BACKOFF_GROWTH_MAX: Final = 32
 
 
 class AppendSettings(Protocol):
-    """What an appender needs of the `log` settings."""
+    """The part of the `log` settings that an appender needs."""
 
     @property
     def entry_bytes_max(self) -> int:
@@ -26,7 +26,7 @@ class AppendSettings(Protocol):
 
     @property
     def append_attempts_max(self) -> int:
-        """How often an append of unknown outcome is tried."""
+        """Attempts of an append with unknown outcome."""
 
     @property
     def append_backoff(self) -> float:
@@ -38,10 +38,10 @@ def append_until_known(
 ) -> Appended:
     """Append `data` at `index`; returns `OK` or `TAKEN`, never `UNKNOWN`.
 
-    After an unknown outcome it is tried again, `attempts_max` times in all, waiting `backoff_s`, doubled each
-    time up to 32 times as long. Raises `OutcomeUnknown` if it is still unknown then, or if the log refuses a
-    later try while an earlier one may have been applied. What the very first try raises (`RetryLater`,
-    `Trimmed`, `Halt`, `InvalidInput`) passes through: then certainly nothing was appended.
+    After an unknown outcome it retries, `attempts_max` attempts in all. The wait starts at `backoff_s` and
+    doubles up to 32 times that. Raises `OutcomeUnknown` if the outcome is still unknown then, or if the log
+    refuses a later attempt. Errors of the first attempt (`RetryLater`, `Trimmed`, `Halt`, `InvalidInput`)
+    pass through: then nothing was appended.
     """
     unknown = False
     last: Exception | None = None
@@ -53,7 +53,7 @@ def append_until_known(
         except OutcomeUnknown as error:
             outcome, last = Appended.UNKNOWN, error
         except RetryLater as error:
-            # This try did nothing, but an earlier one may have: only the index can tell.
+            # This attempt did nothing, but an earlier one may have: only the index can show it.
             if not unknown:
                 raise
             outcome, last = Appended.UNKNOWN, error
@@ -62,8 +62,8 @@ def append_until_known(
                 raise
             raise OutcomeUnknown(
                 f"log {log.name}: the entry at {index} may have been appended, and the log can no "
-                f"longer say ({error}); "
-                "look for its id before sending its records again"
+                f"longer confirm it ({error}); "
+                "search for its id before sending its records again"
             ) from error
         if outcome is not Appended.UNKNOWN:
             return outcome
@@ -71,5 +71,5 @@ def append_until_known(
     raise OutcomeUnknown(
         f"log {log.name}: the entry at {index} is still of unknown outcome after "
         f"{counted(max(1, attempts_max), 'attempt')}; "
-        "look for its id before sending its records again"
+        "search for its id before sending its records again"
     ) from last

@@ -1,8 +1,8 @@
-"""Checkpoints of a log: how their objects are sealed, and where they are kept.
+"""Checkpoints of a log: sealed objects in the object store, when they are due, and which one a reader starts
+from.
 
-Owns finding the newest one that is whole, and naming those that nobody needs. Only reads. Promises that a
-single wrong bit is noticed, to pass over a damaged checkpoint, with a warning, as long as an older one can
-take its place, and to stop with the repair where none can. What a checkpoint holds, the fold's package knows.
+A checkpoint with a wrong bit is detected by its digest and skipped with a warning while an older one can
+replace it. If none can, the reader halts. The content of a checkpoint belongs to the fold that makes it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import Corrupted, Halt, NotFound, Trimmed
 
 KEPT = 2
-"""The log is never trimmed beyond the older one of so many checkpoints that are whole."""
-_LOOKS_MAX = 3
-"""How often the list is read anew when a checkpoint vanishes under the reader."""
+"""Number of intact checkpoints to keep. The log is never trimmed past the oldest of them."""
+_LISTINGS_MAX = 3
+"""How often a reader lists the checkpoints when one is deleted while it reads."""
 _DIGEST_BYTES = 32
 
 _log = logging.getLogger(__name__)
@@ -31,28 +31,28 @@ class AnyCheckpoint(Protocol):
 
     @property
     def index(self) -> int:
-        """The first entry that is not in it."""
+        """Index of the first entry that the state does not contain."""
 
     @property
     def last_id(self) -> bytes | None:
-        """The id of the entry that it took in last; None if it does not say."""
+        """Id of the last entry in the state; None if unknown."""
 
 
 class SpanSettings(Protocol):
-    """When the next checkpoint is due."""
+    """Limits after which the next checkpoint is due."""
 
     @property
     def checkpoint_entries(self) -> int:
-        """Entries since the last one."""
+        """Entries since the last checkpoint."""
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of entries since the last one."""
+        """Bytes of entries since the last checkpoint."""
 
 
 class Span:
-    """Counts entries until a checkpoint is due. The places follow from the log and the settings, so that all
-    who count agree.
+    """Counts entries until a checkpoint is due. The index follows from the log and the settings alone, so all
+    processes agree on it.
     """
 
     def __init__(self, settings: SpanSettings) -> None:
@@ -61,9 +61,7 @@ class Span:
         self._bytes = 0
 
     def add(self, size: int) -> bool:
-        """Count an entry of so many bytes; True if a checkpoint is due behind it, and then the next span
-        begins.
-        """
+        """Count an entry of `size` bytes. True if a checkpoint is due after it; then the next span begins."""
         self._entries += 1
         self._bytes += size
         if (
@@ -79,10 +77,10 @@ C = TypeVar("C", bound=AnyCheckpoint)
 
 
 class Checkpoints(Generic[C]):
-    """The checkpoints of one log in an object store. Holds no state; safe to use from several threads.
+    """The checkpoints of one log in an object store. Stateless; safe to use from several threads.
 
-    `form` is the format, which is part of the key; `decode` makes a checkpoint of an object's bytes and its
-    address (for errors); `id_of` gives the id of the entry at an index.
+    `form` is the format number in the key. `decode` takes an object's bytes and its URI (for errors). `id_of`
+    returns the id of the entry at an index.
     """
 
     def __init__(
@@ -104,14 +102,14 @@ class Checkpoints(Generic[C]):
         return checkpoint_key(self._log_name, self._form, index)
 
     def indexes(self) -> list[int]:
-        """Of every checkpoint of this format, ascending."""
+        """Indexes of the checkpoints of this format, ascending."""
         keys = (
             parse_checkpoint_key(info.key) for info in self.objects.list(checkpoint_prefix(self._log_name))
         )
         return sorted(key.index for key in keys if key is not None and key.fold_format == self._form)
 
     def load(self, index: int) -> C:
-        """One checkpoint; raises `NotFound`, `Corrupted`, or `Halt` if a newer version wrote it."""
+        """Read one checkpoint. Raises `NotFound`, `Corrupted`, or `Halt` if a newer version wrote it."""
         key = self.key(index)
         checkpoint = self._decode(self.objects.read(key), self.objects.uri(key))
         if checkpoint.index != index:
@@ -119,36 +117,37 @@ class Checkpoints(Generic[C]):
         return checkpoint
 
     def start(self, log: Log) -> C | None:
-        """The newest checkpoint that is whole and from which the log can be read on; None if it is to be read
-        from its beginning.
+        """The newest intact checkpoint from which the log can be read on; None to read the log from its
+        beginning.
 
-        Raises `Halt`, naming the repair, if the log does not begin at 0 and no checkpoint leads to where it
-        begins.
+        Raises `Halt` with the repair if the log does not begin at 0 and no checkpoint covers its floor.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_LISTINGS_MAX):
             before = log.floor()
-            indexes = self.indexes()  # before the log is looked at: what is found is not ahead of it then
+            # Listed before the log's bounds are read, so no listed checkpoint can be ahead of the tail.
+            indexes = self.indexes()
             floor, tail = log.floor(), log.tail()
             try:
                 found = self._newest_whole(log, [index for index in indexes if floor <= index <= tail])
             except (NotFound, Trimmed):
-                continue  # somebody made another one, and trimmed, or tidied up
+                continue  # another process made a checkpoint and trimmed, or deleted old checkpoints
             if found is not None or floor == 0:
                 return found
-            if before == floor == log.floor():  # else others made one and trimmed, and it is not in the list
+            # If the floor moved, another process made a checkpoint that is not in our list.
+            if before == floor == log.floor():
                 where = self.objects.uri(self.key(floor)).rpartition("/")[0]
                 raise Halt(
                     f"the {self._log_name} log begins at entry {floor} and ends at {tail}, and no "
-                    f"checkpoint of it in {where} leads there "
+                    f"checkpoint of it in {where} covers entry {floor} "
                     f"({len(indexes)} exist, the newest is of entry {max(indexes, default='none')}): "
-                    "bring the checkpoint of an entry "
-                    f"from {floor} to {tail} back from a copy of the data folder; if the metadata "
-                    "store is an older copy or another "
-                    "deployment's, put the newest one in place"
+                    "restore a checkpoint of an entry "
+                    f"from {floor} to {tail} from a copy of the data folder; if the metadata "
+                    "store is an older copy or belongs to another "
+                    "deployment, put the newest one in place"
                 )
         raise Halt(
-            f"the {self._log_name} log was trimmed {_LOOKS_MAX} times while its checkpoints were "
-            "looked for; try again"
+            f"the {self._log_name} log was trimmed {_LISTINGS_MAX} times while its checkpoints were "
+            "read; try again"
         )
 
     def _newest_whole(self, log: Log, indexes: Sequence[int]) -> C | None:
@@ -156,21 +155,20 @@ class Checkpoints(Generic[C]):
             try:
                 found = self.load(index)
             except Corrupted as error:
-                _log.warning("%s; an older one takes its place", error)
+                _log.warning("%s; an older checkpoint is used", error)
                 continue
             if self.is_of(found, log):
                 return found
             _log.warning(
-                "checkpoint %s is of another log than this one; it does not count",
+                "checkpoint %s belongs to another log; it is ignored",
                 self.objects.uri(self.key(index)),
             )
         return None
 
     def is_of(self, checkpoint: C, log: Log) -> bool:
-        """Whether the log holds the entry that the checkpoint took in last (rule L1: ids are unlike each
-        other).
+        """Whether the checkpoint belongs to this log: the log holds its last entry (rule L1: ids are unique).
 
-        True if that entry was trimmed. Raises `Trimmed` if it is trimmed right now.
+        True if that entry was trimmed before. Raises `Trimmed` if it is trimmed during the check.
         """
         index, last = checkpoint.index - 1, checkpoint.last_id
         if index < log.floor() or last is None:
@@ -179,35 +177,35 @@ class Checkpoints(Generic[C]):
         return bool(entries) and self._id_of(index, entries[0].data) == last
 
     def last(self) -> list[C]:
-        """The newest checkpoints that are whole, at most `KEPT`, the newest first."""
+        """The newest intact checkpoints, at most `KEPT`, newest first."""
         found: list[C] = []
         for index in reversed(self.indexes()):
             try:
                 found.append(self.load(index))
             except (Corrupted, NotFound) as error:
-                _log.warning("%s; it does not count", error)
+                _log.warning("%s; it is ignored", error)
             if len(found) == KEPT:
                 break
         return found
 
     def check_of(self, found: Sequence[C], log: Log) -> None:
-        """Raise `Halt` unless all of them (the newest first, as `last` gives them) are of this log, so that
-        it may be trimmed by them.
+        """Raise `Halt` unless all of them (newest first, as from `last`) belong to this log, so that it may
+        be trimmed.
 
-        After a restore of the metadata store alone there may be some of the log that it had become.
+        After a restore of the metadata store alone, checkpoints of the lost newer log may exist.
         """
         newest = found[0].index
         if newest > log.tail():
             raise Halt(
-                f"checkpoint {self.key(newest)} is beyond the end of the {self._log_name} log; put the "
-                "newest metadata store in place"
+                f"checkpoint {self.key(newest)} is beyond the end of the {self._log_name} log; "
+                "put the newest metadata store in place"
             )
         for one in found:
             if not self.is_of(one, log):
                 raise Halt(
                     f"checkpoint {self.key(one.index)} is of another {self._log_name} log; put the "
-                    "newest metadata store in place, or move "
-                    "the checkpoint away if that is lost. The log is not trimmed until then"
+                    "newest metadata store in place, or move the checkpoint away if that store is lost. "
+                    "The log is not trimmed until then"
                 )
 
     def older_than(self, index: int) -> list[str]:
@@ -216,18 +214,18 @@ class Checkpoints(Generic[C]):
 
 
 def seal(magic: bytes, payload: bytes) -> bytes:
-    """The object of a checkpoint: the magic, the SHA-256 of all that follows it, the payload."""
+    """The object of a checkpoint: the magic, the SHA-256 of the payload, the payload."""
     return magic + hashlib.sha256(payload).digest() + payload
 
 
 def unseal(magic: bytes, data: bytes, where: str) -> bytes:
-    """The inverse of `seal`; raises `Corrupted`, naming `where`, if a bit is wrong."""
+    """The inverse of `seal`. Raises `Corrupted` with `where` in the message if a bit is wrong."""
     payload = data[len(magic) + _DIGEST_BYTES :]
     if (
         data[: len(magic)] != magic
         or data[len(magic) : len(magic) + _DIGEST_BYTES] != hashlib.sha256(payload).digest()
     ):
         raise Corrupted(
-            f"checkpoint {where} is damaged ({len(data)} bytes do not have the digest they begin with)"
+            f"checkpoint {where} is damaged: the digest in its header does not match ({len(data)} bytes)"
         )
     return payload

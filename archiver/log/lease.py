@@ -1,7 +1,8 @@
-"""Who works: the leadership lease.
+"""The leadership lease, and its implementation with a file lock.
 
-A lease saves work and protects nothing. Safety comes from the EPOCH entries of the control log, so a lease
-that is lost or doubled may cost time and never data. No rule of the protocol may lean on it.
+A lease avoids duplicate work; it is not a safety mechanism. Safety comes from the EPOCH entries of the
+control log. A lost lease, or one held twice, may cost time and never data. No rule of the protocol may depend
+on it.
 """
 
 from __future__ import annotations
@@ -15,31 +16,30 @@ from typing import Final, Protocol
 from archiver.runtime.errors import Halt, LeaseHeld
 
 _ATTEMPTS_MAX: Final = 100
-"""Tries against other processes that only look at the lease, or replace its file; each lasts microseconds."""
+"""Attempts against processes that only read the lease or replace its file; each takes microseconds."""
 _HOLDER_BYTES_MAX: Final = 1024
 _UNNAMED: Final = "another process"
 
 
 class Lease(Protocol):
-    """At most one holder at a time, among those who use the same lease."""
+    """A lease with at most one holder at a time."""
 
     def acquire(self) -> None:
-        """Take the lease without waiting; no effect if held already by this object. Raises `LeaseHeld`."""
+        """Take the lease without waiting. No effect if this object holds it. Raises `LeaseHeld`."""
 
     def release(self) -> None:
-        """Give the lease back; no effect if not held."""
+        """Release the lease; no effect if not held."""
 
     def holder(self) -> str | None:
-        """`host:pid` of whoever holds it now, None if nobody does."""
+        """`host:pid` of the current holder; None if the lease is free."""
 
 
 class FileLease:
-    """A lease that is an exclusive `flock` on a file: the kernel frees it when the process dies, however it
-    dies.
+    """A lease that is an exclusive `flock` on a file. The kernel frees it whenever the process ends.
 
-    `owner` (`host:pid`) is written into the file for people to read. The file is created, with its folder,
-    and never removed: removing it would let two processes lock two files of one name. Raises `Halt` if the
-    file cannot be opened.
+    `owner` (`host:pid`) is written into the file for people to read. The file and its folder are created and
+    never removed: after a removal two processes could lock two files of one name. Raises `Halt` if the file
+    cannot be opened.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
@@ -49,7 +49,7 @@ class FileLease:
         self._lock = threading.Lock()
 
     def acquire(self) -> None:
-        """Take the lock or raise `LeaseHeld` with the text of the holder."""
+        """Take the lock or raise `LeaseHeld` with the holder's text."""
         with self._lock:
             if self._descriptor is not None:
                 return
@@ -78,9 +78,7 @@ class FileLease:
                     _free(descriptor)
 
     def holder(self) -> str | None:
-        """The text of the holder, None if the lock is free (a text left by a killed process does not
-        count).
-        """
+        """The holder's text; None if the lock is free, even if a killed process left a text."""
         with self._lock:
             if self._descriptor is not None:
                 return self._owner
@@ -88,7 +86,7 @@ class FileLease:
                 return None
             descriptor = self._open()
             try:
-                # A shared lock succeeds only if nobody holds the exclusive one; it is given back at once.
+                # A shared lock succeeds only if no process holds the exclusive one; it is released at once.
                 return None if _try_flock(descriptor, fcntl.LOCK_SH) else _text(descriptor) or _UNNAMED
             finally:
                 _free(descriptor)
@@ -104,7 +102,7 @@ class FileLease:
             ) from error
 
     def _try_exclusive(self, descriptor: int) -> bool:
-        """Lock, and check that the locked file still is the one of that name."""
+        """Lock, and check that the locked file is still the one at that path."""
         if not _try_flock(descriptor, fcntl.LOCK_EX):
             return False
         try:
@@ -120,7 +118,7 @@ class FileLease:
             os.pwrite(descriptor, text, 0)
             os.ftruncate(descriptor, len(text))
         except OSError:
-            # A full disk: the text is for people only, the lock is what counts.
+            # For example a full disk. The text is only information; the lock is the lease.
             return
 
 
@@ -133,8 +131,7 @@ def _try_flock(descriptor: int, operation: int) -> bool:
 
 
 def _free(descriptor: int) -> None:
-    # Closing alone is not enough: a child process that is just being started has the descriptor too, until
-    # its program runs.
+    # Closing is not enough: a child process inherits the descriptor until it has executed its program.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 

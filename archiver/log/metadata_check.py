@@ -1,7 +1,7 @@
-"""`archiver config check --connect`: what is stored below an etcd prefix, and whether it may be written.
-Changes nothing.
+"""`archiver config check --connect`: what an etcd prefix contains, and whether it is writable. Changes
+nothing.
 
-Each question is one transaction, bounded by `request_timeout` for each member.
+Each check is one transaction, bounded by `request_timeout` per member.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt
 
 
-class EtcdLook:
-    """A connection for a check; a context manager."""
+class EtcdCheck:
+    """A connection for checks; a context manager."""
 
     def __init__(self, settings: EtcdSettings, clock: Clock) -> None:
         self._keys = Keys(settings.prefix)
@@ -36,8 +36,8 @@ class EtcdLook:
         self._cluster.close()
 
     def tails(self, logs: Sequence[str]) -> dict[str, int] | None:
-        """The index that the next entry of each log gets; None if nothing is below the prefix. Raises `Halt`
-        if it is not ours.
+        """The tail of each log; None if the prefix is empty. Raises `Halt` if the keys are not the
+        archiver's.
         """
         start, end = self._keys.all()
         some = rpc.RequestOp(
@@ -50,7 +50,7 @@ class EtcdLook:
         return {log: int(tail[0].value) for log, tail in zip(logs, found, strict=True) if tail}
 
     def check_write(self, logs: Sequence[str]) -> None:
-        """Ask for a write under a condition that never holds: etcd checks rights, quota and majority, and
+        """Request a write under a condition that never holds. etcd checks permissions, quota and quorum, and
         writes nothing.
         """
         key = self._keys.format()

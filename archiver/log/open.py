@@ -1,7 +1,6 @@
-"""From the settings to the metadata store: its logs and its leases. The one place that knows which adapter
-stands behind them.
+"""Open the metadata store that the settings select: its logs and its leases.
 
-Nothing of an adapter that is not used is imported.
+Only the selected adapter is imported.
 """
 
 from __future__ import annotations
@@ -21,33 +20,31 @@ if TYPE_CHECKING:
     from archiver.log.etcd.cluster import Access
 
 LEADER: Final = "leader"
-"""The lease of who archives and cleans."""
+"""Lease of the process that archives and cleans."""
 CHECKPOINT: Final = "checkpoint"
-"""The lease of who makes checkpoints."""
+"""Lease of the process that makes checkpoints."""
 PUBLISH: Final = "publish"
-"""The lease of who publishes control events."""
+"""Lease of the process that publishes control events."""
 
 
 class MetadataStore(Protocol):
-    """The logs, and who may do what."""
+    """The logs and leases of one deployment."""
 
     def log(self, name: str) -> Log:
         """The log of that name, created if new."""
 
     def lease(self, name: str, owner: str) -> Lease:
-        """A lease that everybody who uses the same store competes for; `owner` is `host:pid`. Release it
-        before `close`.
-        """
+        """A lease shared by all processes on this store; `owner` is `host:pid`. Release it before `close`."""
 
     def close(self) -> None:
-        """Release everything; it cannot be used any more."""
+        """Release everything; the store cannot be used afterwards."""
 
 
 class SqliteMetadata(SqliteLogStore):
-    """A database file, and leases in files beside it."""
+    """A SQLite database file, with leases as lock files next to it."""
 
     def lease(self, name: str, owner: str) -> Lease:
-        """A lock on a file beside the database."""
+        """A lock on a file next to the database."""
         suffix = "lease" if name == LEADER else name
         return FileLease(self.path.with_name(f"{self.path.name}.{suffix}"), owner)
 
@@ -55,7 +52,7 @@ class SqliteMetadata(SqliteLogStore):
 def open_metadata(
     settings: MetadataSettings, entry_bytes_max: int, clock: Clock, ids: IdSource
 ) -> MetadataStore:
-    """The store that the settings name; raises what opening it raises."""
+    """Open the store that the settings select. Errors of opening pass through."""
     if settings.sqlite is not None:
         return SqliteMetadata(settings.sqlite.path, settings.sqlite.busy_timeout, entry_bytes_max)
     assert settings.etcd is not None, "settings demand a metadata store"
@@ -63,18 +60,18 @@ def open_metadata(
 
 
 def _open_etcd(
-    settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock: Clock, ids: IdSource
+    settings: EtcdSettings, local_path: Path, entry_bytes_max: int, clock: Clock, ids: IdSource
 ) -> MetadataStore:
     from archiver.log.etcd.metadata import EtcdMetadata
 
     lease_ttl_s = math.ceil(settings.lease_ttl)
     return EtcdMetadata(
-        etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, beside, clock, ids
+        etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, local_path, clock, ids
     )
 
 
 def etcd_access(settings: EtcdSettings) -> Access:
-    """How the cluster of the settings is reached."""
+    """Addresses, TLS files and credentials of the cluster in the settings."""
     from archiver.log.etcd.cluster import Access
 
     tls = settings.tls

@@ -1,20 +1,20 @@
 """The log in a SQLite database: the embedded default, for one machine and a local disk.
 
-Owns the file format of the metadata database (application id "arch", `user_version` 1): table `logs` holds
-the floor of each log, table `log_<name>` its entries by index. WAL, `synchronous=FULL`, every append in one
-`BEGIN IMMEDIATE` transaction that looks at floor and tail itself, so an acknowledged entry is on disk and
-there is never a hole.
+The file has application id "arch" and `user_version` 1. Table `logs` holds the floor of each log, table
+`log_<name>` its entries by index. The database uses WAL and `synchronous=FULL`. Every append is one `BEGIN
+IMMEDIATE` transaction that reads floor and tail itself. An acknowledged entry is therefore on disk, and there
+is never a hole.
 
 An error before COMMIT means nothing was applied (`RetryLater`). An error of COMMIT itself is *unknown*: the
-commit frame may be in the WAL file, where a recovery would find it. Free space is looked at beforehand, so
-that a full disk is nearly always the first kind.
+commit frame may be in the WAL file, where a recovery would find it. Free space is checked before, so a full
+disk is nearly always the first kind.
 
-How far each log reached is noted beside the database as well (`witness.py`), so an older copy that is put
-back takes no entry.
+The tail of each log is also recorded in a file next to the database (`tail_marker.py`), so a restored older
+copy refuses appends.
 
-Each thread has a connection of its own. SQLite's locks do not survive a fork: a process that was forked while
-connections were open is refused. Must never be put on a network file system, and never opens a database that
-something else made.
+Each thread has its own connection. SQLite's locks do not survive a fork, so a process that was forked while
+connections were open is refused. Never put the database on a network file system. A database that another
+program made is never changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ FORMAT: Final = 1
 _APPLICATION_ID: Final = 0x61726368
 _INDEX_MAX: Final = 2**63 - 2
 _FREE_BYTES_MIN: Final = 1024 * 1024
-"""Left free beside twice the entry: once for the WAL, once for the database when the WAL is moved there."""
+"""Free space to leave in addition to twice the entry: once for the WAL, once for the database at a WAL
+checkpoint."""
 _JOURNAL_MODE_WAIT_S: Final = 0.01
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
@@ -67,8 +68,8 @@ _T = TypeVar("_T")
 
 
 class _Handle:
-    """One thread's connection, opened when first needed; the lock keeps `close` of another thread out of a
-    running operation.
+    """One thread's connection, opened on first use. The lock delays a `close` by another thread until an
+    operation ends.
     """
 
     def __init__(self) -> None:
@@ -89,14 +90,14 @@ class _Handle:
         if self.pid == os.getpid():
             self.connection.close()
         else:
-            # Closing the parent's connection here could remove the WAL under the parent's feet.
+            # Closing the parent's connection in a child process could delete the WAL that the parent uses.
             _inherited.append(self.connection)
 
 
 _inherited: list[sqlite3.Connection] = []
 _handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
 _handles_lock = threading.Lock()
-# Nobody holds the lock at the moment of a fork, else the child would wait for it for ever.
+# The lock is taken around a fork: a child that inherits it locked would wait for it forever.
 os.register_at_fork(
     before=_handles_lock.acquire, after_in_parent=_handles_lock.release, after_in_child=_handles_lock.release
 )
@@ -104,7 +105,7 @@ os.register_at_fork(
 
 def _refuse_after_fork() -> None:
     with _handles_lock:
-        foreign = next(
+        parent_pid = next(
             (
                 handle.pid
                 for handle in _handles
@@ -112,9 +113,9 @@ def _refuse_after_fork() -> None:
             ),
             None,
         )
-    if foreign is not None:
+    if parent_pid is not None:
         raise Halt(
-            f"process {os.getpid()} was forked from {foreign} while the metadata database was open, "
+            f"process {os.getpid()} was forked from {parent_pid} while the metadata database was open, "
             "which SQLite's locks do not survive; "
             "start a new process instead of forking"
         )
@@ -123,7 +124,7 @@ def _refuse_after_fork() -> None:
 class SqliteLogStore:
     """All logs of one database file. Safe to use from several threads and processes.
 
-    `busy_timeout_s` bounds the wait for another writer; `entry_bytes_max` the size of an entry. The file and
+    `busy_timeout_s` bounds the wait for another writer, `entry_bytes_max` the size of an entry. The file and
     its parent folder are created. Raises `Halt` if the file is not a metadata database, is of another format,
     or cannot be opened.
     """
@@ -139,13 +140,13 @@ class SqliteLogStore:
         self._own: weakref.WeakSet[_Handle] = weakref.WeakSet()
         self._logs: list[SqliteLog] = []
         self._closed = False
-        # Looked at before every append, and making text of a path takes longer than the look.
+        # Kept as text: every append checks this folder, and converting a Path costs more than the check.
         self._folder = os.fspath(path.parent)
         _create_folder(path.parent)
         self.transact("begin", lambda _: None)
 
     def log(self, name: str) -> SqliteLog:
-        """The log of that name, created if new; a name is lower-case letters, digits and underscores."""
+        """The log of that name, created if new. A name has lower-case letters, digits and underscores."""
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"log name {name!r} must match {_NAME.pattern}")
 
@@ -165,7 +166,7 @@ class SqliteLogStore:
         return log
 
     def close(self) -> None:
-        """Close every connection; the store and its logs cannot be used any more."""
+        """Close every connection; the store and its logs cannot be used afterwards."""
         self._closed = True
         for log in self._logs:
             log.close()
@@ -180,9 +181,11 @@ class SqliteLogStore:
                 handle.discard()
 
     def transact(self, begin: str, work: Callable[[sqlite3.Connection], _T], entry_bytes: int = 0) -> _T:
-        """Run `work` in one transaction. Raises what `work` raises, `RetryLater` if certainly nothing was
-        applied, `OutcomeUnknown` if COMMIT failed, `Halt` if the database cannot be used. `entry_bytes` > 0
-        says that so much is about to be written.
+        """Run `work` in one transaction. Errors of `work` pass through.
+
+        Raises `RetryLater` if certainly nothing was applied, `OutcomeUnknown` if COMMIT failed, `Halt` if the
+        database is unusable. `entry_bytes` > 0 announces a write of that size, so file and free space are
+        checked before.
         """
         if self._closed:
             raise Halt(f"the metadata database {self.path} was closed by this process")
@@ -247,7 +250,7 @@ class SqliteLogStore:
         return handle.connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        # Look before the switch to WAL: a foreign database must stay as it is.
+        # Checked before the switch to WAL: a database of another program must not be changed.
         connection.execute("begin")
         fresh = _is_fresh(connection, self.path)
         connection.execute("commit")
@@ -264,8 +267,8 @@ class SqliteLogStore:
             connection.execute("commit")
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        # Two processes that switch the mode of a new file at once can get "locked" without SQLite having
-        # waited: wait here.
+        # When two processes switch the mode of a new file at once, SQLite answers "locked" without its usual
+        # wait.
         deadline_s = self._clock.monotonic_s() + self._busy_timeout_s
         while True:
             try:
@@ -282,8 +285,10 @@ class SqliteLogStore:
             )
 
     def _check_place(self, handle: _Handle, entry_bytes: int) -> None:
-        """Nothing may be acknowledged in a file that has no name any more, and a full disk is better met
-        before than during COMMIT.
+        """Check the file and its disk before a write.
+
+        An entry in a deleted or replaced file would be lost. A full disk found here is a clear error; during
+        COMMIT the outcome would be unknown.
         """
         try:
             found = self.path.stat()
@@ -306,12 +311,12 @@ class SqliteLogStore:
             )
 
     def _translated(self, error: sqlite3.Error | OSError) -> ArchiverError:
-        """What an error outside COMMIT means."""
+        """Map an error outside COMMIT to the error tree."""
         return _translated(error, self.path, self._busy_timeout_s)
 
 
 def _is_fresh(connection: sqlite3.Connection, path: Path) -> bool:
-    """True for an empty database, False for one of ours; `Halt` for anything else. Runs inside a
+    """True for an empty database, False for an archiver database; raises `Halt` for any other. Runs inside a
     transaction.
     """
     application = connection.execute("pragma application_id").fetchone()[0]
@@ -326,7 +331,7 @@ def _is_fresh(connection: sqlite3.Connection, path: Path) -> bool:
         return False
     if application or version or tables:
         raise Halt(
-            f"{path} is a database of something else (application id {application}, {tables} tables), "
+            f"{path} is a database of another program (application id {application}, {tables} tables), "
             "not archiver metadata; "
             "give metadata.sqlite.path a file of its own"
         )
@@ -334,7 +339,7 @@ def _is_fresh(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _translated(error: sqlite3.Error | OSError, path: Path, busy_timeout_s: float) -> ArchiverError:
-    """What an error outside COMMIT means."""
+    """Map an error outside COMMIT to the error tree."""
     place = f"metadata database {path}"
     if isinstance(error, OSError):
         return Halt(f"{place} cannot be used: {error.strerror}; restore it or check the path")
@@ -360,10 +365,8 @@ def _translated(error: sqlite3.Error | OSError, path: Path, busy_timeout_s: floa
 
 
 def tails(path: Path, busy_timeout_s: float) -> dict[str, int]:
-    """The logs of the database and the index that each one's next entry gets. Makes and changes nothing;
-    raises as `SqliteLogStore`.
-    """
-    # Without a WAL file no process uses the database, and SQLite would make one to read it.
+    """The tail of each log in the database. Creates and changes nothing; raises as `SqliteLogStore`."""
+    # Without a WAL file no process has the database open. `immutable` stops SQLite from creating one.
     unused = not path.with_name(f"{path.name}-wal").exists()
     try:
         with closing(
@@ -393,14 +396,14 @@ class SqliteLog:
     def __init__(self, store: SqliteLogStore, name: str) -> None:
         self.name: str = name
         self._store = store
-        # Made once: SQLite's prepared statements are found by their text.
+        # Built once: SQLite caches prepared statements by their text.
         self._select_bounds = f"select floor, (select max(idx) from log_{name}) from logs where name = ?"  # noqa: S608
         self._insert = f"insert into log_{name} (idx, data) values (?, ?)"  # noqa: S608
-        self._witness = TailMarker(store.path.with_name(f"{store.path.name}.{name}.tail"))
-        self._witness_lock = threading.Lock()
+        self._marker = TailMarker(store.path.with_name(f"{store.path.name}.{name}.tail"))
+        self._marker_lock = threading.Lock()
 
     def append(self, index: int, data: bytes) -> Appended:
-        """As the Protocol says. `UNKNOWN` if COMMIT failed."""
+        """See `Log.append`. `UNKNOWN` if COMMIT failed."""
         limit = self._store.entry_bytes_max
         if len(data) > limit:
             raise InvalidInput(
@@ -411,8 +414,8 @@ class SqliteLog:
 
         def put(connection: sqlite3.Connection) -> Appended:
             floor, tail = self._bounds(connection)
-            with self._witness_lock:
-                self._witness.check(tail)
+            with self._marker_lock:
+                self._marker.check(tail)
             if index < floor:
                 raise Trimmed(
                     f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended"
@@ -438,13 +441,13 @@ class SqliteLog:
             _logger.warning("log %s: the append at %d has an unknown outcome: %s", self.name, index, error)
             return Appended.UNKNOWN
         if outcome is Appended.OK:
-            with self._witness_lock:
-                self._witness.note(index + 1)
+            with self._marker_lock:
+                self._marker.note(index + 1)
         return outcome
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older
-        than its reader.
+        """See `Log.read`; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than
+        its reader.
         """
         if start < 0 or limit < 1:
             raise InvalidInput(f"cannot read {limit} entries from {start} of log {self.name}")
@@ -471,7 +474,7 @@ class SqliteLog:
         return self._store.transact("begin", fetch)
 
     def tail(self) -> int:
-        """The index the next entry will get."""
+        """The index of the next entry."""
         return self._store.transact("begin", self._bounds)[1]
 
     def floor(self) -> int:
@@ -479,9 +482,7 @@ class SqliteLog:
         return self._store.transact("begin", self._bounds)[0]
 
     def trim(self, below: int) -> None:
-        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail.
-        Repeating it is harmless.
-        """
+        """See `Log.trim`. `InvalidInput`, and nothing is trimmed, if `below` is past the tail. Idempotent."""
 
         def forget(connection: sqlite3.Connection) -> None:
             floor, tail = self._bounds(connection)
@@ -496,13 +497,13 @@ class SqliteLog:
         self._store.transact("begin immediate", forget)
 
     def close(self) -> None:
-        """Release the store's connections; using any of its logs again opens new ones."""
-        with self._witness_lock:
-            self._witness.close()
+        """Release the store's connections; the next use of any of its logs opens new ones."""
+        with self._marker_lock:
+            self._marker.close()
         self._store.release()
 
     def _bounds(self, connection: sqlite3.Connection) -> tuple[int, int]:
-        """Floor and tail, within the running transaction."""
+        """Floor and tail, read in the current transaction."""
         row = connection.execute(self._select_bounds, (self.name,)).fetchone()
         if row is None:
             raise Corrupted(f"log {self.name} has vanished from the metadata database {self._store.path}")
@@ -516,7 +517,7 @@ def _primary(error: sqlite3.Error) -> int:
 
 
 def _create_folder(folder: Path) -> None:
-    """Create the folder and its parents, durably: SQLite syncs only the folder that holds its files."""
+    """Create the folder and its parents durably. SQLite syncs only the folder that contains its files."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         for parent in reversed(missing):

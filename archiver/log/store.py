@@ -1,7 +1,7 @@
-"""The log: the one primitive that carries every guarantee.
+"""The `Log` Protocol, on which every guarantee of the archiver rests.
 
-A log is a dense sequence of immutable entries, numbered from 0. An entry is an opaque byte string that holds
-its own unique id, so two entries are the same exactly if their bytes are. State is only ever the fold of a
+A log is a dense sequence of immutable entries, numbered from 0. An entry is an opaque byte string that
+contains its own unique id, so two entries are equal only if they are the same entry. All state is a fold of a
 log.
 """
 
@@ -14,19 +14,20 @@ from typing import Final, Protocol
 
 
 class Appended(enum.Enum):
-    """What became of an append."""
+    """Outcome of an append."""
 
     OK = "ok"
-    """The entry stands at that index, durably (perhaps since an earlier try with the same bytes)."""
+    """The entry is durable at that index, possibly from an earlier attempt with the same bytes."""
     TAKEN = "taken"
-    """Another entry stands there: read on to the tail before anything else (rule L3)."""
+    """Another entry has that index: read to the tail before anything else (rule L3)."""
     UNKNOWN = "unknown"
-    """It may stand there, now or later. Only the same entry at the same index may be tried next (rule L2)."""
+    """The entry may be there, now or later. Only the same entry at the same index may be tried next (rule
+    L2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry and where it stands."""
+    """One entry and its index."""
 
     index: int
     data: bytes
@@ -38,42 +39,41 @@ class Log(Protocol):
     name: str
 
     def append(self, index: int, data: bytes) -> Appended:
-        """Put `data` at `index` if `index` is the tail, checked by the store in the same transaction (rule
+        """Write `data` at `index` if `index` is the tail. The store checks this in the same transaction (rule
         L1).
 
-        Raises `Trimmed` if `index` is below the floor, `Halt` if it is beyond the tail (there would be a
-        hole), `InvalidInput` if the entry is larger than `log.entry_bytes_max`. `RetryLater` means certainly
-        not appended.
+        Raises `Trimmed` if `index` is below the floor, and `Halt` if it is beyond the tail (a hole). Raises
+        `InvalidInput` if the entry is larger than `log.entry_bytes_max`. `RetryLater` means certainly not
+        appended.
         """
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """Up to `limit` entries from `start` on, in order, without a hole; empty at the tail. `Trimmed` below
-        the floor.
+        """Up to `limit` consecutive entries from `start`; empty at the tail. Raises `Trimmed` below the
+        floor.
         """
 
     def tail(self) -> int:
-        """The index the next entry will get: one past the newest."""
+        """The index of the next entry: one past the newest."""
 
     def floor(self) -> int:
-        """The lowest index that can still be read (equal to `tail()` if none)."""
+        """The lowest readable index; equal to `tail()` if the log is empty."""
 
     def trim(self, below: int) -> None:
-        """Forget the entries below that index; never past the tail, never moves back."""
+        """Delete the entries below that index. The floor never passes the tail and never moves back."""
 
     def close(self) -> None:
         """Release the store's handles."""
 
 
 READ_ENTRIES: Final = 1000
-"""Entries per request."""
+"""Entries per read request of `entries_from`."""
 
 
 def entries_from(log: Log, start: int, tail: int | None = None) -> Iterator[Entry]:
-    """The entries from index `start` on, in order: up to where the log ends when that is reached, or at least
-    up to `tail`.
+    """Iterate the entries from `start` to the tail, or at least up to `tail`.
 
-    With `tail` nothing more is asked for once that is reached, so whoever reads a log that others append to
-    comes to an end. Raises what the log raises, `Trimmed` also halfway.
+    With `tail` the iteration ends there, so it is finite while others append. Raises what the log raises;
+    `Trimmed` is possible midway.
     """
     while (tail is None or start < tail) and (entries := log.read(start, READ_ENTRIES)):
         yield from entries

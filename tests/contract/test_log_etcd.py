@@ -82,7 +82,7 @@ def test_a_closed_store_asks_nobody(etcd: Etcd, tmp_path: Path) -> None:
     store = etcd_store([etcd.address], tmp_path)
     log = store.log("intake")
     store.close()
-    with pytest.raises(Halt, match="closed by this process"):
+    with pytest.raises(Halt, match="this process closed the connection"):
         log.tail()
 
 

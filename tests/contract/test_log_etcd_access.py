@@ -110,7 +110,7 @@ def test_a_user_who_may_only_what_we_need(guarded: Etcd, tmp_path: Path) -> None
 
 def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
     for user, prefix, why in (
-        (None, "/archiver", r"wants to know who asks: give metadata\.etcd\.user and password"),
+        (None, "/archiver", r"requires authentication: set metadata\.etcd\.user and password"),
         (
             User("archiver", "wrong"),
             "/archiver",
@@ -119,7 +119,7 @@ def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
         (
             OURS,
             "/elsewhere",
-            r"user archiver may not do that; grant it readwrite for everything below metadata\.etcd\.prefix",
+            r"user archiver has no permission for that; grant it readwrite for all keys below metadata\.etcd\.prefix",
         ),
     ):
         with pytest.raises(Halt, match=why):
@@ -130,7 +130,9 @@ def test_a_user_where_nobody_is_asked_for_one_is_refused(tmp_path: Path) -> None
     """Whoever has configured it believes that the logs are guarded."""
     with (
         Etcd(tmp_path / "server") as etcd,
-        pytest.raises(Halt, match="knows no users, so whoever reaches it may do anything"),
+        pytest.raises(
+            Halt, match="has authentication disabled, so every client that reaches it has full access"
+        ),
     ):
         store_of(access_to([etcd.address], user=OURS), tmp_path)
 

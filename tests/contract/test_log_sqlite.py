@@ -122,7 +122,7 @@ def foreign_database(path: Path) -> None:
     ("prepare", "message"),
     [
         (foreign_version, "has format 99, this version reads format 1"),
-        (foreign_database, "database of something else"),
+        (foreign_database, "database of another program"),
         (lambda path: path.write_bytes(b"cluster: demo\n" * 100), "is not a database"),
         (lambda path: path.mkdir(), "cannot be opened"),
     ],

@@ -115,7 +115,7 @@ def test_a_copy_that_was_trimmed_meanwhile(deployment: Deployment) -> None:
     for command in (["produce"], ["archive", "--all"], ["status"], ["audit"]):
         done = deployment.cli(*command, stdin=jsonl(sample_records(1)))
         assert done.code in (1, 2), (command, done.code, done.err)
-        assert "bring the checkpoint of an entry from" in done.err + done.out
+        assert "restore a checkpoint of an entry from" in done.err + done.out
         assert "put the newest one in place" in done.err + done.out
     (deployment.root / "metadata.db.intake.tail").unlink()
     restore(deployment, newest)

@@ -258,7 +258,7 @@ def test_a_damaged_newest_checkpoint_costs_time_and_no_data(
     fresh = scene.process()
     scene.check(fresh.sequencer.backlog())
     assert fresh.sequencer.checkpoint_index == 30
-    assert "an older one takes its place" in caplog.text
+    assert "an older checkpoint is used" in caplog.text
     with pytest.raises(Halt, match="if it is damaged, delete it, and it is made again"):
         fresh.checkpointer.run()
     scene.objects.delete(scene.store.key(40))
@@ -272,10 +272,10 @@ def test_no_checkpoint_leads_to_where_the_log_begins(scene: Scene) -> None:
     for index in (30, 40):
         scene.rewrite(scene.store.key(index), flipped)
     with pytest.raises(
-        Halt, match=r"begins at entry 29 and ends at 41.*bring the checkpoint of an entry from 29 to 41 back"
+        Halt, match=r"begins at entry 29 and ends at 41.*restore a checkpoint of an entry from 29 to 41"
     ):
         scene.process().sequencer.refresh()
-    with pytest.raises(Halt, match="bring the checkpoint"):
+    with pytest.raises(Halt, match="restore a checkpoint"):
         scene.process().sequencer.declare_topic("b", 1)
     assert scene.log.tail() == 41
 
@@ -365,7 +365,7 @@ def test_checkpoints_of_another_log_do_not_count(tmp_path: Path, caplog: pytest.
     strange.keep()
     fresh = strange.process()
     assert list(fresh.sequencer.refresh().topics_by_name) == ["elsewhere"]
-    assert "of another log" in caplog.text
+    assert "belongs to another log" in caplog.text
 
 
 def test_what_nobody_needs_any_more(scene: Scene) -> None:

@@ -1,11 +1,10 @@
-"""The members of an etcd cluster, and what an answer, or none, of theirs means.
+"""Requests to the members of an etcd cluster, and the interpretation of their replies and failures.
 
-Owns connections, tokens, deadlines and the way from one member to the next. Requests that may be repeated go
-from member to member until one answers; a change that must not be repeated blindly is sent once, and only
-over a connection that was seen to work a moment ago. So "certainly not applied" and "perhaps applied" are
-told apart, and nothing is sent to an older copy of the data. Each request has a deadline. Reads are
-linearizable: a member that is behind or cut off answers late or not at all, never with an old state. Errors
-of the SDK end here.
+Repeatable requests try member after member until one replies. A change that must not be repeated is sent
+once, and only over a connection that worked a moment ago. This separates "certainly not applied" from
+"perhaps applied", and nothing is sent to an older copy of the data. Each request has a deadline. Reads are
+linearizable: a member that lags or is cut off replies late or not at all, never with an old state. Errors of
+the SDK do not leave this module.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, OutcomeUnknown, RetryLater
 
 MESSAGE_BYTES_MAX: Final = 16 * 2**20
-"""Of an answer; whoever reads asks for less (`archiver.log.etcd.log_store`)."""
+"""Largest reply; reads request less (`archiver.log.etcd.log_store`)."""
 PROOF_S: Final = 0.1
-"""So long an answer shows that the connection works, and that the data behind it are still the same: to end a
-member, restore the smallest backup and start it took 0.3 s. Whoever appends less often asks for one key
-before."""
+"""Seconds for which a reply proves that the connection works and reaches the same data. Stopping a member,
+restoring the smallest backup and starting it took 0.3 s. A less frequent append first reads one key."""
 _RECONNECT_MS: Final = 100
 _HAS_LEADER: Final = ("hasleader", "true")
-"""A member that has lost its leader says so at once, instead of letting us wait."""
+"""With this metadata a member without a leader fails at once instead of after the timeout."""
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -42,14 +40,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Access:
-    """How a cluster is reached."""
+    """Addresses, TLS files and credentials of a cluster."""
 
     addresses: Sequence[str]
     """host:port of each member."""
     timeout_s: float
-    """Of one request to one member."""
+    """Timeout of one request to one member."""
     ca_file: Path | None = None
-    """Who has signed the members' certificates; None for connections in the clear."""
+    """CA of the members' certificates; None for plaintext connections."""
     cert_file: Path | None = None
     key_file: Path | None = None
     user: str | None = None
@@ -60,21 +58,19 @@ class Access:
 
 
 class NoSpace(Exception):
-    """The quota is used up. The very request that was answered so may have been applied, none that comes
-    after it is.
-    """
+    """The quota is exhausted. The request that got this reply may have been applied; later ones are not."""
 
 
 class AnswerTooLarge(Exception):
-    """The answer does not fit into a message: ask for less."""
+    """The reply does not fit into a message: request less."""
 
 
 class LeaseGone(Exception):
-    """There is no such lease (any more)."""
+    """The lease does not exist or has expired."""
 
 
 class _Failed(Exception):
-    """One member did not do it. `sent` says whether it may have been applied all the same."""
+    """A request to one member failed. `sent` tells whether it may still have been applied."""
 
     def __init__(self, why: str, sent: bool) -> None:
         super().__init__(why)
@@ -82,11 +78,11 @@ class _Failed(Exception):
 
 
 class _TokenOld(Exception):
-    """The member does not take the token: it was applied by nobody; get a new one."""
+    """The member rejects the token, so the request was not applied; get a new token."""
 
 
 class _Member:
-    """One member: a connection, a token, and when a request over it came back last."""
+    """One member: a connection, a token, and the time of its last reply."""
 
     def __init__(self, access: Access, address: str, clock: Clock) -> None:
         self.address = address
@@ -99,8 +95,8 @@ class _Member:
         self._token: str | None = None
 
     def call(self, service: str, method: str, request: Any, timeout_s: float, renewed: bool = False) -> Any:
-        """The answer to one request. Raises `_Failed`, `NoSpace`, `AnswerTooLarge`, `LeaseGone`, or what no
-        other member would change.
+        """The reply to one request. Raises `_Failed`, `NoSpace`, `AnswerTooLarge`, `LeaseGone`, or an error
+        that every member would give.
         """
         try:
             client, metadata = self._ready(timeout_s)
@@ -112,19 +108,19 @@ class _Member:
             else:
                 answer = ask(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            problem = self._judged(error)
+            problem = self._classify(error)
         except (
             ValueError,
             StopIteration,
         ) as error:  # the connection was closed by another thread, or the stream by the member
-            problem = _Failed(f"etcd at {self.address} ended the answer: {error!r}", sent=True)
+            problem = _Failed(f"etcd at {self.address} ended the reply: {error!r}", sent=True)
         else:
             self._answered_s = self._clock.monotonic_s()
             return answer
         if isinstance(problem, _TokenOld):
             if renewed or self._access.user is None:
                 raise Halt(
-                    f"etcd at {self.address} does not take the token of user {self._access.user}: {problem}"
+                    f"etcd at {self.address} rejects the token of user {self._access.user}: {problem}"
                 ) from problem
             self._token = None
             return self.call(service, method, request, timeout_s, renewed=True)
@@ -134,7 +130,7 @@ class _Member:
 
     @property
     def proven(self) -> bool:
-        """It answered a moment ago, and nothing failed since."""
+        """Whether it replied within `PROOF_S` and no request failed since."""
         answered_s = self._answered_s
         return answered_s is not None and self._clock.monotonic_s() - answered_s < PROOF_S
 
@@ -165,7 +161,7 @@ class _Member:
         host, _, port = self.address.rpartition(":")
         options = {
             "grpc.max_receive_message_length": MESSAGE_BYTES_MAX,
-            # A request is repeated by us or not at all.
+            # grpc must not repeat a request: this module decides which ones may be sent twice.
             "grpc.enable_retries": 0,
             "grpc.use_local_subchannel_pool": 1,
             "grpc.initial_reconnect_backoff_ms": _RECONNECT_MS,
@@ -186,12 +182,12 @@ class _Member:
             raise Halt(
                 f"a file of metadata.etcd.tls cannot be read: {error.filename}: {error.strerror}"
             ) from error
-        # The package would send the token only over TLS, and never asks for a new one when it has expired.
+        # Authentication is done here: etcd3 sends the token only over TLS and never renews an expired one.
         self._auth = etcd3.etcdrpc.AuthStub(client.channel)
         return client
 
-    def _judged(self, error: Any) -> Exception:
-        """What an error of the protocol means."""
+    def _classify(self, error: Any) -> Exception:
+        """Map a gRPC error to the errors of this module."""
         code, details = error.code().name, str(error.details() or "no reason given")
         where = f"etcd at {self.address}"
         if "database space exceeded" in details:
@@ -206,46 +202,47 @@ class _Member:
             or ("user name is empty" in details and self._access.user is not None)
         ):
             return _TokenOld(details)
-        # The SDK's error is chained by whoever raises what is returned here.
-        problem: Exception = self._refused(code, details) or _Failed(
+        # Chained by hand, because the caller raises the returned error.
+        problem: Exception = self._permanent_error(code, details) or _Failed(
             f"{where}: {code.lower().replace('_', ' ')}: {details}", sent="too many requests" not in details
         )
         problem.__cause__ = error
         return problem
 
-    def _refused(self, code: str, details: str) -> ArchiverError | None:
-        """The error for good, if the members were asked for what none of them will do; it was not applied."""
+    def _permanent_error(self, code: str, details: str) -> ArchiverError | None:
+        """The permanent error if every member would refuse the request; it was not applied. None
+        otherwise.
+        """
         where, user = f"etcd at {self.address}", self._access.user
         if "user name is empty" in details:
-            return Halt(f"{where} wants to know who asks: give metadata.etcd.user and password")
+            return Halt(f"{where} requires authentication: set metadata.etcd.user and password")
         if "authentication failed" in details:
             return Halt(f"{where} refuses user {user}: {details}; correct metadata.etcd.user or password")
         if "authentication is not enabled" in details:
             return Halt(
-                f"{where} knows no users, so whoever reaches it may do anything; switch its "
-                "authentication on, or take "
-                "metadata.etcd.user and password out"
+                f"{where} has authentication disabled, so every client that reaches it has full access; "
+                "enable its authentication, or remove metadata.etcd.user and password"
             )
         if code == "PERMISSION_DENIED":
             return Halt(
-                f"{where}: user {user} may not do that; grant it readwrite for everything below "
+                f"{where}: user {user} has no permission for that; grant it readwrite for all keys below "
                 "metadata.etcd.prefix"
             )
         if "request is too large" in details:
             return Halt(
-                f"{where} refuses an entry for its size: set its --max-request-bytes to at least 1.5 "
+                f"{where} refuses an entry because of its size: set its --max-request-bytes to at least 1.5 "
                 "MiB, or lower log.entry_bytes_max"
             )
         if code == "DATA_LOSS" or "corrupt cluster" in details:
-            return Corrupted(f"{where} says that its data are damaged: {details}; see `etcdctl alarm list`")
+            return Corrupted(f"{where} reports damaged data: {details}; see `etcdctl alarm list`")
         return None
 
 
 class EtcdCluster:
-    """The members as one. Safe for several threads; not across a fork."""
+    """All members as one client. Safe for several threads; not across a fork."""
 
     def __init__(self, access: Access, probe: bytes, clock: Clock) -> None:
-        """`probe` is a key that may be read, there or not: reading it shows that a connection works."""
+        """`probe` is a readable key that need not exist: reading it shows that a connection works."""
         self.access = access
         self._probe = rpc.TxnRequest(
             success=[rpc.RequestOp(request_range=rpc.RangeRequest(key=probe, keys_only=True))]
@@ -260,32 +257,32 @@ class EtcdCluster:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The cluster's name in messages."""
         return f"etcd at {', '.join(self.access.addresses)}"
 
     def close(self) -> None:
-        """Close every connection; nothing can be asked any more."""
+        """Close every connection; no request is possible afterwards."""
         self._closed = True
         for member in self._members:
             member.close()
 
     def ask(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
-        """The answer to a transaction that only reads, or that is harmless when it is applied twice or late.
+        """The reply to a transaction that only reads, or that is harmless when applied twice or late.
 
-        Each member is tried, the first of them twice; `RetryLater` if none answered (of a change that may
-        mean that it was applied). Raises `NoSpace` and `AnswerTooLarge`.
+        Tries each member, the first of them twice. Raises `RetryLater` if none replied; a change may still
+        have been applied then. Raises `NoSpace` and `AnswerTooLarge`.
         """
         seen = self._revision
-        answer: rpc.TxnResponse = self._anywhere(
+        answer: rpc.TxnResponse = self._try_members(
             lambda member: member.call("kvstub", "Txn", request, self.access.timeout_s)
         )
-        self._notice(answer.header, seen)
+        self._check_header(answer.header, seen)
         return answer
 
     def change(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
-        """The answer to a transaction, sent at most once.
+        """The reply to a transaction that is sent at most once.
 
-        `OutcomeUnknown` if it was sent and may or may not be applied, now or later; `RetryLater` if it was
+        Raises `OutcomeUnknown` if it was sent and may be applied now or later, and `RetryLater` if it was
         certainly not applied. Raises `NoSpace`.
         """
         seen = self._revision
@@ -298,65 +295,64 @@ class EtcdCluster:
             except _Failed as error:
                 if not error.sent:
                     raise
-                self._leave(member)
+                self._switch_from(member)
                 raise OutcomeUnknown(f"it may have been applied: {error}") from error
 
-        answer: rpc.TxnResponse = self._anywhere(once)
+        answer: rpc.TxnResponse = self._try_members(once)
         try:
-            self._notice(answer.header, seen)
+            self._check_header(answer.header, seen)
         except Halt as error:
             raise OutcomeUnknown(f"it was sent, but {error}") from error
         return answer
 
     def lease(self, method: str, request: Any, once: bool = False, timeout_s: float = math.inf) -> Any:
-        """The answer to a request about a lease, from any member, or with `once` from the one that is asked
-        first; as `ask`, and `LeaseGone`. A member may take `timeout_s`, and never longer than for other
+        """The reply to a lease request from any member; with `once` only the first member is tried.
+
+        Errors as `ask`, and `LeaseGone`. The timeout per member is `timeout_s`, at most that of other
         requests.
         """
         limit_s = min(timeout_s, self.access.timeout_s)
-        return self._anywhere(lambda member: member.call("leasestub", method, request, limit_s), once)
+        return self._try_members(lambda member: member.call("leasestub", method, request, limit_s), once)
 
     def _prove(self, member: _Member) -> None:
-        """Make sure that the connection works, and who is behind it, before anything is sent that must not be
-        sent twice.
+        """Check that the connection works and reaches the same cluster, before a request that must be sent
+        only once.
         """
         seen = self._revision
         try:
             answer = member.call("kvstub", "Txn", self._probe, self.access.timeout_s)
         except _Failed as error:
             raise _Failed(str(error), sent=False) from error
-        self._notice(answer.header, seen)
+        self._check_header(answer.header, seen)
 
-    def _anywhere(self, call: Callable[[_Member], _T], once: bool = False) -> _T:
-        """From member to member, the first again at the end: its connection may only have been old."""
+    def _try_members(self, call: Callable[[_Member], _T], once: bool = False) -> _T:
+        """Try each member, and the first one again at the end: only its connection may have been stale."""
         if self._pid != os.getpid():
             raise Halt(
                 f"process {os.getpid()} was forked from {self._pid} while {self.name} was connected, "
                 "which its connections do not survive; "
                 "start a new process instead of forking"
             )
-        said: dict[str, str] = {}
+        failures: dict[str, str] = {}
         for _ in range(1 if once else len(self._members) + 1):
             if self._closed:
-                raise Halt(f"{self.name}: it was closed by this process")
+                raise Halt(f"{self.name}: this process closed the connection")
             with self._lock:
                 member = self._members[self._current]
             try:
                 return call(member)
             except _Failed as error:
-                said[member.address] = str(error)
-                self._leave(member)
-        raise RetryLater(f"no member of the metadata store answers: {'; '.join(said.values())}")
+                failures[member.address] = str(error)
+                self._switch_from(member)
+        raise RetryLater(f"no member of the metadata store answers: {'; '.join(failures.values())}")
 
-    def _leave(self, member: _Member) -> None:
+    def _switch_from(self, member: _Member) -> None:
         with self._lock:
             if self._members[self._current] is member:
                 self._current = (self._current + 1) % len(self._members)
 
-    def _notice(self, header: rpc.ResponseHeader, seen: int) -> None:
-        """Refuse an answer of another cluster, or of an older state than this process has seen: nothing may
-        be sequenced on it.
-        """
+    def _check_header(self, header: rpc.ResponseHeader, seen: int) -> None:
+        """Reject a reply from another cluster, or from an older state than this process has seen."""
         with self._lock:
             if self._identity is None:
                 self._identity = header.cluster_id
@@ -372,8 +368,8 @@ class EtcdCluster:
         if header.revision < seen:
             raise Halt(
                 f"{self.name} went back from revision {seen} to {header.revision}: an older copy was "
-                "put in place; put the newest one in "
-                "place. Nothing is sequenced until then, because offsets would be given twice"
+                "restored; put the newest one in "
+                "place. Nothing is sequenced until then, because offsets would be assigned twice"
             )
 
 

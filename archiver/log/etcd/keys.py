@@ -1,6 +1,6 @@
-"""Every key that we use in etcd: built here and nowhere else.
+"""All etcd keys of the archiver are built here.
 
-Numbers are padded with zeros, so a range of keys is a range of entries. Pure.
+Numbers are zero-padded, so a range of keys is a range of entries.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Keys:
     prefix: str
 
     def all(self) -> tuple[bytes, bytes]:
-        """The range of all of them."""
-        # The byte after the slash: whatever begins with "prefix/" sorts before it.
+        """The range of all keys below the prefix."""
+        # "0" is the byte after "/", so every key that begins with "prefix/" sorts before "prefix0".
         return f"{self.prefix}/".encode(), f"{self.prefix}0".encode()
 
     def format(self) -> bytes:
-        """Says that the prefix is ours, and in which format."""
+        """Marks the prefix as the archiver's; the value is the format."""
         return f"{self.prefix}/format".encode()
 
     def floor(self, log: str) -> bytes:
@@ -30,18 +30,18 @@ class Keys:
         return f"{self.prefix}/{log}/floor".encode()
 
     def tail(self, log: str) -> bytes:
-        """The index that a log's next entry gets."""
+        """The index of a log's next entry."""
         return f"{self.prefix}/{log}/tail".encode()
 
     def entry(self, log: str, index: int) -> bytes:
-        """One entry; the ranges of entries are ranges of these keys."""
+        """One entry. A range of these keys is a range of entries."""
         return f"{self.prefix}/{log}/e/{index:0{DIGITS}}".encode()
 
     def lease(self, name: str) -> bytes:
-        """Who holds a lease. No log has a name with a hyphen."""
+        """The holder of a lease. Log names have no hyphen, so the keys cannot collide."""
         return f"{self.prefix}/lease-{name}".encode()
 
 
 def number_text(number: int) -> bytes:
-    """How a floor or a tail is written."""
+    """The stored text of a floor or a tail."""
     return b"%020d" % number

@@ -1,11 +1,11 @@
 """A lease in etcd: for the daemons of several machines.
 
-Owns one key, which etcd deletes when the lease on it was not refreshed in time. A thread refreshes it while
-it is held. A holder that could not do that takes the lease for lost by its own clock, which began before
-etcd's did: a process that was paused knows at once that it holds nothing, whatever it believed before. As
-every lease it saves work and protects nothing (`archiver.log.lease`).
+The lease is one key, attached to an etcd lease that deletes it when it is not refreshed in time. A thread
+refreshes it while it is held. A holder without a refresh considers the lease lost by its own clock, which
+started before etcd's. A process that was paused therefore finds at once that it holds nothing. As every lease
+it only avoids duplicate work (`archiver.log.lease`).
 
-A restarted daemon need not wait until the lease of its killed predecessor ends: see `HolderLock`.
+A restarted daemon need not wait until the lease of its killed predecessor expires: see `HolderLock`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _logger = logging.getLogger(__name__)
 
 
 class HolderLock:
-    """A file of this machine that the holder of a lease keeps locked. The kernel frees the lock when the
-    process dies, however it dies.
+    """A file on this machine that the holder of a lease keeps locked. The kernel frees the lock whenever the
+    process ends.
 
-    The file names the lease. Who can lock it knows that the holder of that lease is dead, or has given the
-    lease back, and may revoke it. A process number would prove less: it is used again, and containers have
-    numbers of their own. The text also names the boot of the kernel and the file itself, because a lock says
-    nothing on another machine, or for a copy of the file. Where any of this is missing nothing is known, and
-    the lease ends by its time. Not safe for several threads.
+    The file contains the lease id. A process that can lock it knows that the holder has ended or has released
+    the lease, and may revoke it. A process id would prove less: it is reused, and containers have their own
+    numbers. The text also has the kernel's boot id and the file's identity, because a lock proves nothing on
+    another machine or for a copy of the file. Without any of these nothing is known, and the lease expires by
+    its TTL. Not safe for several threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +50,7 @@ class HolderLock:
         self._descriptor: int | None = None
 
     def begin(self) -> int:
-        """Lock the file, if that is possible; the lease of a holder that is gone, 0 if none is known."""
+        """Lock the file if possible. Returns the lease id of a holder that has ended, 0 if none is known."""
         self.end()
         descriptor: int | None = None
         try:
@@ -64,14 +64,14 @@ class HolderLock:
             )
             return int(lease_id) if known else 0
         except (OSError, UnicodeDecodeError):
-            # Another holder lives, or there is no such file system: a lease works without this file.
+            # Another holder is alive, or the file system has no locks: a lease works without this file.
             if descriptor is not None:
                 os.close(descriptor)
             self._descriptor = None
             return 0
 
     def note(self, lease_id: int) -> None:
-        """The lease is held now, by this process."""
+        """Record that this process holds the lease."""
         if self._descriptor is None:
             return
         with contextlib.suppress(OSError):
@@ -80,26 +80,31 @@ class HolderLock:
             os.pwrite(self._descriptor, text, 0)
 
     def end(self) -> None:
-        """Free the lock. The text stays: a lease that could not be given back may be revoked by it."""
+        """Free the lock. The text stays, so that the next process can revoke a lease that was not
+        released.
+        """
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):
-                # Closing is not enough while a child process that is being started has the descriptor too.
+                # Closing is not enough: a child process inherits the descriptor until it has executed its
+                # program.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     @staticmethod
     def _here(descriptor: int) -> str:
-        """The boot of this kernel, and the file. Raises `OSError` where the kernel does not tell its boot."""
+        """Boot id of the kernel and identity of the file. Raises `OSError` where the kernel has no boot
+        id.
+        """
         found = os.fstat(descriptor)
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {found.st_dev}:{found.st_ino}"
 
 
 class EtcdLease:
-    """A lease that lasts `ttl_s` seconds without a refresh, a whole number. `owner` (`host:pid`) is the value
-    of the key.
+    """A lease that expires `ttl_s` whole seconds after its last refresh. `owner` (`host:pid`) is the value of
+    the key.
 
-    Safe for several threads. Raises `RetryLater` while etcd cannot be asked.
+    Safe for several threads. Raises `RetryLater` while etcd is unavailable.
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class EtcdLease:
         ttl_s: int,
         clock: Clock,
         ids: IdSource,
-        lives: HolderLock,
+        holder_lock: HolderLock,
     ) -> None:
         self._cluster = cluster
         self._key = key
@@ -118,26 +123,24 @@ class EtcdLease:
         self._ttl_s = ttl_s
         self._clock = clock
         self._ids = ids
-        self._lives = lives
+        self._holder_lock = holder_lock
         self._timeout_s = ttl_s / _REFRESHES_PER_TTL
-        """For one member to answer, so that there is time to ask another one before the lease ends."""
+        """Timeout per member, short enough to try another member before the lease expires."""
         self._lock = threading.Lock()
         self._id = 0
-        """Of the lease that is held, or was until it was lost; 0 for none."""
+        """Id of the lease that is held or was lost; 0 for none."""
         self._until_s = 0.0
         self._stop = threading.Event()
 
     def acquire(self) -> None:
-        """Take the lease or raise `LeaseHeld`; no effect while it is held, by this object's own clock,
-        already.
-        """
+        """Take the lease or raise `LeaseHeld`. No effect while this object holds it by its own clock."""
         with self._lock:
             if self._is_held():
                 return
-            self._let_go()
-            # Chosen here and not by etcd, so that a grant whose answer is lost can be given back.
+            self._drop()
+            # The id is chosen here and not by etcd, so that a grant whose reply is lost can be revoked.
             lease_id = int.from_bytes(self._ids.random_bytes(8), "big") & _ID_MASK or 1
-            gone = self._lives.begin()
+            gone = self._holder_lock.begin()
             began_s = self._clock.monotonic_s()
             try:
                 self._cluster.lease(
@@ -148,8 +151,7 @@ class EtcdLease:
                 holder = self._take(lease_id)
                 if holder is not None and gone and holder.lease == gone:
                     _logger.info(
-                        "the process that held the lease of etcd on this machine is gone: its lease is "
-                        "revoked"
+                        "the process on this machine that held the etcd lease has ended: revoking its lease"
                     )
                     self._revoke(gone)
                     holder = self._take(lease_id)
@@ -164,7 +166,7 @@ class EtcdLease:
             if holder is not None:
                 self._end(lease_id)
                 raise LeaseHeld(holder.value.decode(errors="replace"))
-            self._lives.note(lease_id)
+            self._holder_lock.note(lease_id)
             self._id, self._until_s = lease_id, began_s + self._ttl_s
             self._stop = threading.Event()
             threading.Thread(
@@ -172,12 +174,12 @@ class EtcdLease:
             ).start()
 
     def release(self) -> None:
-        """Give it back; if etcd cannot be asked, it ends by itself after its time."""
+        """Release the lease; if etcd is unavailable, it expires by its TTL."""
         with self._lock:
-            self._let_go()
+            self._drop()
 
     def holder(self) -> str | None:
-        """Whoever holds the key now."""
+        """The owner text of the current holder; None if the lease is free."""
         found = values(self._cluster.ask(rpc.TxnRequest(success=[get(self._key)])))[0]
         return found[0].value.decode(errors="replace") if found else None
 
@@ -185,9 +187,7 @@ class EtcdLease:
         return self._id != 0 and self._clock.monotonic_s() < self._until_s
 
     def _take(self, lease_id: int) -> kv.KeyValue | None:
-        """Put the key, unless it is there with another lease: then the key as it is. The same answer however
-        often it is asked.
-        """
+        """Create the key. Returns the existing key if it has another lease, None on success. Idempotent."""
         request = rpc.TxnRequest(
             compare=[absent(self._key)],
             success=[put(self._key, self._owner.encode(), lease_id)],
@@ -199,7 +199,7 @@ class EtcdLease:
         there = values(answer)[0][0]
         return None if there.lease == lease_id else there
 
-    def _let_go(self) -> None:
+    def _drop(self) -> None:
         lease_id, self._id = self._id, 0
         self._stop.set()
         if lease_id:
@@ -207,7 +207,7 @@ class EtcdLease:
 
     def _end(self, lease_id: int) -> None:
         self._revoke(lease_id)
-        self._lives.end()
+        self._holder_lock.end()
 
     def _revoke(self, lease_id: int) -> None:
         try:
@@ -217,12 +217,10 @@ class EtcdLease:
         except LeaseGone:
             return
         except (ArchiverError, NoSpace) as error:
-            _logger.warning(
-                "a lease of etcd is not given back and ends by itself in %s s: %s", self._ttl_s, error
-            )
+            _logger.warning("an etcd lease was not released and expires in %s s: %s", self._ttl_s, error)
 
     def _keep(self, lease_id: int, stop: threading.Event) -> None:
-        """Refresh until it is given back or lost."""
+        """Refresh the lease until it is released or lost."""
         while not stop.wait(self._ttl_s / _REFRESHES_PER_TTL):
             began_s = self._clock.monotonic_s()
             refreshed = self._refresh(lease_id)
@@ -233,12 +231,12 @@ class EtcdLease:
                     self._until_s = began_s + self._ttl_s
                 elif refreshed is False or not self._is_held():
                     self._until_s = 0.0
-                    self._lives.end()
-                    _logger.warning("the lease of etcd is lost: it was not refreshed for %s s", self._ttl_s)
+                    self._holder_lock.end()
+                    _logger.warning("the etcd lease is lost: it was not refreshed for %s s", self._ttl_s)
                     return
 
     def _refresh(self, lease_id: int) -> bool | None:
-        """Whether the lease is refreshed; None if nobody says so."""
+        """Whether the lease was refreshed; None if unknown."""
         try:
             return bool(
                 self._cluster.lease(
@@ -249,8 +247,8 @@ class EtcdLease:
         except (LeaseGone, NoSpace):
             return False
         except ArchiverError as error:
-            _logger.warning("the lease of etcd was not refreshed: %s", error)
+            _logger.warning("the etcd lease was not refreshed: %s", error)
             return None
-        except Exception:  # the thread would end, and nobody would know why
-            _logger.exception("the lease of etcd was not refreshed")
+        except Exception:  # an unlogged error would end the refresh thread silently
+            _logger.exception("the etcd lease was not refreshed")
             return None

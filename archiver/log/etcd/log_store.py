@@ -1,19 +1,18 @@
 """The log in etcd: for several machines.
 
-Owns what lies below the prefix (`etcd_keys.py`, format 1): `format`, and for each log `floor`, `tail` and one
-key for each entry. An append is one transaction that compares the tail with the index and then puts entry and
-tail together, so entries are dense whoever else appends, and it is durable on most members before it is
-acknowledged. The answer of a transaction that lost says why, from the same moment.
+Below the prefix (keys in `keys.py`, format 1) are `format` and, for each log, `floor`, `tail` and one key per
+entry. An append is one transaction: it compares the tail with the index, then writes entry and tail together.
+Entries are therefore dense with any number of writers. A quorum has the entry before it is acknowledged. A
+transaction whose condition fails returns the reason from the same moment.
 
-Whoever sent an append and got no answer knows nothing (`UNKNOWN`). That the quota is used up may be the
-answer to an append that was applied all the same, so then the index is looked at.
+An append without a reply is `UNKNOWN`. "No space" may be the reply to an append that was applied, so the
+index is read then.
 
-Trimming moves the floor first and deletes then, from the oldest on: stopped in between, what is left below
-the floor is read by nobody and goes with the next trim. The other way round the floor would name an entry
-that is gone, and the index of it would be free.
+A trim moves the floor first and then deletes from the oldest entry on. If it is interrupted, entries remain
+below the floor, which no reader uses and the next trim deletes. The reverse order would leave a floor below
+deleted entries, and their indexes would be free.
 
-Every read sees the newest state; older revisions are never asked for, so it does not matter when etcd
-compacts its history.
+Every read is linearizable, and old revisions are never read, so etcd may compact its history at any time.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.errors import Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 
 FORMAT: Final = b"1"
-"""What `{prefix}/format` holds."""
+"""Value of `{prefix}/format`."""
 
 PAGE_ENTRIES_MAX: Final = 250
-"""Of one request; what it reads is in etcd's memory at once."""
+"""Largest number of entries of one read; etcd holds them all in memory."""
 TRIM_ENTRIES: Final = 1000
-"""Deleted in one transaction; the members apply it in one go, and others wait meanwhile."""
+"""Entries deleted in one transaction. Members apply it at once, and other requests wait for it."""
 _PAGE_BYTES: Final = MESSAGE_BYTES_MAX // 2
 _FLOOR_TRIES_MAX: Final = 100
-"""Against others who trim at the same time; each of them moves the floor on."""
+"""Attempts against concurrent trims; each of them moves the floor."""
 _INDEX_MAX: Final = 2**63 - 2
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 NO_SPACE: Final = (
-    "etcd has used up its quota and takes no more; let it forget old revisions (etcdctl compact) and "
-    "give back their space (etcdctl "
+    "etcd has used up its quota and refuses writes; compact old revisions (etcdctl compact) and "
+    "free their space (etcdctl "
     "defrag), or raise --quota-backend-bytes, then etcdctl alarm disarm. No entry is lost"
 )
 
@@ -57,21 +56,21 @@ _logger = logging.getLogger(__name__)
 class EtcdLogStore:
     """All logs below one prefix. Safe to use from several threads, processes and machines.
 
-    `entry_bytes_max` is the size of an entry. How far each log reached is noted beside `beside`, a path of
-    this machine. Raises `Halt` if the prefix holds what is not ours or is of another format, `RetryLater` if
-    no member answers.
+    `entry_bytes_max` bounds the size of an entry. The tail markers are files on this machine, named after
+    `local_path`. Raises `Halt` if the prefix has other keys or another format, `RetryLater` if no member
+    replies.
     """
 
-    def __init__(self, cluster: EtcdCluster, keys: Keys, entry_bytes_max: int, beside: Path) -> None:
+    def __init__(self, cluster: EtcdCluster, keys: Keys, entry_bytes_max: int, local_path: Path) -> None:
         self.cluster = cluster
         self.keys = keys
         self.entry_bytes_max = entry_bytes_max
-        self._beside = beside
+        self._local_path = local_path
         self._logs: list[EtcdLog] = []
         self._prepare()
 
     def log(self, name: str) -> EtcdLog:
-        """The log of that name, created if new; a name is lower-case letters, digits and underscores."""
+        """The log of that name, created if new. A name has lower-case letters, digits and underscores."""
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"log name {name!r} must match {_NAME.pattern}")
         tail, floor = self.keys.tail(name), self.keys.floor(name)
@@ -82,12 +81,13 @@ class EtcdLogStore:
         found = self._write(rpc.TxnRequest(success=[get(tail), get(floor)]))
         if not any(values(found)):
             self._write(make)
-        log = EtcdLog(self, name, TailMarker(self._beside.with_name(f"{self._beside.name}.{name}.tail")))
+        marker = TailMarker(self._local_path.with_name(f"{self._local_path.name}.{name}.tail"))
+        log = EtcdLog(self, name, marker)
         self._logs.append(log)
         return log
 
     def close(self) -> None:
-        """Close the connections; the store and its logs cannot be used any more."""
+        """Close the connections; the store and its logs cannot be used afterwards."""
         for log in self._logs:
             log.close()
         self.cluster.close()
@@ -106,7 +106,7 @@ class EtcdLogStore:
             )
 
     def _write(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
-        """A transaction that is harmless when it is repeated."""
+        """Run a transaction that is idempotent."""
         try:
             return self.cluster.ask(request)
         except NoSpace as error:
@@ -116,19 +116,19 @@ class EtcdLogStore:
 class EtcdLog:
     """One log; see `archiver.log.store.Log`."""
 
-    def __init__(self, store: EtcdLogStore, name: str, witness: TailMarker) -> None:
+    def __init__(self, store: EtcdLogStore, name: str, marker: TailMarker) -> None:
         self.name: str = name
         self._store = store
         self._cluster = store.cluster
         self._keys = store.keys
         self._floor, self._tail = store.keys.floor(name), store.keys.tail(name)
-        self._witness = witness
-        self._witness_lock = threading.Lock()
+        self._marker = marker
+        self._marker_lock = threading.Lock()
         self._checked = False
         self._page = self._page_at_most(store.entry_bytes_max)
 
     def append(self, index: int, data: bytes) -> Appended:
-        """As the Protocol says. `UNKNOWN` whenever it was sent and no member said what became of it."""
+        """See `Log.append`. `UNKNOWN` if it was sent and no member reported the outcome."""
         limit = self._store.entry_bytes_max
         if len(data) > limit:
             raise InvalidInput(
@@ -136,7 +136,7 @@ class EtcdLog:
             )
         if not 0 <= index <= _INDEX_MAX:
             raise InvalidInput(f"{index} is no index of log {self.name}")
-        self._check_witness()
+        self._check_marker()
         entry = self._keys.entry(self.name, index)
         request = rpc.TxnRequest(
             compare=[equal(self._tail, number_text(index)), absent(entry)],
@@ -152,13 +152,13 @@ class EtcdLog:
             return self._without_space(index, data, error)
         outcome = Appended.OK if answer.succeeded else self._lost(index, data, answer)
         if outcome is Appended.OK:
-            with self._witness_lock:
-                self._witness.note(index + 1)
+            with self._marker_lock:
+                self._marker.note(index + 1)
         return outcome
 
     def _without_space(self, index: int, data: bytes, error: NoSpace) -> Appended:
-        """A member applies the request that uses the quota up, and then answers that there is no space: so
-        the index is looked at.
+        """Resolve a "no space" reply by reading the index: the request that exhausts the quota is applied and
+        still gets that reply.
         """
         try:
             found = self._cluster.ask(
@@ -174,7 +174,7 @@ class EtcdLog:
         return self._lost(index, data, found)
 
     def _lost(self, index: int, data: bytes, answer: rpc.TxnResponse) -> Appended:
-        """What an append that was not applied met."""
+        """The outcome of an append whose condition failed."""
         floor, tail = self._bounds_in(answer)
         if index < floor:
             raise Trimmed(
@@ -187,15 +187,15 @@ class EtcdLog:
             raise Corrupted(
                 f"log {self.name} says that it reaches from {floor} to {tail}, but entry {index} is "
                 f"{'there' if there else 'not there'}; "
-                f"somebody else has written below {self._keys.prefix}"
+                f"another program has written below {self._keys.prefix}"
             )
         return Appended.OK if there[0].value == data else Appended.TAKEN
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
-        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older
-        than its reader.
+        """See `Log.read`; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than
+        its reader.
 
-        Read in pages: a trim meanwhile makes it `Trimmed`.
+        The read is paged; a concurrent trim raises `Trimmed`.
         """
         if start < 0 or limit < 1:
             raise InvalidInput(f"cannot read {limit} entries from {start} of log {self.name}")
@@ -209,7 +209,7 @@ class EtcdLog:
         return entries
 
     def tail(self) -> int:
-        """The index the next entry will get."""
+        """The index of the next entry."""
         return self._bounds()[1]
 
     def floor(self) -> int:
@@ -217,9 +217,10 @@ class EtcdLog:
         return self._bounds()[0]
 
     def trim(self, below: int) -> None:
-        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail.
-        Repeating it is harmless, and ends what another trim began. `OutcomeUnknown` if no member answers:
-        entries may be gone already.
+        """See `Log.trim`. `InvalidInput`, and nothing is trimmed, if `below` is past the tail.
+
+        Idempotent, and completes an interrupted trim. `OutcomeUnknown` if no member replies: entries may
+        already be deleted.
         """
         floor, tail = self._bounds()
         if below > tail:
@@ -241,21 +242,21 @@ class EtcdLog:
         )
 
     def close(self) -> None:
-        """Let go of the witness; the connections are the store's."""
-        with self._witness_lock:
-            self._witness.close()
+        """Close the tail marker; the connections belong to the store."""
+        with self._marker_lock:
+            self._marker.close()
 
-    def _check_witness(self) -> None:
-        """Once: what this machine knows of the log cannot grow without us."""
+    def _check_marker(self) -> None:
+        """Check once per process: only this process moves the marker of this machine."""
         if self._checked:
             return
         tail = self.tail()
-        with self._witness_lock:
-            self._witness.check(tail)
+        with self._marker_lock:
+            self._marker.check(tail)
         self._checked = True
 
     def _read_page(self, start: int, count: int) -> tuple[list[Entry], int]:
-        """So many entries from `start` on, fewer at the tail or if they are large; and where the tail was."""
+        """Up to `count` entries from `start`, fewer at the tail or if they are large; and the tail."""
         while True:
             first, end = self._keys.entry(self.name, start), self._keys.entry(self.name, start + count)
             entries = rpc.RequestOp(request_range=rpc.RangeRequest(key=first, range_end=end))
@@ -291,24 +292,22 @@ class EtcdLog:
         return [Entry(index, entry.value) for index, entry in enumerate(there, start)], tail
 
     def _page_at_most(self, entry_bytes: int) -> int:
-        """How many entries of that size are asked for at once."""
+        """Entries per request if each has that size."""
         return max(1, min(PAGE_ENTRIES_MAX, _PAGE_BYTES // max(1, entry_bytes)))
 
     def _forget(self, below: int) -> None:
-        """Delete the entries below that index, from the oldest on, so that what is left is always without a
-        hole.
-        """
+        """Delete the entries below that index, oldest first, so the remaining entries never have a hole."""
         first, end = self._keys.entry(self.name, 0), self._keys.entry(self.name, below)
         while True:
-            look = rpc.RangeRequest(key=first, range_end=end, limit=TRIM_ENTRIES, keys_only=True)
-            found = values(self._repeat(rpc.TxnRequest(success=[rpc.RequestOp(request_range=look)])))[0]
+            oldest = rpc.RangeRequest(key=first, range_end=end, limit=TRIM_ENTRIES, keys_only=True)
+            found = values(self._repeat(rpc.TxnRequest(success=[rpc.RequestOp(request_range=oldest)])))[0]
             if not found:
                 return
             gone = rpc.DeleteRangeRequest(key=first, range_end=found[-1].key + b"\0")
             self._repeat(rpc.TxnRequest(success=[rpc.RequestOp(request_delete_range=gone)]))
 
     def _repeat(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
-        """A step of a trim."""
+        """Run one idempotent step of a trim."""
         try:
             return self._cluster.ask(request)
         except NoSpace as error:
@@ -322,7 +321,7 @@ class EtcdLog:
         return self._bounds_in(self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail)])))
 
     def _bounds_in(self, answer: rpc.TxnResponse) -> tuple[int, int]:
-        """Floor and tail, which are the first two answers."""
+        """Floor and tail: the first two results of the transaction."""
         floor, tail = values(answer)[:2]
         if not floor or not tail:
             raise Corrupted(
@@ -332,8 +331,8 @@ class EtcdLog:
 
 
 def is_begun(cluster: str, prefix: str, mark: list[kv.KeyValue], others: list[kv.KeyValue]) -> bool:
-    """Whether the prefix is ours, by its `format` key (`mark`); False if nothing is below it. Raises `Halt`
-    for anything else.
+    """Whether the prefix has the archiver's `format` key (`mark`); False if it is empty. Raises `Halt` for
+    any other content.
     """
     if not mark and others:
         raise Halt(
@@ -360,15 +359,15 @@ def put(key: bytes, value: bytes, lease: int = 0) -> rpc.RequestOp:
 
 
 def absent(key: bytes) -> rpc.Compare:
-    """That there is no such key."""
+    """Condition: the key does not exist."""
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=0)
 
 
 def equal(key: bytes, value: bytes) -> rpc.Compare:
-    """That the key is there with that value."""
+    """Condition: the key has that value."""
     return rpc.Compare(key=key, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=value)
 
 
 def values(answer: rpc.TxnResponse) -> list[list[kv.KeyValue]]:
-    """What each request of a transaction has found."""
+    """The keys that each request of a transaction found."""
     return [list(response.response_range.kvs) for response in answer.responses]

@@ -1,10 +1,9 @@
-"""The package etcd3 on a current protobuf: the one place that knows what is wrong with it.
+"""Import the package etcd3 on a current protobuf.
 
-etcd3 0.12.0 is the last release, and the modules that it brings along for etcd's messages were generated for
-protobuf 3, which newer versions refuse to load. Ours are generated from `archiver/proto/etcd_*.proto`, with
-the packages and numbers of etcd's public API; here they are put where etcd3 looks for its own, before it is
-imported. Owns those entries of `sys.modules` and promises that nothing else is changed. Needed until
-`stubs_of_etcd3_load` is true, which a test watches.
+etcd3 0.12.0 is the last release. Its generated message modules target protobuf 3, and newer versions refuse
+to load them. This module puts messages generated from `archiver/proto/etcd_*.proto` into `sys.modules` under
+etcd3's names before it is imported. They use the packages and numbers of etcd's public API. No other entry
+changes. Remove this module when `stubs_of_etcd3_load` is true; a test watches that.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from typing import Any, Final
 from archiver.proto import etcd_auth_pb2, etcd_kv_pb2, etcd_rpc_pb2
 
 PACKAGE: Final = "etcd3.etcdrpc"
-_LOOK_TIMEOUT_S: Final = 60.0
+_IMPORT_TIMEOUT_S: Final = 60.0
 
 
 def import_etcd3() -> Any:
-    """The package etcd3, imported on our messages unless it is imported already."""
+    """The package etcd3, imported with the archiver's message modules unless already imported."""
     if "etcd3" not in sys.modules:
         services = types.ModuleType(f"{PACKAGE}.rpc_pb2_grpc")
         services.__dict__.update({f"{name}Stub": _stub(service) for name, service in _services().items()})
@@ -34,18 +33,17 @@ def import_etcd3() -> Any:
             "rpc_pb2_grpc": services,
         }
         sys.modules.update({f"{PACKAGE}.{name}": module for name, module in ours.items()})
-        # The library of the protocol tells of every connection that it tries; what matters reaches us as an
-        # error.
+        # grpc logs every connection attempt; failures that matter arrive as errors.
         logging.getLogger("grpc").setLevel(logging.CRITICAL)
     return importlib.import_module("etcd3")
 
 
 def stubs_of_etcd3_load() -> bool:
-    """Whether etcd3 loads with the modules that it brings along, tried in a process of its own: then this
-    file is needed no more.
+    """Whether etcd3 loads with its own message modules, tried in a new process. If so, this file is
+    obsolete.
     """
     tried = subprocess.run(
-        [sys.executable, "-c", "import etcd3"], capture_output=True, timeout=_LOOK_TIMEOUT_S, check=False
+        [sys.executable, "-c", "import etcd3"], capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False
     )
     return tried.returncode == 0
 
@@ -55,11 +53,10 @@ def _services() -> dict[str, Any]:
 
 
 def _stub(service: Any) -> type:
-    """A class as the generator of grpcio makes it: made with a channel, it has one callable for each method
-    of the service.
+    """A stub class like those of grpcio's generator: constructed with a channel, it has one callable per
+    method.
 
-    Made from the description of the messages, so no second kind of generated file is kept, which would ask
-    for its own grpcio.
+    It is built from the descriptor. Generated stub files would require a certain version of grpcio.
     """
 
     def connect(self: Any, channel: Any) -> None:
