@@ -23,7 +23,7 @@ from archiver.log.lease import Lease
 from archiver.log.open import CHECKPOINT, LEADER, open_metadata
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
-from archiver.objects.conditional_put_check import check_guarantees
+from archiver.objects.conditional_put_check import check_conditional_put
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
@@ -102,7 +102,7 @@ class Deployment:
                 "bring that folder back or correct data.uri"
             )
         if new:
-            check_guarantees(objects)
+            check_conditional_put(objects)
         return ensure_cluster(objects, self.settings.cluster, self.ids, self.clock)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class Deployment:
         """
         if recheck or not (self.lasting and self._log_checked):
             self._log_checked = False
-            check_guarantees(self.objects)
+            check_conditional_put(self.objects)
             self.check_log_is_newest()
             self._log_checked = True
         self.sequencer.bind_cluster(self.cluster.cluster_id)

@@ -1,7 +1,7 @@
 """The identity of a data folder: `cluster.json`, created once and never changed.
 
-It says which cluster owns the folder, so that another one refuses to start there. Format 1 is a JSON object
-with `format`, `cluster_id` (32 lower-case hex digits), `name` and `created` (UTC, for people).
+It names the cluster that owns the folder, so that another cluster refuses to start there. Format 1 is a JSON
+object with `format`, `cluster_id` (32 lower-case hex digits), `name` and `created` (UTC, informational).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """Who owns a data folder."""
+    """The cluster that owns a data folder."""
 
     cluster_id: str
-    """32 lower-case hex digits, drawn when the folder was first used."""
+    """32 lower-case hex digits, generated at the first use of the folder."""
     name: str
     """The setting `cluster`."""
     format: int
@@ -60,7 +60,7 @@ def read_cluster(store: ObjectStore) -> ClusterIdentity | None:
 
 
 def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
-    """What the bytes of `cluster.json` say; `where` names them in errors. Raises as `read_cluster`."""
+    """Parse the bytes of `cluster.json`; `where` names the object in errors. Raises as `read_cluster`."""
     try:
         document = json.loads(data)
         found_format = document["format"]
@@ -78,10 +78,10 @@ def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
 
 
 def ensure_cluster(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> ClusterIdentity:
-    """The identity of the data folder, which is given one if it is new.
+    """The identity of the data folder; a new folder gets one.
 
-    Raises `ConfigInvalid` if the folder belongs to a cluster of another name, is of another format, or holds
-    data without saying whose.
+    Raises `ConfigInvalid` if the folder belongs to a cluster of another name, has another format, or has data
+    without `cluster.json`.
     """
     identity = read_cluster(store) or _create(store, name, ids, clock)
     if identity.name != name:
@@ -94,15 +94,15 @@ def ensure_cluster(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -
 
 
 def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> ClusterIdentity:
-    stray = next((info.key for prefix in _data_prefixes() for info in store.list(prefix)), None)
-    if stray is not None:
-        # Another process may have begun between the two looks: the identity is always written before the
-        # first data.
+    unowned = next((info.key for prefix in _data_prefixes() for info in store.list(prefix)), None)
+    if unowned is not None:
+        # Another process may have written the identity in between: it is always written before the first
+        # data.
         found = read_cluster(store)
         if found is not None:
             return found
         raise ConfigInvalid(
-            f"the data folder has objects ({store.uri(stray)}) but no {cluster_key()}; restore it from "
+            f"the data folder has objects ({store.uri(unowned)}) but no {cluster_key()}; restore it from "
             "a backup, or use an empty folder"
         )
     cluster_id = ids.random_bytes(16).hex()
@@ -112,7 +112,7 @@ def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> Clust
         .replace("+00:00", "Z")
     )
     document = {"format": FORMAT, "cluster_id": cluster_id, "name": name, "created": created}
-    # If somebody was faster, theirs counts.
+    # If another process was faster, its identity is used.
     failpoints.reach("cluster.create.before")
     with contextlib.suppress(KeyExists):
         create_once(

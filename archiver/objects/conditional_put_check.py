@@ -1,10 +1,10 @@
-"""Does the store really keep what everything else stands on? Asked at the start, before anything is stored.
+"""Check at the start that the store supports conditional create, read-after-write and consistent listing.
 
-A server that ignores `If-None-Match` replaces an object where it should refuse, and every guarantee is gone
-without an error. So an object of one fixed key, with fixed bytes, is created twice: the second create must be
-refused, in one request and in parts. From then on the object is there, and a start costs one request, which
-must be refused. Where the condition is ignored the same bytes are written again, which harms nobody. The
-object stays.
+A server that ignores `If-None-Match` replaces an object where it should refuse, and every guarantee is lost
+without an error. The check creates an object with a fixed key and fixed bytes twice. The second create must
+be refused, in one request and in parts. Afterwards the object exists, and each start costs one request, which
+must be refused. A store that ignores the condition writes the same bytes again, which is harmless. The object
+is kept.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ PROBE: Final = b"stream-archiver asks with this object whether the store refuses
 
 @runtime_checkable
 class CreatesInParts(ObjectStore, Protocol):
-    """A store on a server, which has another way to create large objects."""
+    """A store that creates large objects in parts."""
 
     def create_in_parts(self, key: str, data: bytes) -> None:
-        """As `create`, however small the data."""
+        """As `create`, in parts for data of any size."""
 
 
-def check_guarantees(store: ObjectStore) -> None:
-    """Raise `ConfigInvalid` unless a second create is refused, and what was created can be read and is
-    listed; also what the store raises.
+def check_conditional_put(store: ObjectStore) -> None:
+    """Raise `ConfigInvalid` unless a second create is refused and the created object is readable and listed.
 
-    One request where it was asked before, eight where it was not. Nothing is asked of a local folder, where
-    the kernel's `link` keeps it.
+    Errors of the store pass through. Takes one request if the object exists, else eight. A local folder is
+    not checked: the kernel's `link` guarantees the condition.
     """
     if not isinstance(store, CreatesInParts):
         return
@@ -42,19 +41,19 @@ def check_guarantees(store: ObjectStore) -> None:
 
 
 def check_new_object(store: ObjectStore, key: str) -> None:
-    """As `check_guarantees`, with the object that was just created under `key` with the bytes `PROBE`."""
+    """As `check_conditional_put`, with an object just created under `key` with the bytes `PROBE`."""
     where = store.uri(key)
     if _created(lambda: store.create(key, PROBE)):
         raise ConfigInvalid(
-            f"the store replaced {where} although it was asked not to (If-None-Match: *): two writers "
+            f"the store replaced {where} despite If-None-Match: *: two writers "
             "could destroy each other's data; use "
-            "a server that keeps conditional writes, and no proxy that strips their headers"
+            "a server that supports conditional writes, and no proxy that strips their headers"
         )
     if isinstance(store, CreatesInParts) and _created(lambda: store.create_in_parts(key, PROBE)):
         raise ConfigInvalid(
-            f"the store replaced {where} by an upload in parts although it was asked not to "
-            "(If-None-Match: * of CompleteMultipartUpload); "
-            "use a server that keeps that condition"
+            f"the store replaced {where} by an upload in parts despite "
+            "If-None-Match: * of CompleteMultipartUpload; "
+            "use a server that supports that condition"
         )
     try:
         found = store.read(key)

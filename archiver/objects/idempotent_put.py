@@ -1,6 +1,4 @@
-"""Creating an object whose bytes are a function of its key: whoever comes second is content if the bytes are
-the same.
-"""
+"""Idempotent create for objects whose bytes follow from their key: succeeds if identical content exists."""
 
 from __future__ import annotations
 
@@ -10,12 +8,11 @@ from archiver.runtime.text import counted
 
 
 def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3) -> bool:
-    """Make sure that `key` holds `data`: True if this call created it, False if it was there already with the
-    same bytes.
+    """Ensure that `key` holds `data`. True if this call created it, False if identical bytes existed.
 
-    Raises `KeyExists` if other bytes are there. An unknown outcome is settled by creating again, at most
-    `attempts_max` times in all (a late first request can only store the same bytes); then `OutcomeUnknown`.
-    `RetryLater` passes through if no outcome was unknown.
+    Raises `KeyExists` if other bytes exist. An unknown outcome is resolved by creating again, at most
+    `attempts_max` times in all; a late first request can only store the same bytes. Then raises
+    `OutcomeUnknown`. `RetryLater` passes through if no outcome was unknown.
     """
     last: OutcomeUnknown | None = None
     for _ in range(max(1, attempts_max)):
@@ -28,7 +25,7 @@ def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3
             try:
                 same = _holds(store, key, data)
             except NotFound:
-                # Deleted between the two looks.
+                # Deleted between the create and the read.
                 continue
             if not same:
                 raise KeyExists(key) from error

@@ -1,7 +1,7 @@
-"""Which keys an object store accepts.
+"""Rules for object keys.
 
-The strictest rules of all adapters, so that data moves between them: a key is a relative path of ordinary
-components that no file system can take for a way out of the root, and no longer than S3 allows.
+They combine the strictest rules of all adapters, so that data can move between them. A key is a relative path
+of ordinary components. No file system can resolve it outside the root, and it is no longer than S3 allows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMPONENT_BYTES_MAX: Final = 255
 """UTF-8 bytes between two slashes (Linux file systems)."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 RESERVED: Final = ".spool"
-"""First component that no key may have: the local adapter's folder for files in the making."""
+"""Forbidden first component: the local adapter's folder for unfinished files."""
 
 
 def check_key(key: str) -> None:
@@ -30,7 +30,7 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise `InvalidInput` unless a key can start with `prefix`; the last component may be cut anywhere, or
+    """Raise `InvalidInput` unless a key can start with `prefix`. The last component may be partial or
     empty.
     """
     _check_length(prefix, prefix)
@@ -53,8 +53,8 @@ def is_key(key: str) -> bool:
 
 
 def goes_on(folder: str, name: str) -> bool:
-    """Whether `folder + name` is a key, or the beginning of one, of a folder that is one or empty; for
-    listings, which go name by name.
+    """Whether `folder + name` is a key or the beginning of one, for a `folder` that was checked before or is
+    empty.
     """
     key = f"{folder}{name}"
     try:
@@ -93,4 +93,4 @@ def _check_component(component: str, key: str) -> None:
 
 def _check_not_reserved(key: str) -> None:
     if key.split("/", 1)[0] == RESERVED:
-        raise InvalidInput(f"object key {key!r} is reserved: {RESERVED} holds files in the making")
+        raise InvalidInput(f"object key {key!r} is reserved: {RESERVED} holds unfinished files")

@@ -1,14 +1,14 @@
 """The object store on a local file system.
 
-An object is a file of that path below the root. It is written and synced in a spool folder of the same file
-system and then linked to its name: the link is atomic and fails if the name is taken, which is the
-conditional create. Then the folder is synced, and once per process every folder above it, so that a returned
+An object is a file at that path below the root. It is written and synced in a spool folder on the same file
+system, then hard-linked to its name. The link is atomic and fails if the name exists, which is the
+conditional create. Then the folder is synced, and once per process every folder above it, so a returned
 `create` survives a power cut.
 
-Must never show a half-written object, replace an object, or follow a key out of the root, not by a symbolic
-link either: whoever put one there could else have files read and written that are not ours. Only the root
-itself may be a link to anywhere. Folders stay when their last object goes. One key cannot be the folder of
-another (`a` and `a/b`). Network file systems are not supported.
+The store never shows a half-written object, never replaces one, and never follows a key out of the root. That
+includes symbolic links, through which external files could be read or written. Only the root itself may be a
+link. Folders stay when their last object is deleted. One key cannot be the folder of another (`a` and `a/b`).
+Network file systems are not supported.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TRANSIENT: Final = {
     errno.EMLINK,
 }
 _LINK_ATTEMPTS_MAX: Final = 3
-"""A folder or spool file that somebody removes in the meantime is made anew so often."""
+"""Attempts when another process removes the folder or the spool file before the link."""
 
 _T = TypeVar("_T")
 
@@ -62,10 +62,10 @@ _T = TypeVar("_T")
 class LocalObjectStore:
     """Objects below `root`. Safe to use from several threads and processes.
 
-    With a cluster's id, the root must be that cluster's: its `cluster.json` is read before each object is
-    written, again before it gets its name, and before each delete and each listing. What was unmounted,
-    emptied or exchanged is neither begun anew below its mount point nor told to lack an object: all of that
-    is `RetryLater`, until the folder is back. Without an id, the first write creates the root.
+    With a cluster id, the root must belong to that cluster. Its `cluster.json` is read before each object is
+    written, again before the object gets its name, and before each delete and listing. While the folder is
+    unmounted, emptied or exchanged, these operations raise `RetryLater`. Nothing is then created below the
+    mount point, and no object is reported missing. Without an id, the first write creates the root.
     """
 
     def __init__(self, root: Path, cluster_id: str | None = None) -> None:
@@ -79,15 +79,14 @@ class LocalObjectStore:
         self._cluster_id = cluster_id
 
     def uri(self, key: str) -> str:
-        """`file://` and the plain path: table readers do not decode percent signs, so none are made."""
+        """`file://` and the plain path; not percent-encoded, because table readers do not decode it."""
         check_key(key)
         return f"file://{self.root}/{key}"
 
     def spool_dir(self) -> Path:
-        """A folder of this process alone, on the data's file system; what is left in it goes when the process
-        ends.
+        """A folder of this process on the data's file system; its contents are deleted when the process ends.
 
-        Raises as `create` if it cannot be made.
+        Raises as `create` if the folder cannot be created.
         """
         return self._spooling(self._spool.folder)
 
@@ -112,8 +111,8 @@ class LocalObjectStore:
             temporary.unlink(missing_ok=True)
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is
-        copied and left alone.
+        """See `ObjectStore`. A file in `spool_dir()` is consumed even on failure; any other file is copied
+        and kept.
         """
         final = self._path(key)
         temporary = path if self._spool.owns(path) else self._spooling(self._spool.new_path)
@@ -121,7 +120,7 @@ class LocalObjectStore:
             self._check_cluster()
             self._refuse_existing(key, final)
             if not path.is_file():
-                self._check_cluster()  # a spool file goes away with the folder
+                self._check_cluster()  # a spool file is lost with the folder: report that first
                 raise NotFound(f"there is no file {path} to store as {key}")
 
             def write() -> None:
@@ -135,7 +134,7 @@ class LocalObjectStore:
             temporary.unlink(missing_ok=True)
 
     def time_us(self) -> int | None:
-        """The time that a file gets that is written now."""
+        """The file system's current time, taken from a new file."""
         temporary = self._spooling(self._spool.new_path)
 
         def write() -> int:
@@ -160,8 +159,8 @@ class LocalObjectStore:
         return self._reading(key, read)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin
-        means its begin.
+        """`length` bytes from `start`, fewer at the object's end. A negative `start` is limited to the
+        object's beginning.
         """
         if length < 0:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
@@ -176,8 +175,8 @@ class LocalObjectStore:
         return self._reading(key, read)
 
     def open_input(self, key: str) -> pa.NativeFile:
-        """An open file, not a memory map: reading a file that somebody cut short is an error here and a
-        killed process there.
+        """An open file, not a memory map: a truncated file is then an error instead of a killed process
+        (SIGBUS).
         """
         path = self._path(key)
 
@@ -198,7 +197,7 @@ class LocalObjectStore:
         return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000) if path.is_file() else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As the Protocol says. Files whose path is no valid key are not objects and are left out."""
+        """See `ObjectStore`. Files whose path is not a valid key are skipped."""
         check_prefix(prefix)
         self._check_cluster()
         folder, _, _ = prefix.rpartition("/")
@@ -206,7 +205,7 @@ class LocalObjectStore:
         return self._walk(f"{folder}/" if folder else "", prefix)
 
     def delete(self, key: str) -> None:
-        """As the Protocol says. Not synced: after a power cut the object may be back, which harms nothing."""
+        """See `ObjectStore`. Not synced: after a power cut the object may reappear, which is harmless."""
         check_key(key)
         path = self.root / key
         self._refuse_way_out(key.rpartition("/")[0])
@@ -224,8 +223,8 @@ class LocalObjectStore:
         return self.root / key
 
     def _open(self, key: str) -> BinaryIO:
-        """To be read. The kernel tells in one call what a walk over all folders would: whether a link was
-        followed.
+        """Open for reading. `/proc/self/fd` shows in one call whether a link was followed, instead of a walk
+        over all folders.
         """
         try:
             file = io.BufferedReader(io.FileIO(f"{self.root}/{key}"))
@@ -250,7 +249,7 @@ class LocalObjectStore:
             try:
                 mode = os.lstat(at).st_mode
             except OSError:
-                return  # what is not there leads nowhere; anything else is for whoever opens it
+                return  # a missing path is no way out; any other error is reported by the open
             if stat.S_ISLNK(mode):
                 break
         else:
@@ -259,11 +258,11 @@ class LocalObjectStore:
         if not Path(real).is_relative_to(os.path.realpath(self.root)):
             raise Halt(
                 f"the link {at} leads to {real}, out of the data folder {self.root}; nothing is read, "
-                "written or deleted there. Take it out"
+                "written or deleted there. Remove the link"
             )
 
     def _refuse_existing(self, key: str, path: Path) -> None:
-        """Spare the upload of what cannot be stored; the link decides."""
+        """Fail early, before the bytes are written. The link makes the final decision."""
         if path.is_dir():
             raise InvalidInput(f"object key {key} is the folder of other objects")
         if path.exists():
@@ -281,13 +280,13 @@ class LocalObjectStore:
                     raise InvalidInput(f"object key {key} is the folder of other objects") from error
                 raise KeyExists(key) from error
             except FileNotFoundError as error:
-                # The folder was removed since it was made. If the spool file is what is gone, another try
-                # cannot help.
+                # The folder was removed after it was created. If the spool file is missing, a retry cannot
+                # help.
                 with self._durable_lock:
                     self._durable.clear()
                 if attempt == _LINK_ATTEMPTS_MAX - 1 or not temporary.exists():
                     raise RetryLater(
-                        f"object {key} was not stored: its folder or its spool file was removed meanwhile"
+                        f"object {key} was not stored: another process removed its folder or its spool file"
                     ) from error
             except OSError as error:
                 raise _not_applied(key, error) from error
@@ -299,8 +298,8 @@ class LocalObjectStore:
             ) from error
 
     def _make_durable(self, folder: Path) -> None:
-        """Create the folder, and sync it into its parents: another process may have made them a moment ago
-        without having synced yet.
+        """Create the folder and sync its parents. Existing ones are synced too: another process may not have
+        done so yet.
         """
         with self._durable_lock:
             if folder in self._durable:
@@ -316,16 +315,14 @@ class LocalObjectStore:
         try:
             _sync(folder.parent)
         except PermissionError:
-            # What lies above a root that was given to us need not be readable.
+            # The parent of an existing root need not be readable for this user.
             if made or folder != self.root:
                 raise
         with self._durable_lock:
             self._durable.add(folder)
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects below the folder (a key prefix that ends in a slash, or empty), in the order of a flat list
-        of keys.
-        """
+        """Objects below the folder (a key prefix that ends in a slash, or empty), in key order."""
         left = [(folder, iter(self._entries(folder)))]
         while left:
             folder, entries = left[-1]
@@ -347,10 +344,10 @@ class LocalObjectStore:
                 left.pop()
 
     def _entries(self, folder: str) -> Sequence[tuple[str, os.DirEntry[str]]]:
-        """What is in a folder, by name; none if it is not there."""
+        """The entries of a folder by name; empty if it does not exist."""
         try:
             with os.scandir(self.root / folder) as scan:
-                # A folder sorts as its name and a slash, because that is how the keys in it go on.
+                # A folder sorts as its name with a slash, as its keys do.
                 return sorted(
                     (entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
                     for entry in scan
@@ -362,8 +359,8 @@ class LocalObjectStore:
             raise _not_applied(folder or str(self.root), error) from error
 
     def _check_cluster(self) -> None:
-        """Raise `RetryLater` unless the root is the folder of our cluster now; read anew each time, which
-        costs less than any sync.
+        """Raise `RetryLater` unless the root belongs to this cluster. Read every time, which costs less than
+        a sync.
         """
         if self._cluster_id is None:
             return
@@ -372,8 +369,8 @@ class LocalObjectStore:
             found = parse_cluster(path.read_bytes(), str(path)).cluster_id
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RetryLater(
-                f"the data folder {self.root} has lost its {cluster_key()}: mount it, or bring it "
-                "back; nothing was done"
+                f"the data folder {self.root} has lost its {cluster_key()}: mount it, or restore "
+                "it; nothing was done"
             ) from error
         except OSError as error:
             raise _not_applied(cluster_key(), error) from error
@@ -383,9 +380,9 @@ class LocalObjectStore:
             ) from error
         if found != self._cluster_id:
             raise RetryLater(
-                f"the data folder {self.root} is another cluster's now (id {found}, ours is "
+                f"the data folder {self.root} is another cluster's now (id {found}, expected "
                 f"{self._cluster_id}): "
-                "bring ours back, or correct data.uri; nothing was done"
+                "restore the right folder, or correct data.uri; nothing was done"
             )
 
     def _spooling(self, work: Callable[[], _T]) -> _T:
@@ -421,7 +418,7 @@ class LocalObjectStore:
 
 
 def _not_applied(key: str, error: OSError) -> ArchiverError:
-    """What an error means after which certainly nothing was stored."""
+    """Map an error after which certainly nothing was stored to the error tree."""
     if error.errno in _FULL:
         return RetryLater(
             f"object {key} was not stored: the disk is full ({error.strerror}); free some space"
@@ -435,7 +432,7 @@ def _not_applied(key: str, error: OSError) -> ArchiverError:
 
 
 def _is_at(file: BinaryIO, path: str) -> bool:
-    """Whether the open file lies there, and not behind a link; False where the system does not tell."""
+    """Whether the open file is at that path and not behind a link; False if the system cannot tell."""
     try:
         return os.readlink(f"/proc/self/fd/{file.fileno()}") == path  # noqa: PTH115 - for every small read
     except OSError:

@@ -1,9 +1,7 @@
-"""Where the objects of a deployment are, and all that a process needs to open them there: small, frozen, and
-fit to travel.
+"""The location of a deployment's objects and the options to open it.
 
-Also a Spark executor opens the store, with what the driver hands it inside of a task. So this value can be
-pickled, holds credentials only if the configuration states them (else each machine asks its own usual chain),
-and shows none in `repr`.
+Spark executors open the store too, so the value can be pickled into a task. It holds credentials only if the
+configuration states them; otherwise each machine uses its own credential chain. `repr` shows no credentials.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ S3_SCHEME = "s3://"
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """How an S3 server is talked to; the group `data` of the configuration says what each means."""
+    """Options of the S3 client; the configuration group `data` explains each of them."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -39,11 +37,11 @@ class StorePlace:
     uri: str
     """`file:///path` or `s3://bucket/prefix`."""
     s3: S3Options = S3Options()
-    """Of no meaning for a local folder."""
+    """Unused for a local folder."""
 
     @classmethod
     def of(cls, data: DataSettings) -> StorePlace:
-        """What the configuration says."""
+        """The location in the configuration."""
         if not data.uri.startswith(S3_SCHEME):
             return cls(data.uri)
         secrets = (data.access_key_id, data.secret_access_key, data.session_token)

@@ -1,4 +1,4 @@
-"""From where the objects are to a store: a local folder (`file://`) or a bucket (`s3://`)."""
+"""Open the object store of a URI: a local folder (`file://`) or a bucket (`s3://`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from archiver.runtime.errors import ConfigInvalid
 
 
 def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
-    """The store of that place; raises `ConfigInvalid` for anything but `file:///absolute/path`
-    (percent-encoded where needed) and `s3://bucket/prefix`.
+    """Open the store of that location. Connects to nothing and creates nothing; Spark executors call it too.
 
-    With the id of a cluster it serves that cluster's data only: while another one, or none, is in its place,
-    it raises `RetryLater` instead of making or deleting anything, and instead of telling that an object is
-    not there. Without one, for the first look alone.
+    Raises `ConfigInvalid` for anything but `file:///absolute/path` (percent-encoded where needed) and
+    `s3://bucket/prefix`.
 
-    Nothing is created, touched or connected to: also called on Spark executors.
+    With a cluster id the store serves only that cluster's data. While the location has no cluster or another
+    one, writes, deletes and reports of a missing object raise `RetryLater`. Omit the id only to find out
+    which cluster the location belongs to.
     """
     uri = place.uri
     try:
@@ -30,7 +30,7 @@ def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
     if parts.scheme in ("s3a", "s3n"):
         raise ConfigInvalid(f"data.uri {uri!r}: {parts.scheme}:// is Hadoop's spelling; write s3://")
     if parts.scheme == "s3":
-        # Imported only here: boto3 takes a tenth of a second that nobody with a local folder should wait for.
+        # Imported late: boto3 takes 0.1 s to import, which a local folder does not need.
         from archiver.objects.s3.store import S3ObjectStore
 
         return S3ObjectStore(place, cluster_id)
@@ -49,8 +49,8 @@ def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
 
 
 def spool_folder(uri: str) -> Path | None:
-    """Where processes keep files on their way into the store of that URI, if that is a local folder: nothing
-    of a bucket lies beside it.
+    """The folder of unfinished files of a `file:` store; None for a bucket, whose spool is not next to its
+    data.
     """
     parts = urlsplit(uri)
     return _checked_path(uri, parts.path) / RESERVED if parts.scheme == "file" else None

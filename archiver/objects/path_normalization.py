@@ -1,11 +1,10 @@
-"""Is this object what that path in a table's metadata means? However either is spelled.
+"""Compare paths in table metadata with object keys, independent of their spelling.
 
-Pure. Engines write `s3://`, `s3a://` and `s3n://`, host style and path style, `file:/x` and `file:///x`,
-doubled slashes and percent signs for one and the same object, and a vacuum that takes two spellings for two
-objects deletes live files. So nothing of a path is understood here but its end: what follows the folder of
-the table, which bears the topic's id (128 bits) and so lies nowhere else. Promises that two spellings of one
-object compare equal. Where two objects compare equal that are not the same, one of them stays that might have
-gone.
+Engines write one object as `s3://`, `s3a://` or `s3n://`, host style or path style, `file:/x` or `file:///x`,
+with doubled slashes or percent signs. A vacuum that takes two spellings for two objects deletes live files.
+Only the end of a path is therefore compared: the part after the table's folder, whose name contains the
+topic's 128-bit id. Two spellings of one object always compare equal. If two different objects compare equal,
+a deletable object is kept, which is safe.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ from archiver.runtime.errors import InvalidInput
 from archiver.runtime.redaction import excerpt
 
 _ROUNDS_MAX = 100
-"""Times that a path may have been percent-encoded over."""
+"""Largest number of nested percent-encodings of a path."""
 _BUCKET_SCHEMES = ("s3", "s3a", "s3n")
 _FILE = "file:"
 
 
 def tail(path: str, folder: str) -> str | None:
-    """What of `path` lies below the last folder `folder` in it, spelled in one way; None if it does not lie
-    below one.
+    """The normalized rest of `path` below the last `folder` in it; None if it is not below one.
 
-    `folder` is a key without a slash at the end (`archive/{topic_id}`). Percent signs are decoded until none
-    is left to decode, empty and `.` components left out, `..` followed.
+    `folder` is a key without a trailing slash (`archive/{topic_id}`). Percent signs are decoded until none
+    remain, empty and `.` components are dropped, and `..` is resolved.
     """
-    if "%" not in path and "\\" not in path and "/." not in path:  # nearly all of them
+    if "%" not in path and "\\" not in path and "/." not in path:  # fast path: nearly all paths
         _, found, rest = f"/{path}".rpartition(f"/{folder}/")
         if found and rest and "//" not in rest and not rest.endswith("/"):
             return rest
@@ -40,38 +38,38 @@ def tail(path: str, folder: str) -> str | None:
             del components[-1:]
         elif component not in ("", "."):
             components.append(component)
-    wanted = folder.split("/")
-    for at in range(len(components) - len(wanted) - 1, -1, -1):
-        if components[at : at + len(wanted)] == wanted:
-            return "/".join(components[at + len(wanted) :])
+    folder_parts = folder.split("/")
+    for at in range(len(components) - len(folder_parts) - 1, -1, -1):
+        if components[at : at + len(folder_parts)] == folder_parts:
+            return "/".join(components[at + len(folder_parts) :])
     return None
 
 
 def key_of(objects: ObjectStore, path: str) -> str | None:
-    """The object's key behind a path in a table's metadata; None if it lies outside of the store. For reading
-    only, as `key_below`.
+    """The object key of a path in table metadata; None if it is outside the store. For reading only, as
+    `key_below`.
     """
     return key_below(path, objects.uri("k").removesuffix("k"))
 
 
 def key_below(path: str, root: str) -> str | None:
-    """The key of an object of the store whose objects' URIs are `root` and a key, however engines spell the
-    scheme; None for anything else.
+    """The object key of `path` in the store with root URI `root`, for every spelling of the scheme; None
+    otherwise.
 
-    For reading only: what is to be deleted is compared by `tail`, which knows every spelling.
+    For reading only. Deletions compare by `tail`, which knows every spelling.
     """
     below, spelled = _spelled(root), _spelled(path)
     return spelled[len(below) :] if spelled.startswith(below) and ".." not in spelled else None
 
 
 def local_path(uri: str) -> str | None:
-    """The path on this machine that a `file:` URI names; None for any other."""
+    """The local path of a `file:` URI; None for any other URI."""
     spelled = _spelled(uri)
     return spelled.removeprefix(_FILE) if spelled.startswith(_FILE) else None
 
 
 def _spelled(uri: str) -> str:
-    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same
+    """A URI in one spelling: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same
     object.
     """
     if uri.startswith(_FILE):
@@ -90,11 +88,10 @@ def _decoded(path: str) -> str:
 
 
 class NamedFiles:
-    """The files below one table's folder that something names: a set of paths that takes about 70 bytes of
-    memory for each of them.
+    """A set of referenced files below one table's folder, at about 70 bytes of memory per file.
 
-    Kept are 64 bits of a digest. Should two files ever share them, one passes for named that is not: it
-    stays, and nothing is lost.
+    It stores 64 bits of a digest per path. After a collision an unreferenced file counts as referenced and is
+    kept, so nothing is lost.
     """
 
     def __init__(self, folder: str) -> None:
@@ -102,13 +99,13 @@ class NamedFiles:
         self._digests: set[int] = set()
 
     def add(self, path: str) -> None:
-        """Take in a path as metadata spells it; one that lies elsewhere is passed over."""
+        """Add a path as metadata spells it; a path outside the folder is ignored."""
         found = tail(path, self._folder)
         if found is not None:
             self._digests.add(_digest(found))
 
     def __contains__(self, key: object) -> bool:
-        """Whether the object of that key was named; one that lies elsewhere counts as named."""
+        """Whether that object is referenced; a key outside the folder counts as referenced."""
         found = tail(str(key), self._folder)
         return found is None or _digest(found) in self._digests
 

@@ -1,8 +1,8 @@
-"""Every object key: the only place where keys are built and parsed.
+"""Build and parse every object key.
 
-Numbers are zero-padded so that a plain listing is in order; a number that does not fit is refused
-(`InvalidInput`), never widened. A parser accepts exactly what its builder makes. Times are UTC. Partition
-values count days, hours or months since 1970-01, as Iceberg's transforms do.
+Numbers are zero-padded so that a plain listing is in order. A number that does not fit is refused
+(`InvalidInput`), never widened. A parser accepts exactly the keys that its builder makes. Times are UTC.
+Partition values count days, hours or months since 1970-01, as Iceberg's transforms do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRITTEN_MS_MAX: Final = 9_999_999_999_999
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
 _HOUR_DIGITS: Final = 3
-"""Two-digit hours of a day begin with so many digits: 0, 1, 2."""
+"""Number of possible first digits of a two-digit hour: 0, 1, 2."""
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -49,17 +49,17 @@ ARCHIVE_PREFIX: Final = "archive/"
 
 @dataclass(frozen=True, slots=True)
 class IntakeKey:
-    """What an intake file's key says."""
+    """The parsed key of an intake file."""
 
     written_ms: int
-    """When the file was written, milliseconds since 1970 by its writer's clock."""
+    """Write time by the writer's clock, in milliseconds since 1970."""
     file_id: str
     """ULID."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKey:
-    """What a checkpoint's key says: the state of a log's fold before the entry at `index`."""
+    """The parsed key of a checkpoint: the state of a log's fold before the entry at `index`."""
 
     log: str
     fold_format: int
@@ -68,8 +68,8 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKey:
-    """What an archive's key says: offsets [base, end) of one topic partition, within one day, hour or month
-    of ingest time.
+    """The parsed key of an archive: offsets [base, end) of one partition within one day, hour or month of
+    ingest time.
     """
 
     topic_id: str
@@ -82,7 +82,7 @@ class ArchiveKey:
 
     @property
     def key(self) -> str:
-        """As it is written."""
+        """The key as text."""
         return archive_key(
             self.topic_id,
             self.partition,
@@ -100,7 +100,7 @@ def cluster_key() -> str:
 
 
 def probe_key() -> str:
-    """The object by which a store is asked whether it refuses to replace an object."""
+    """The object that tests the store's conditional create."""
     return "probe/conditional-create"
 
 
@@ -112,9 +112,7 @@ def store_probe_key(name: str) -> str:
 
 
 def catalog_probe_prefix(name: str) -> str:
-    """Where a table lies that is made to ask a catalog how it makes tables, and is dropped again; without a
-    slash at the end.
-    """
+    """Location of the temporary table that tests a catalog, without a trailing slash."""
     if not _PROBE.fullmatch(name):
         raise InvalidInput(f"{name!r} is no name of a probe")
     return f"probe/{name}"
@@ -129,16 +127,17 @@ def intake_key(written_us: int, file_id: str) -> str:
 
 
 def intake_hour_prefix(written_us: int) -> str:
-    """What the keys of all intake files start with that were written in the same hour; ends with a slash."""
+    """Key prefix of all intake files written in that hour; ends with a slash."""
     written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)
     written = _START + timedelta(milliseconds=written_ms)
     return f"{INTAKE_PREFIX}{written.year:04}-{written:%m-%d/%H}/"
 
 
 def intake_hours_prefixes(hours: Iterable[int]) -> list[str]:
-    """What the keys of all intake files start with that were written in these hours since 1970: few prefixes,
-    each for a day or for the hours of one that begin with the same digit, so a listing takes few requests.
-    Other hours that share a prefix are among them.
+    """Few key prefixes that cover all intake files written in these hours (counted since 1970).
+
+    Each prefix covers a day, or the hours of a day with the same first digit, so a listing takes few
+    requests. It may also cover other hours.
     """
     digits: dict[str, dict[str, None]] = {}
     for hour in hours:
@@ -175,7 +174,7 @@ def checkpoint_key(log: str, fold_format: int, index: int) -> str:
 
 
 def checkpoint_prefix(log: str) -> str:
-    """What the keys of a log's checkpoints start with; ends with a slash."""
+    """Key prefix of a log's checkpoints; ends with a slash."""
     if not _LOG.fullmatch(log):
         raise InvalidInput(f"log name {log!r} must match {_LOG.pattern}")
     return f"{CHECKPOINT_PREFIX}{log}/"
@@ -202,8 +201,8 @@ def parse_history_key(key: str) -> tuple[int, int] | None:
 
 
 def table_prefix(topic_id: str) -> str:
-    """Where everything of a topic's table lies, without a slash at the end: the location of its table below
-    `data.uri`.
+    """Location of a topic's table below `data.uri`, without a trailing slash; all objects of the table are
+    below it.
     """
     if not _TOPIC_ID.fullmatch(topic_id):
         raise InvalidInput(f"topic id {topic_id!r} is not 32 lower-case hex digits")
@@ -211,14 +210,14 @@ def table_prefix(topic_id: str) -> str:
 
 
 def topic_id_of(key: str) -> str | None:
-    """The topic below whose table's folder the object lies; None if it lies elsewhere."""
+    """The topic whose table folder contains the object; None if it is elsewhere."""
     prefix, _, rest = key.partition("/")
     topic_id = rest.partition("/")[0]
     return topic_id if prefix + "/" == ARCHIVE_PREFIX and _TOPIC_ID.fullmatch(topic_id) else None
 
 
 def metadata_prefix(topic_id: str) -> str:
-    """What the keys of the table's own metadata start with, where its location is ours; ends with a slash."""
+    """Key prefix of the table's metadata, if the table is at `table_prefix`; ends with a slash."""
     return f"{table_prefix(topic_id)}/metadata/"
 
 
@@ -228,7 +227,7 @@ def topic_key(topic_id: str) -> str:
 
 
 def data_prefix(topic_id: str, partition: int | None = None) -> str:
-    """What the keys of a topic's archives start with, or those of one partition; ends with a slash."""
+    """Key prefix of a topic's archives, or of one partition's; ends with a slash."""
     data = f"{table_prefix(topic_id)}/data/"
     return (
         data
@@ -248,7 +247,7 @@ def archive_key(
 ) -> str:
     """The archive of offsets [base, end), planned under that epoch."""
     if base >= end:
-        raise InvalidInput(f"an archive of offsets {base} to {end} holds nothing")
+        raise InvalidInput(f"an archive of offsets {base} to {end} would be empty")
     offsets = f"{_checked('offset', base, OFFSET_MAX):020}-{_checked('offset', end, OFFSET_MAX):020}"
     name = f"{offsets}-{_checked('epoch', epoch, EPOCH_MAX):08}.parquet"
     return f"{data_prefix(topic_id, partition)}{day_path(granularity, partition_value)}/{name}"
@@ -273,7 +272,9 @@ def parse_archive_key(key: str) -> ArchiveKey | None:
 
 @functools.lru_cache(maxsize=1024)
 def _day_of(year: str, month: str, day: str | None, hour: str | None) -> tuple[Granularity, int] | None:
-    """What `day_path` was made of; None if it is no time. Thousands of keys have the same one."""
+    """The inverse of `day_path`; None if it is no valid time. Cached, because thousands of keys share a
+    day.
+    """
     granularity: Granularity = "month" if day is None else "day" if hour is None else "hour"
     try:
         time = datetime(int(year), int(month), 1 if day is None else int(day), int(hour or 0), tzinfo=UTC)

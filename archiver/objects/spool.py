@@ -1,8 +1,8 @@
-"""A process's folder for files in the making, which nobody has to clean up.
+"""Spool folders for unfinished files that clean themselves up.
 
-Each user of a data folder gets a folder of its own below `.spool`, and holds a lock on it that the kernel
-frees when the process dies, however it dies. Whoever comes next removes the folders whose lock is free. No
-clock and no age is involved.
+Each process with a data folder gets a folder below `.spool` and holds a lock on it. The kernel frees the lock
+whenever the process ends. The next process removes all folders whose lock is free. No clock and no file age
+is involved.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ATTEMPTS_MAX: Final = 10
 
 
 class Spool:
-    """A locked folder below `parent`, made when first asked for; removed at exit, or by the next user after a
-    kill.
+    """A locked folder below `parent`, created on first use. Removed at exit, or after a kill by the next
+    process.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -35,9 +35,9 @@ class Spool:
         self._lock = threading.Lock()
 
     def folder(self) -> Path:
-        """The folder; a forked process gets another one. What is above `parent` must be there.
+        """The folder; a forked process gets another one. The folder that contains `parent` must exist.
 
-        Raises `OSError`, or `RetryLater` if others keep removing it.
+        Raises `OSError`, or `RetryLater` if other processes keep removing it.
         """
         with self._lock:
             if self._folder is None or self._pid != os.getpid() or not self._folder.is_dir():
@@ -48,7 +48,7 @@ class Spool:
             return self._folder
 
     def new_path(self) -> Path:
-        """A path in the folder that nobody uses."""
+        """An unused path in the folder."""
         return self.folder() / f"object-{next(self._numbers)}"
 
     def owns(self, path: Path) -> bool:
@@ -62,8 +62,7 @@ class Spool:
     def _make(self) -> Path:
         for _ in range(_ATTEMPTS_MAX):
             folder = Path(tempfile.mkdtemp(prefix="process-", dir=self._parent))
-            # Somebody who cleans up may come between the making and the lock: before the opening, or after
-            # it.
+            # Another process may remove the folder before we lock it: before the open, or after it.
             try:
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -72,11 +71,11 @@ class Spool:
                 weakref.finalize(self, _remove, folder, descriptor, os.getpid())
                 return folder
             os.close(descriptor)
-        raise RetryLater(f"no folder of our own could be kept below {self._parent}")
+        raise RetryLater(f"other processes kept removing the spool folder below {self._parent}")
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders of processes that are gone."""
+    """Remove the folders of ended processes."""
     for folder in parent.glob("process-*"):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -90,9 +89,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def abandoned_files(parent: Path) -> list[tuple[Path, int]]:
-    """Files, with their bytes, in the folders of processes that are gone; in the order of their paths.
-    Removes nothing.
-    """
+    """Files and their sizes in the folders of ended processes, in path order. Removes nothing."""
     found: list[tuple[Path, int]] = []
     for folder in sorted(parent.glob("process-*")):
         try:
@@ -103,7 +100,7 @@ def abandoned_files(parent: Path) -> list[tuple[Path, int]]:
             if _try_lock(descriptor):
                 found += [(path, path.stat().st_size) for path in sorted(folder.iterdir()) if path.is_file()]
         except FileNotFoundError:
-            continue  # somebody has removed it meanwhile
+            continue  # another process has removed it
         finally:
             os.close(descriptor)
     return found

@@ -1,10 +1,10 @@
-"""What the archiver asks of an object store.
+"""The `ObjectStore` Protocol: immutable objects with conditional create.
 
-An object is immutable: it is created once, under a key that does not exist yet, and later perhaps deleted.
-Keys are relative to `data.uri` and built in `paths.py` alone. A store that was opened for a cluster
-(`open.py`) makes, deletes and lists nothing, and misses nothing, in a folder that is not that cluster's: that
-is `RetryLater`. Adapters turn their SDK's errors into `RetryLater`, `OutcomeUnknown`, `Halt`, `KeyExists` and
-`NotFound`; they bound every wait by a setting.
+An object is created once, under a key that does not exist, and perhaps deleted later. Keys are relative to
+`data.uri` and are built only in `paths.py`. A store opened for a cluster (`open.py`) refuses to create,
+delete or list in another cluster's folder, and to report an object as missing there. That is `RetryLater`.
+Adapters map their SDK's errors to `RetryLater`, `OutcomeUnknown`, `Halt`, `KeyExists` and `NotFound`, and
+bound every wait by a setting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One object as a listing shows it."""
+    """Key, size and modification time of one object."""
 
     key: str
     size: int
@@ -33,8 +33,8 @@ class ObjectStore(Protocol):
         """The absolute URI of `key`, as it is written into table metadata."""
 
     def spool_dir(self) -> Path:
-        """A local folder (it exists) for files on their way to `create_from_file`, on a file system that
-        makes that cheap.
+        """An existing local folder for files that will be passed to `create_from_file`; creating from there
+        is cheap.
         """
 
     def create(self, key: str, data: bytes) -> None:
@@ -45,9 +45,7 @@ class ObjectStore(Protocol):
         """
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """As `create`, with the bytes of a closed local file, which is left or consumed: the caller does not
-        use it again.
-        """
+        """As `create`, with the bytes of a closed local file. The caller must not use the file afterwards."""
 
     def read(self, key: str) -> bytes:
         """The whole object; `NotFound` if there is none."""
@@ -62,8 +60,8 @@ class ObjectStore(Protocol):
         """Size and time of one object, or None."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`, in key order; an object is listed as soon as its create
-        has returned.
+        """All objects whose key starts with `prefix`, in key order. An object is listed once its create has
+        returned.
         """
 
     def delete(self, key: str) -> None:

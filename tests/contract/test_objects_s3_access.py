@@ -12,7 +12,7 @@ import pytest
 
 from archiver.catalog.iceberg.io_properties import io_properties
 from archiver.catalog.iceberg.local_io import DurableFileIO
-from archiver.objects.conditional_put_check import check_guarantees
+from archiver.objects.conditional_put_check import check_conditional_put
 from archiver.objects.location import S3Options, StorePlace
 from archiver.objects.paths import probe_key
 from archiver.objects.s3.client import client_for
@@ -36,7 +36,7 @@ def store(server: S3Server, faults: S3Faults) -> S3ObjectStore:
 def test_the_guarantees_cost_one_request_once_they_were_asked_for(
     store: S3ObjectStore, faults: S3Faults
 ) -> None:
-    check_guarantees(store)
+    check_conditional_put(store)
     assert faults.counts() == {
         "put": 2,
         "begin": 1,
@@ -46,7 +46,7 @@ def test_the_guarantees_cost_one_request_once_they_were_asked_for(
         "get": 1,
         "list": 1,
     }
-    check_guarantees(store)
+    check_conditional_put(store)
     assert faults.counts() == {"put": 1}
 
 
@@ -55,16 +55,14 @@ def test_a_server_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
         store = new_store(server, endpoint=faults.uri)
         faults.ignoring = ("complete",)
         with pytest.raises(ConfigInvalid, match="CompleteMultipartUpload"):
-            check_guarantees(store)
+            check_conditional_put(store)
         faults.ignoring = ("put",)
         for _ in range(2):  # also where it was asked before
-            with pytest.raises(
-                ConfigInvalid, match=r"although it was asked not to \(If-None-Match: \*\): two writers"
-            ):
-                check_guarantees(store)
+            with pytest.raises(ConfigInvalid, match=r"despite If-None-Match: \*: two writers"):
+                check_conditional_put(store)
         assert [info.key for info in store.list("")] == [probe_key()]
         faults.ignoring = ()
-        check_guarantees(store)
+        check_conditional_put(store)
 
 
 # certificates

@@ -131,8 +131,8 @@ APPENDING = (
     Mutant(
         "a refusal after an unknown outcome counts as failed",
         "archiver/log/append_retry.py",
-        "            # This try did nothing, but an earlier one may have: only the index can tell.\n   "
-        "         if not unknown:\n",
+        "            # This attempt did nothing, but an earlier one may have: only the index can show "
+        "it.\n            if not unknown:\n",
         "            if attempt >= 0:\n",
         profile="lost replies and errors",
     ),

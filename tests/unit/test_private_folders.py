@@ -52,7 +52,7 @@ def test_a_link_in_its_place_is_not_followed(shared: Path, tmp_path: Path) -> No
     aim.mkdir()
     (shared / f"{s3.SPOOL}{os.geteuid()}").symlink_to(aim)
     with pytest.raises(
-        Halt, match="is somebody else's, who could change what is in it; remove it, or set TMPDIR"
+        Halt, match="belongs to another user, who could change its files; remove it, or set TMPDIR"
     ):
         store().spool_dir()
     assert list(aim.iterdir()) == []
@@ -64,7 +64,7 @@ def test_a_folder_of_another_user_in_its_place_is_not_used(
     another = os.geteuid() + 1
     (shared / f"{s3.SPOOL}{another}").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: another)
-    with pytest.raises(Halt, match="is somebody else's"):
+    with pytest.raises(Halt, match="belongs to another user"):
         store().spool_dir()
 
 

@@ -1,11 +1,10 @@
-"""Whether the bucket is still our cluster's, without a request per object.
+"""Check that the bucket still belongs to this cluster, without a request per object.
 
-A local folder is asked before each object, because it can be unmounted between two of them and its mount
-point takes its place without an error. A bucket cannot change places behind its name so: what stands behind
-endpoint, bucket and prefix changes by somebody's hand, over minutes, and with errors in between (no such
-bucket, access denied, no connection). So `cluster.json` is read before the first thing is done, again after
-every error that may mean another server or another bucket, and otherwise when it was last seen a minute ago.
-That is one request per minute and process, however many objects are written.
+A local folder is checked before each object, because an unmount exposes the mount point without an error. A
+bucket does not change silently. The data behind endpoint, bucket and prefix change by an operator's action,
+over minutes and with errors in between (no such bucket, access denied, no connection). `cluster.json` is
+therefore read before the first operation, after every error that may mean another server or bucket, and when
+the last read is a minute old. That is one request per minute and process, for any number of objects.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from archiver.objects.paths import cluster_key
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, Corrupted, NotFound, RetryLater
 
-SEEN_FOR_S: Final = 60.0
-"""How long one look holds."""
+VALID_S: Final = 60.0
+"""Seconds for which one successful check is valid."""
 
 
 class ClusterCheck:
@@ -31,34 +30,33 @@ class ClusterCheck:
         self._uri = uri
         self._read = read
         self._clock = clock
-        self._seen_s = -SEEN_FOR_S
+        self._checked_s = -VALID_S
         self._troubles = 0
-        self._seen_troubles = -1
-        """How many troubles there had been when it was last seen; -1: never seen."""
+        self._checked_troubles = -1
+        """Number of errors at the last successful check; -1: never checked."""
 
     def doubt(self) -> None:
-        """Something happened after which another bucket may answer: look before anything else is done."""
+        """Record an error after which another bucket may reply; the next operation checks first."""
         self._troubles += 1
 
     def check(self) -> None:
-        """Raise `RetryLater` unless it is ours; also what reading raises."""
+        """Raise `RetryLater` unless the bucket belongs to this cluster. Errors of the read pass through."""
         if self._cluster_id is None:
             return
         now_s, troubles = self._clock.monotonic_s(), self._troubles
-        if self._seen_troubles == troubles and now_s - self._seen_s < SEEN_FOR_S:
+        if self._checked_troubles == troubles and now_s - self._checked_s < VALID_S:
             return
-        self._look()
-        # Two threads may both have looked; and what was mended by a repetition during the look makes the next
-        # check look again.
-        self._seen_s, self._seen_troubles = now_s, troubles
+        self._verify()
+        # `troubles` was read before the check: an error during it, even if a retry succeeded, causes another
+        # check.
+        self._checked_s, self._checked_troubles = now_s, troubles
 
-    def _look(self) -> None:
+    def _verify(self) -> None:
         try:
             data = self._read()
         except NotFound as error:
             raise RetryLater(
-                f"{self._uri} has lost its {cluster_key()}: bring it back, or correct data.uri; "
-                "nothing was done"
+                f"{self._uri} has lost its {cluster_key()}: restore it, or correct data.uri; nothing was done"
             ) from error
         try:
             found = parse_cluster(data, f"{self._uri}/{cluster_key()}").cluster_id
@@ -68,7 +66,6 @@ class ClusterCheck:
             ) from error
         if found != self._cluster_id:
             raise RetryLater(
-                f"{self._uri} is another cluster's now (id {found}, ours is {self._cluster_id}): bring "
-                "ours back, or correct data.uri; "
-                "nothing was done"
+                f"{self._uri} is another cluster's now (id {found}, expected {self._cluster_id}): "
+                "restore the right bucket, or correct data.uri; nothing was done"
             )

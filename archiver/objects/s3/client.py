@@ -1,10 +1,9 @@
-"""The one place where boto3 makes clients.
+"""Create and cache boto3 clients: one per location and process, shared by all threads.
 
-Owns one client per place and process, shared by all threads: botocore's clients are safe for threads, making
-one takes a tenth of a second of a core, and its pool of connections is what saves a handshake per request. A
-child of a fork never uses its parent's: two processes on one connection would read each other's answers.
-botocore's own retries are off, because it would send a create again and show only the last answer, behind
-which a success may hide.
+botocore's clients are thread-safe. Creating one takes 0.1 s of CPU, and its connection pool saves a TLS
+handshake per request. A forked child never uses its parent's client: two processes on one connection would
+read each other's replies. botocore's retries are off. It would repeat a create and return only the last
+reply, which can hide a success.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ from archiver.objects.location import S3Options
 from archiver.runtime.errors import ConfigInvalid
 
 CONNECTIONS_MAX: Final = 32
-"""Connections that one client keeps open; more threads than that are served, too, by connections that are not
-kept."""
+"""Connections that one client keeps open; further threads use connections that are closed after use."""
 
 _clients: dict[S3Options, Any] = {}
 _lock = threading.Lock()
 
 
 def _forget() -> None:
-    """In the child of a fork: another thread of the parent may have held the lock, and the connections are
-    the parent's.
+    """Reset in a forked child: the connections are the parent's, and one of its threads may have held the
+    lock.
     """
     global _clients, _lock
     _clients, _lock = {}, threading.Lock()
@@ -40,8 +38,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def client_for(options: S3Options) -> Any:
-    """The process's client with these options. Raises `ConfigInvalid`, and what botocore does, for options
-    that cannot be used.
+    """The process's client with these options. Raises `ConfigInvalid` or errors of botocore for invalid
+    options.
     """
     with _lock:
         if options not in _clients:
@@ -50,9 +48,8 @@ def client_for(options: S3Options) -> Any:
 
 
 def _made(options: S3Options) -> Any:
-    if (
-        options.ca_file is not None and not Path(options.ca_file).is_file()
-    ):  # an executor may be a machine without it
+    # Checked here, because a Spark executor may run on a machine without the file.
+    if options.ca_file is not None and not Path(options.ca_file).is_file():
         raise ConfigInvalid(
             f"there is no file {options.ca_file} on this machine; data.ca_file must be at the same "
             "path on each"
@@ -64,7 +61,7 @@ def _made(options: S3Options) -> Any:
         region_name=options.region,
     )
     region = session.region_name or ("us-east-1" if options.endpoint else None)
-    # "auto": AWS's own buckets by host name, but for names with a dot, which no certificate covers.
+    # "auto" addresses AWS buckets by host name, except names with a dot, which no certificate covers.
     style = "path" if options.path_style else "virtual" if options.endpoint else "auto"
     config = Config(
         retries={"total_max_attempts": 1},
@@ -74,16 +71,16 @@ def _made(options: S3Options) -> Any:
         tcp_keepalive=True,
         s3={"addressing_style": style},
         signature_version="s3v4",
-        # Checksums in trailers are not understood by every server; Content-MD5 is, and every request that
-        # stores bytes has one.
+        # Not every server supports trailing checksums. Content-MD5 is supported, and every request that
+        # stores bytes has it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        # Where data goes is said by the configuration, which refuses http:// to other machines, and not by a
-        # variable.
+        # The endpoint comes only from the configuration, which refuses http:// to other machines, and not
+        # from a variable.
         ignore_configured_endpoint_urls=True,
         user_agent_extra="stream-archiver",
     )
-    verify = options.ca_file  # None: the system's authorities; verification cannot be switched off
+    verify = options.ca_file  # None: the system's CAs; verification cannot be disabled
     return session.client(
         "s3", endpoint_url=options.endpoint, region_name=region, verify=verify, config=config
     )

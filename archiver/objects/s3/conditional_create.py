@@ -1,21 +1,20 @@
 """Conditional create on S3, in one request or in parts.
 
-Owns the rules by which a create ends in exactly one of: stored, taken, not stored, unknown. Every object that
-we store has a token in its metadata that was drawn for the call, so that after a lost reply "taken" can be
-told from "taken by ourselves" with one look:
+Every create ends as exactly one of: stored, taken, not stored, unknown. Each object has a random token of its
+create call in its metadata. After a lost reply, one HEAD request therefore separates "taken by another
+create" from "stored by this one":
 
-- 412 without doubt before it: somebody else's, `KeyExists`. With doubt (an earlier try of this call had no
-  answer): ours if the token is.
-- 409 (`ConditionalRequestConflict`): another create of the key was under way; this one was not applied. An
-  upload in parts is spoilt by it and starts over, as S3 wants it.
-- No answer, a reset, 5xx: it may have been stored. Tried again, which is harmless: it is stored at most once.
-  If all tries end so, the key is looked at: our token proves success; nothing there proves nothing, since the
-  request may be late: `OutcomeUnknown`.
-- Only if no try can have been applied it is `RetryLater`.
+- 412 as the first reply: another create was first, `KeyExists`. 412 after an attempt without reply: the token
+  decides.
+- 409 (`ConditionalRequestConflict`): another create of the key was running, and this one was not applied. It
+  invalidates a multipart upload, which starts over as S3 requires.
+- No reply, a reset, 5xx: it may have been stored. The request is repeated, which is harmless, because it is
+  stored at most once. If all attempts end so, a HEAD request follows. Our token proves success. A missing
+  object proves nothing, since the request may arrive late: `OutcomeUnknown`.
+- `RetryLater` is raised only if no attempt can have been applied.
 
-The parts of an upload change nothing anybody can see, so they are repeated freely; only the completion is
-conditional. An upload that came to nothing is aborted, unless its completion is in doubt: then nothing is
-touched, and the vacuum takes it when it is old.
+The parts of an upload are invisible, so they are repeated freely; only the completion is conditional. A
+failed upload is aborted, unless the outcome of its completion is unknown. Then it is left for the vacuum.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from archiver.runtime.ids import IdSource
 CREATED_BY: Final = "archiver-create"
 """The metadata key that holds the token: `x-amz-meta-archiver-create`."""
 PARTS_MAX: Final = 10_000
-"""Of one upload (S3)."""
+"""Limit of S3 for one upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What is to be created."""
+    """An object to create."""
 
     key: str
-    """As the caller knows it; for messages."""
+    """The key without the store's prefix; for messages."""
     bucket: str
     path: str
     """The key in the bucket."""
     size: int
     part: Callable[[int, int], bytes]
-    """The bytes from the first number on, so many."""
+    """Returns the bytes for (start, length)."""
 
     @classmethod
     def of_bytes(cls, key: str, bucket: str, path: str, data: bytes) -> Upload:
@@ -70,7 +69,7 @@ class Upload:
 
     @property
     def place(self) -> dict[str, str]:
-        """The arguments that name it."""
+        """The request arguments that name the object."""
         return {"Bucket": self.bucket, "Key": self.path}
 
 
@@ -83,15 +82,15 @@ class Creator:
         self._part_bytes = part_bytes
 
     def create(self, upload: Upload) -> None:
-        """As the Protocol says of `create`."""
+        """See `ObjectStore.create`."""
         token = self._ids.random_bytes(16).hex()
         if upload.size <= self._part_bytes:
-            self._settle(upload, token, self._put(upload, token))
+            self._send_until_known(upload, token, self._put(upload, token))
         else:
             self._in_parts(upload, token)
 
     def create_in_parts(self, upload: Upload) -> None:
-        """The same by an upload in parts, however small it is."""
+        """As `create`, by a multipart upload for data of any size."""
         self._in_parts(upload, self._ids.random_bytes(16).hex())
 
     def _put(self, upload: Upload, token: str) -> Callable[[Any], object]:
@@ -105,8 +104,8 @@ class Creator:
         }
         return lambda client: client.put_object(**arguments)
 
-    def _settle(self, upload: Upload, token: str, call: Callable[[Any], object]) -> None:
-        """Send the conditional request until its outcome is known, or the tries are over."""
+    def _send_until_known(self, upload: Upload, token: str, call: Callable[[Any], object]) -> None:
+        """Repeat the conditional request until its outcome is known or no attempt is left."""
         doubt: S3Failed | None = None
         last: S3Failed | None = None
         for _ in self._calls.tries():
@@ -114,51 +113,51 @@ class Creator:
                 self._calls.once(call)
             except S3Failed as error:
                 last = error
-                if error.verdict is ErrorKind.UNKNOWN:
+                if error.kind is ErrorKind.UNKNOWN:
                     doubt = error
-                elif error.verdict is not ErrorKind.NOT_APPLIED:
+                elif error.kind is not ErrorKind.NOT_APPLIED:
                     break
             else:
                 return
         assert last is not None, "there is at least one try"
-        if last.verdict is ErrorKind.TAKEN and doubt is None:
+        if last.kind is ErrorKind.TAKEN and doubt is None:
             raise KeyExists(upload.key) from last
         if doubt is not None:
-            self._look(upload, token, doubt)
+            self._resolve(upload, token, doubt)
             return
         self._calls.refuse(f"object {upload.key} was not stored", last)
-        if last.verdict in AGAIN:
+        if last.kind in AGAIN:
             raise RetryLater(f"object {upload.key} was not stored: {self._calls.given_up(last)}") from last
         raise Halt(f"object {upload.key} was not stored: {last.why}") from last
 
-    def _look(self, upload: Upload, token: str, doubt: S3Failed) -> None:
-        """Whose is the object that is there? Returns if it is ours."""
+    def _resolve(self, upload: Upload, token: str, doubt: S3Failed) -> None:
+        """Find out which create stored the existing object. Returns if it was this one."""
         unknown = f"object {upload.key} may or may not be stored: {self._calls.given_up(doubt)}"
         try:
             mine = self._is_mine(upload, token)
         except ArchiverError as error:
-            raise OutcomeUnknown(f"{unknown}; and it cannot be looked at: {error}") from doubt
+            raise OutcomeUnknown(f"{unknown}; and it cannot be read: {error}") from doubt
         if mine is None:
             raise OutcomeUnknown(unknown) from doubt
         if not mine:
             raise KeyExists(upload.key) from doubt
 
     def _is_mine(self, upload: Upload, token: str) -> bool | None:
-        """None if there is no such object."""
-        what = f"looking whether object {upload.key} is stored"
+        """Whether this create stored the object; None if it does not exist."""
+        what = f"checking whether object {upload.key} is stored"
         try:
             found = self._calls.repeated(what, lambda client: client.head_object(**upload.place))
         except S3Failed as error:
-            if error.verdict is ErrorKind.MISSING:
+            if error.kind is ErrorKind.MISSING:
                 return None
             raise OutcomeUnknown(f"{what}: {error.why}") from error
-        theirs = found.get("Metadata", {}).get(CREATED_BY)
-        if theirs is not None:
-            return bool(theirs == token)
-        # Something on the way has dropped the metadata: the bytes must tell.
-        return bool(found["ContentLength"] == upload.size) and self._holds_the_same(upload, what)
+        stored_token = found.get("Metadata", {}).get(CREATED_BY)
+        if stored_token is not None:
+            return bool(stored_token == token)
+        # A proxy or the server dropped the metadata: compare the bytes.
+        return bool(found["ContentLength"] == upload.size) and self._has_same_bytes(upload, what)
 
-    def _holds_the_same(self, upload: Upload, what: str) -> bool:
+    def _has_same_bytes(self, upload: Upload, what: str) -> bool:
         for start in range(0, upload.size, self._part_bytes):
             length = min(self._part_bytes, upload.size - start)
             where = {**upload.place, "Range": f"bytes={start}-{start + length - 1}"}
@@ -183,7 +182,7 @@ class Creator:
                 parts = self._sent(upload, upload_id)
                 self._complete(upload, token, upload_id, parts)
             except OutcomeUnknown:
-                raise  # nothing is touched
+                raise  # the completion may still be applied, so the upload is not aborted
             except _StartOver as error:
                 self._abort(upload, upload_id)
                 last = error.failed
@@ -198,7 +197,7 @@ class Creator:
     def _begun(self, upload: Upload, token: str) -> str:
         what = f"object {upload.key} was not stored"
         try:
-            # Repeated after a lost answer it leaves an upload behind that nobody knows: the vacuum's.
+            # Repeated after a lost reply, it leaves an unreferenced upload, which the vacuum aborts.
             begun = self._calls.repeated(
                 what,
                 lambda client: client.create_multipart_upload(**upload.place, Metadata={CREATED_BY: token}),
@@ -208,7 +207,7 @@ class Creator:
         return str(begun["UploadId"])
 
     def _sent(self, upload: Upload, upload_id: str) -> list[dict[str, object]]:
-        """All parts; what completes them."""
+        """Send all parts. Returns the list for the completion."""
         length = max(self._part_bytes, -(-upload.size // PARTS_MAX))
         what = f"object {upload.key} was not stored"
         parts: list[dict[str, object]] = []
@@ -227,7 +226,7 @@ class Creator:
                     lambda client, arguments=arguments: client.upload_part(**arguments),  # type: ignore[misc]
                 )
             except S3Failed as error:
-                raise _StartOver(error) from error  # somebody has aborted the upload
+                raise _StartOver(error) from error  # the upload was aborted elsewhere
             parts.append({"PartNumber": number, "ETag": sent["ETag"]})
         return parts
 
@@ -245,31 +244,31 @@ class Creator:
                 self._calls.once(lambda client: client.complete_multipart_upload(**arguments))
             except S3Failed as error:
                 last = error
-                if error.verdict is ErrorKind.UNKNOWN:
+                if error.kind is ErrorKind.UNKNOWN:
                     doubt = error
-                elif error.judged.conflict or error.verdict is not ErrorKind.NOT_APPLIED:
+                elif error.error.conflict or error.kind is not ErrorKind.NOT_APPLIED:
                     break
             else:
                 return
         assert last is not None, "there is at least one try"
         if doubt is not None:
-            self._look(upload, token, doubt)
+            self._resolve(upload, token, doubt)
             return
-        if last.verdict is ErrorKind.TAKEN:
+        if last.kind is ErrorKind.TAKEN:
             raise KeyExists(upload.key) from last
-        if last.verdict is ErrorKind.NO_UPLOAD or last.judged.conflict:
+        if last.kind is ErrorKind.NO_UPLOAD or last.error.conflict:
             raise _StartOver(last) from last
         self._calls.refuse(f"object {upload.key} was not stored", last)
         raise RetryLater(f"object {upload.key} was not stored: {self._calls.given_up(last)}") from last
 
     def _abort(self, upload: Upload, upload_id: str) -> None:
-        """As far as it goes: what is left is the vacuum's."""
+        """Abort once without error; the vacuum aborts what remains."""
         with contextlib.suppress(S3Failed, ArchiverError):
             self._calls.once(lambda client: client.abort_multipart_upload(**upload.place, UploadId=upload_id))
 
 
 class _StartOver(Exception):
-    """The upload is spoilt, and certainly nothing was stored."""
+    """The upload is invalid, and certainly nothing was stored."""
 
     def __init__(self, failed: S3Failed) -> None:
         super().__init__(failed.why)

@@ -1,11 +1,10 @@
-"""What an error of botocore means: the one place that knows S3's error codes.
+"""Classify errors of botocore; S3's error codes appear only here.
 
-Owns the question that everything else depends on: can the request have been applied? It cannot if it never
-left (no connection, no name, no credentials), or if the server itself said no, which a status of 4xx does. It
-can if the answer was lost (time-out, reset) or if anything on the way said 5xx: a gateway says 502 and 504,
-and often 503, for requests that the server has carried out. One 5xx is a no: throttling by its name
-(`SlowDown` and the like), which servers decide before they look at the request. A 503 of another name may be
-a gateway's.
+The main question is whether the request can have been applied. It cannot if it was never sent (no connection,
+no name, no credentials), or if the server refused it with 4xx. It can if the reply was lost (timeout, reset)
+or if anything replied 5xx. A gateway sends 502 and 504, and often 503, for requests that the server executed.
+The exception is a 5xx with a throttling code (`SlowDown` and the like), which servers send before they
+process a request. A 503 with another code may come from a gateway.
 """
 
 from __future__ import annotations
@@ -38,31 +37,30 @@ from urllib3.exceptions import HTTPError
 from archiver.runtime.redaction import excerpt
 
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError, ValueError)
-"""Everything that a call may raise: `ValueError` for an endpoint it cannot use, the last four also while a
-body is read."""
+"""All errors of a call: `ValueError` for an unusable endpoint; the last four also while a body is read."""
 
 
 class ErrorKind(enum.Enum):
-    """What became of one request."""
+    """Outcome of one failed request."""
 
     TAKEN = "there is an object of that key"
     MISSING = "there is no object of that key"
     NO_UPLOAD = "there is no such multipart upload"
     NO_RANGE = "the object ends before that range"
-    NOT_APPLIED = "nothing happened, another try may succeed"
-    UNKNOWN = "nobody can tell whether it happened"
-    REFUSED = "nothing happened, and never will until somebody acts"
-    MISCONFIGURED = "nothing happened, and never will with this configuration"
+    NOT_APPLIED = "not applied, another attempt may succeed"
+    UNKNOWN = "the request may have been applied"
+    REFUSED = "not applied, and an operator must act"
+    MISCONFIGURED = "not applied, and the configuration must change"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """The verdict, and the sentence for people."""
+class S3Error:
+    """The kind of an error, and its text for messages."""
 
-    verdict: ErrorKind
+    kind: ErrorKind
     why: str
     conflict: bool = False
-    """Another request for the same key was under way: an upload in parts starts over (S3)."""
+    """Another request for the same key was running: a multipart upload must start over (S3)."""
 
 
 _THROTTLED: Final = frozenset(
@@ -78,7 +76,7 @@ _THROTTLED: Final = frozenset(
 _AGAIN: Final = frozenset(
     {"RequestTimeout", "BadDigest", "IncompleteBody", "OperationAborted", "ConditionalRequestConflict"}
 )
-"""The server has thrown away what came; the two last ones: another request for the same key was under way."""
+"""The server discarded the request; for the last two, another request for the same key was running."""
 _KEYS: Final = frozenset(
     {
         "InvalidAccessKeyId",
@@ -110,71 +108,71 @@ _WRONG: Final = (
 )
 
 
-def judged(error: Exception) -> Judged:
-    """What one of `SDK_ERRORS` means."""
+def classify(error: Exception) -> S3Error:
+    """Classify one of `SDK_ERRORS`."""
     if isinstance(error, ClientError):
-        return _answered(error)
+        return _classify_reply(error)
     said = _text(error)
     if isinstance(error, _NOT_SENT):
-        return Judged(ErrorKind.NOT_APPLIED, said)
+        return S3Error(ErrorKind.NOT_APPLIED, said)
     if isinstance(error, NoCredentialsError):
-        return Judged(
+        return S3Error(
             ErrorKind.MISCONFIGURED,
-            "there are no credentials: state data.access_key_id and data.secret_access_key, or give "
-            "this machine variables, a profile or "
+            "there are no credentials: set data.access_key_id and data.secret_access_key, or give "
+            "this machine environment variables, a profile or "
             "a role",
         )
     if isinstance(error, _WRONG) or (
         isinstance(error, ValueError) and not isinstance(error, OSError | HTTPError | BotoCoreError)
     ):
-        return Judged(ErrorKind.MISCONFIGURED, said)
+        return S3Error(ErrorKind.MISCONFIGURED, said)
     if isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper():
-        return Judged(
+        return S3Error(
             ErrorKind.MISCONFIGURED,
-            f"the server's certificate is not trusted; name its authorities in data.ca_file ({said})",
+            f"the server's certificate is not trusted; set data.ca_file to its CA certificates ({said})",
         )
-    return Judged(ErrorKind.UNKNOWN, said)
+    return S3Error(ErrorKind.UNKNOWN, said)
 
 
-def _answered(error: ClientError) -> Judged:
-    """The server, or something before it, has answered with an error."""
+def _classify_reply(error: ClientError) -> S3Error:
+    """Classify an error reply of the server or of a proxy."""
     document = error.response.get("Error", {})
     code, text = str(document.get("Code", "")), str(document.get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     said = f"{status} {code}: {text}" if text else f"{status} {code}"
     by_status = {412: ErrorKind.TAKEN, 416: ErrorKind.NO_RANGE}.get(status)
     if by_status is not None:
-        return Judged(by_status, said)
+        return S3Error(by_status, said)
     if code in _THROTTLED or status == 429:
-        return Judged(ErrorKind.NOT_APPLIED, f"the server asks for fewer requests ({said})")
+        return S3Error(ErrorKind.NOT_APPLIED, f"the server asks for fewer requests ({said})")
     if status >= 500 or status < 300:
-        return Judged(ErrorKind.UNKNOWN, said)
+        return S3Error(ErrorKind.UNKNOWN, said)
     if code in _AGAIN or status in (408, 409):
-        return Judged(ErrorKind.NOT_APPLIED, said, conflict=status == 409)
+        return S3Error(ErrorKind.NOT_APPLIED, said, conflict=status == 409)
     if code == "NoSuchUpload":
-        return Judged(ErrorKind.NO_UPLOAD, said)
+        return S3Error(ErrorKind.NO_UPLOAD, said)
     if code == "NoSuchBucket":
-        return Judged(
+        return S3Error(
             ErrorKind.MISCONFIGURED,
             f"there is no such bucket; create it, or correct data.uri or data.endpoint ({said})",
         )
     if status == 404:
-        return Judged(ErrorKind.MISSING, said)
-    return _no(status, code, said)
+        return S3Error(ErrorKind.MISSING, said)
+    return _classify_refusal(status, code, said)
 
 
-def _no(status: int, code: str, said: str) -> Judged:
+def _classify_refusal(status: int, code: str, said: str) -> S3Error:
     if code in _EXPIRED:
-        return Judged(
+        return S3Error(
             ErrorKind.NOT_APPLIED,
-            f"the credentials have expired; renew them, or leave that to the usual chain ({said})",
+            f"the credentials have expired; renew them, or use the default credential chain ({said})",
         )
     if code == "RequestTimeTooSkewed":
-        return Judged(
+        return S3Error(
             ErrorKind.NOT_APPLIED, f"this machine's clock and the server's differ; set the clock ({said})"
         )
     if code in _KEYS:
-        return Judged(
+        return S3Error(
             ErrorKind.MISCONFIGURED,
             f"the server does not know these credentials; correct them, or data.region ({said})",
         )
@@ -185,16 +183,16 @@ def _no(status: int, code: str, said: str) -> Judged:
         "TemporaryRedirect",
         "IllegalLocationConstraintException",
     ):
-        return Judged(
+        return S3Error(
             ErrorKind.MISCONFIGURED, f"the bucket is in another region; correct data.region ({said})"
         )
     if status in (401, 403):
-        return Judged(
+        return S3Error(
             ErrorKind.REFUSED,
-            "access is denied; allow these credentials what docs/operations/s3.md lists, on the "
-            f"bucket and all below the prefix ({said})",
+            "access is denied; grant these credentials the permissions of docs/operations/s3.md, on the "
+            f"bucket and all keys below the prefix ({said})",
         )
-    return Judged(ErrorKind.REFUSED, f"the server refuses the request ({said})")
+    return S3Error(ErrorKind.REFUSED, f"the server refuses the request ({said})")
 
 
 def _text(error: Exception) -> str:

@@ -1,11 +1,11 @@
-"""An object on S3 as a file for pyarrow, in few requests.
+"""An S3 object as a file for pyarrow, with read-ahead to save requests.
 
-Owns what is read ahead. A Parquet reader asks for the end of the file first, then for a few bytes here and
-there, then for one column chunk after the other: as a request each that would be some twenty for an intake
-file. So opening takes one request, for the end of the object (with it comes the size), and a reader that goes
-on where it stopped gets ever larger blocks. Promises that memory stays within `BLOCKS_KEPT` blocks and the
-end, and that one read is at most one request unless it straddles what is kept. An error of the store leaves
-`read` as our own (pyarrow hands it through), so that trouble on the way is never taken for a damaged file.
+A Parquet reader reads the end of the file first, then a few bytes here and there, then one column chunk after
+the other. With one request each, an intake file would take about twenty. So opening takes one request for the
+end of the object, which also returns its size, and a sequential reader gets growing blocks. Memory is bounded
+by `BLOCKS_KEPT` blocks and the end. One read is at most one request unless it crosses a cached block. An
+error of the store passes through pyarrow unchanged, so a connection problem is never reported as a damaged
+file.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from collections.abc import Callable
 from typing import Final
 
 END_BYTES: Final = 256 * 1024
-"""Read when the object is opened: the footer of nearly every file, and all of a small one."""
+"""Bytes read at open: the footer of nearly every file, and all of a small one."""
 AHEAD_FIRST: Final = 256 * 1024
-"""Read at a new place at least …"""
+"""Smallest read at a new position."""
 AHEAD_MAX: Final = 8 * 1024 * 1024
-"""… and, doubled each time the reader goes on behind what was read, at most: eight requests for a sequential
-read of 30 MB."""
+"""Largest read-ahead. It doubles with each sequential read: eight requests for 30 MB."""
 BLOCKS_KEPT: Final = 3
-"""Places that a reader may come back to: columns of one row group are not always asked for in their order."""
+"""Blocks to cache: the columns of a row group are not always read in their order."""
 
 Fetch = Callable[[int, int], bytes]
 """The bytes [start, end) of the object."""
@@ -33,14 +32,14 @@ class S3Input(io.RawIOBase):
     """A seekable, read-only file. Safe to use from several threads, one read at a time."""
 
     def __init__(self, size: int, end: bytes, fetch: Fetch) -> None:
-        """`end` are the last bytes of the object, as many as there are."""
+        """`end` are the last bytes of the object, of any number."""
         super().__init__()
         self._size = size
         self._fetch = fetch
         self._at = 0
         self._end_start, self._end = size - len(end), end
         self._blocks: list[tuple[int, bytes]] = []
-        """(start, bytes), the one used last at the end."""
+        """(start, bytes), most recently used last."""
         self._ahead = AHEAD_FIRST
         self._next = -1
         """Where the last block ended."""
@@ -63,7 +62,7 @@ class S3Input(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As files do it; no request."""
+        """Move the position; no request."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise ValueError(f"cannot seek to {base + offset}")
@@ -76,9 +75,9 @@ class S3Input(io.RawIOBase):
             raise ValueError("the object is closed")
         with self._lock:
             left = max(0, self._size - self._at)
-            wanted = left if size is None or size < 0 else min(size, left)
-            found = self._range(self._at, self._at + wanted)
-            self._at += wanted
+            length = left if size is None or size < 0 else min(size, left)
+            found = self._range(self._at, self._at + length)
+            self._at += length
             return found
 
     def readall(self) -> bytes:
@@ -86,7 +85,7 @@ class S3Input(io.RawIOBase):
         return self.read()
 
     def close(self) -> None:
-        """Let go of what is kept."""
+        """Free the cached blocks."""
         self._blocks.clear()
         self._end = b""
         super().close()
@@ -100,7 +99,7 @@ class S3Input(io.RawIOBase):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _kept(self, start: int, end: int) -> bytes:
-        """What is there of it, from `start` on; empty if nothing is."""
+        """Cached bytes from `start` on; empty if there are none."""
         if start >= self._end_start:
             return self._end[start - self._end_start : end - self._end_start]
         for number, (first, block) in enumerate(self._blocks):
@@ -110,12 +109,12 @@ class S3Input(io.RawIOBase):
         return b""
 
     def _asked(self, start: int, end: int) -> bytes:
-        """One request: what is wanted, and what may be wanted next, up to where bytes are kept already."""
+        """One request for the range and the read-ahead, up to the next cached block."""
         self._ahead = min(AHEAD_MAX, 2 * self._ahead) if start == self._next else AHEAD_FIRST
         limit = min([self._end_start, *(first for first, _ in self._blocks if first > start)])
         upto = min(max(end, start + self._ahead), limit)
         block = self._fetch(start, upto)
         self._next = upto
-        if len(block) <= AHEAD_MAX:  # a large column chunk is not asked for again
+        if len(block) <= AHEAD_MAX:  # a larger column chunk is read only once, so it is not cached
             self._blocks = [*self._blocks, (start, block)][-BLOCKS_KEPT:]
         return block[: end - start]

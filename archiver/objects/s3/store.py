@@ -1,13 +1,13 @@
-"""The object store on S3, and on servers that speak its language.
+"""The object store on S3 and S3-compatible servers.
 
-An object is created by a conditional PUT (`If-None-Match: *`), or by an upload in parts whose completion is
-conditional, so it is whole or absent and never replaced; `s3_upload.py` has the rules. Other requests change
-nothing, or the same each time, and are repeated within the bounds of the settings. Needs a server that keeps
-the condition, shows an object as soon as its create has returned, and lists in the order of the keys;
-`guarantees.py` asks for that at the start, and the order is watched.
+An object is created by a conditional PUT (`If-None-Match: *`), or by a multipart upload with a conditional
+completion. It is therefore whole or absent, and never replaced; `conditional_create.py` has the rules. Other
+requests change nothing or are idempotent, and are repeated within the bounds of the settings. The server must
+support the condition, show an object once its create has returned, and list keys in order.
+`conditional_put_check.py` checks this at the start, and every listing checks the order.
 
-Must never write, delete, list or miss anything in a bucket that is another cluster's: see `s3_identity.py`
-for when that is looked at. A process that was forked goes on with a client of its own.
+Nothing is written, deleted, listed or reported missing in another cluster's bucket; `bucket_identity.py` says
+when that is checked. A forked process uses its own client.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ from archiver.runtime.ids import IdSource, SystemIds
 from archiver.runtime.redaction import excerpt
 
 SPOOL: Final = "archiver-spool-"
-"""The folder for files on their way, below the system's folder for temporary files (`TMPDIR`); the user's
-number follows."""
+"""Name of the spool folder below the system's temporary folder (`TMPDIR`); the user id follows."""
 
 
 class S3ObjectStore:
     """Objects below `s3://bucket/prefix`. Safe to use from several threads and processes.
 
-    With a cluster's id, the prefix must be that cluster's. Raises `ConfigInvalid` for a URI that is none;
-    connects at the first use.
+    With a cluster id, the prefix must belong to that cluster. Raises `ConfigInvalid` for an invalid URI;
+    connects on first use.
     """
 
     def __init__(
@@ -71,40 +70,38 @@ class S3ObjectStore:
         self._spool: Spool | None = None
 
     def uri(self, key: str) -> str:
-        """`s3://`, bucket and key, with nothing encoded: no character of it needs to be."""
+        """`s3://`, bucket and key, not percent-encoded."""
         check_key(key)
         return f"{self._root}/{key}"
 
     def spool_dir(self) -> Path:
-        """A folder of this process alone below `TMPDIR`; what is left in it goes when the process ends.
+        """A folder of this process below `TMPDIR`; its contents are deleted when the process ends.
 
-        Raises `RetryLater` if it cannot be made, `Halt` if somebody else has made it.
+        Raises `RetryLater` if it cannot be created, `Halt` if another user owns its parent.
         """
         try:
             return self._spooled().folder()
         except OSError as error:
             raise RetryLater(
-                f"no folder for files on their way to {self._root}: {error}; make room there, or set TMPDIR"
+                f"no spool folder for uploads to {self._root}: {error}; make room there, or set TMPDIR"
             ) from error
 
     def create(self, key: str, data: bytes) -> None:
-        """As the Protocol says."""
+        """See `ObjectStore.create`."""
         path = self._path(key)
         self._check.check()
         self._creator.create(Upload.of_bytes(key, self._bucket, path, data))
 
     def create_in_parts(self, key: str, data: bytes) -> None:
-        """As `create`, by an upload in parts however small it is: for those who ask whether its completion
-        keeps the condition.
+        """As `create`, by a multipart upload for data of any size; for the check that its completion is
+        conditional.
         """
         path = self._path(key)
         self._check.check()
         self._creator.create_in_parts(Upload.of_bytes(key, self._bucket, path, data))
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is
-        left alone.
-        """
+        """See `ObjectStore`. A file in `spool_dir()` is consumed even on failure; any other file is kept."""
         spooled = self._spool is not None and self._spool.owns(path)
         try:
             full = self._path(key)
@@ -128,29 +125,31 @@ class S3ObjectStore:
         return data
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin
-        means its begin.
+        """`length` bytes from `start`, fewer at the object's end. A negative `start` is limited to the
+        object's beginning.
         """
         if length < 0:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
         path = self._path(key)
         if length == 0:
             return self._nothing_of(key)
-        wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{start + length - 1}"
-        where = {"Bucket": self._bucket, "Key": path, "Range": wanted}
+        byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + length - 1}"
+        where = {"Bucket": self._bucket, "Key": path, "Range": byte_range}
         try:
-            # Of an end longer than what is wanted, only the begin is taken off the connection.
+            # A suffix range may return more than `length` bytes; only the first `length` are read.
             data: bytes = self._asked(
                 f"reading {key}", key, lambda client: _first(client.get_object(**where)["Body"], length)
             )
         except S3Failed as error:
-            if error.verdict is not ErrorKind.NO_RANGE:
+            if error.kind is not ErrorKind.NO_RANGE:
                 raise Halt(f"object {key} cannot be read: {error.why}") from error
             return self._nothing_of(key)
         return data
 
     def open_input(self, key: str) -> pa.NativeFile:
-        """A reader that asks for blocks (`s3_input.py`). One request, which brings the end of the object."""
+        """A reader with read-ahead (`input_file.py`). Opening takes one request, for the end of the
+        object.
+        """
         where = {"Bucket": self._bucket, "Key": self._path(key), "Range": f"bytes=-{END_BYTES}"}
 
         def end_of(client: Any) -> tuple[int, bytes]:
@@ -162,11 +161,11 @@ class S3ObjectStore:
         try:
             size, end = self._asked(f"opening {key}", key, end_of)
         except S3Failed as error:
-            if error.verdict is not ErrorKind.NO_RANGE:
+            if error.kind is not ErrorKind.NO_RANGE:
                 raise Halt(f"object {key} cannot be read: {error.why}") from error
             size, end = 0, self._nothing_of(key)  # an empty object has no range
         if len(end) > END_BYTES:
-            size, end = len(end), end[-END_BYTES:]  # the server knows no ranges from the end
+            size, end = len(end), end[-END_BYTES:]  # the server ignored the suffix range
         source = S3Input(size, end, lambda start, upto: self._block(key, start, upto))
         return pa.PythonFile(source, mode="r")
 
@@ -180,9 +179,7 @@ class S3ObjectStore:
         return ObjectInfo(key, int(found["ContentLength"]), _microseconds(found["LastModified"]))
 
     def time_us(self) -> int | None:
-        """The time of the server, by the `Date` of an answer to a listing of one key; None if it states
-        none.
-        """
+        """The server's time, from the `Date` header of a listing of one key; None without that header."""
         where = {"Bucket": self._bucket, "Prefix": self._prefix, "MaxKeys": 1}
         answer = self._calls.found(
             "asking for the time",
@@ -196,16 +193,16 @@ class S3ObjectStore:
             return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """As the Protocol says, a thousand to a request. What is no valid key (a console's folder) is left
-        out.
+        """See `ObjectStore`; a thousand keys per request. Invalid keys (such as a console's folder markers)
+        are skipped.
         """
         check_prefix(prefix)
         self._check.check()
         return self._listed(prefix)
 
     def delete(self, key: str) -> None:
-        """As the Protocol says; in a bucket that keeps versions, a marker hides the object. Raises
-        `OutcomeUnknown` if it may be gone.
+        """See `ObjectStore`; in a versioned bucket a delete marker hides the object. Raises `OutcomeUnknown`
+        if it may be deleted.
         """
         where = {"Bucket": self._bucket, "Key": self._path(key)}
         self._check.check()
@@ -215,10 +212,10 @@ class S3ObjectStore:
             try:
                 self._calls.once(lambda client: client.delete_object(**where))
             except S3Failed as error:
-                last, doubtful = error, doubtful or error.verdict is ErrorKind.UNKNOWN
-                if error.verdict is ErrorKind.MISSING:
+                last, doubtful = error, doubtful or error.kind is ErrorKind.UNKNOWN
+                if error.kind is ErrorKind.MISSING:
                     return
-                if error.verdict not in AGAIN:
+                if error.kind not in AGAIN:
                     break
             else:
                 return
@@ -233,7 +230,7 @@ class S3ObjectStore:
     # uploads in parts
 
     def open_uploads(self) -> Iterator[tuple[str, OpenUpload]]:
-        """Uploads in parts that have not ended, by key; not those of keys that are none of ours."""
+        """Unfinished multipart uploads by key; uploads to invalid keys are skipped."""
         self._check.check()
         for found in open_uploads(self._calls, self._bucket, self._prefix):
             key = found.path.removeprefix(self._prefix)
@@ -241,7 +238,7 @@ class S3ObjectStore:
                 yield key, found
 
     def abort_upload(self, upload: OpenUpload) -> None:
-        """Give back what an upload holds; one that is gone is no error."""
+        """Abort an upload and free its parts; a missing upload is no error."""
         self._check.check()
         abort_upload(self._calls, self._bucket, upload)
 
@@ -258,13 +255,13 @@ class S3ObjectStore:
         return path
 
     def _asked(self, what: str, key: str, call: Callable[[Any], Any]) -> Any:
-        """A request that changes nothing; raises `NotFound` if the bucket is ours and has no such object,
+        """Send a request that changes nothing. Raises `NotFound` if this cluster's bucket has no such object,
         `S3Failed` as `S3Calls`.
         """
         try:
             return self._calls.repeated(f"{what} of {self._root}", call)
         except S3Failed as error:
-            if error.verdict is not ErrorKind.MISSING:
+            if error.kind is not ErrorKind.MISSING:
                 raise
             if key != cluster_key():
                 self._check.check()
@@ -301,14 +298,12 @@ class S3ObjectStore:
                 if path <= last:
                     raise Halt(
                         f"{self._root} lists {path!r} after {last!r}: directory buckets, and servers "
-                        "that list in another order than that "
-                        "of the keys, cannot be used"
+                        "that do not list in key order, cannot be used"
                     )
                 last = path
                 key = path.removeprefix(self._prefix)
-                if key.startswith(prefix) and is_key(
-                    key
-                ):  # a server over a file system may take a prefix for a path
+                # A server on a file system may treat the prefix as a path, so the prefix is checked here.
+                if key.startswith(prefix) and is_key(key):
                     yield ObjectInfo(key, int(one["Size"]), _microseconds(one["LastModified"]))
             if not page.get("IsTruncated"):
                 return
@@ -324,14 +319,14 @@ class S3ObjectStore:
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 raise Halt(
-                    f"{folder} is somebody else's, who could change what is in it; remove it, or set TMPDIR"
+                    f"{folder} belongs to another user, who could change its files; remove it, or set TMPDIR"
                 )
             self._spool = Spool(folder)
         return self._spool
 
 
 def _first(body: Any, length: int) -> bytes:
-    """Up to `length` bytes; the connection is given up if there is more."""
+    """Up to `length` bytes; the connection is closed if there are more."""
     data = bytes(body.read(length))
     body.close()
     return data

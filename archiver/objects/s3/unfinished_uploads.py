@@ -1,8 +1,7 @@
-"""Multipart uploads that never came to their end: what they hold is paid for, and no listing of objects shows
-it.
+"""List and abort unfinished multipart uploads. Their parts cost money and appear in no object listing.
 
-An upload is stale when it is older than any upload of ours can be under way; the age is the caller's.
-Aborting one that is not loses nothing: its owner starts over.
+The caller decides from which age an upload is stale. Aborting an active upload loses nothing: its owner
+starts over.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from archiver.runtime.errors import Halt
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
-    """One upload under way, or forgotten."""
+    """One upload that is active or abandoned."""
 
     path: str
     """The key in the bucket."""
@@ -46,12 +45,12 @@ def open_uploads(calls: S3Calls, bucket: str, prefix: str) -> Iterator[OpenUploa
 
 
 def abort_upload(calls: S3Calls, bucket: str, found: OpenUpload) -> None:
-    """Give back what it holds; one that is gone is no error."""
+    """Abort an upload and free its parts; a missing upload is no error."""
     arguments = {"Bucket": bucket, "Key": found.path, "UploadId": found.upload_id}
     try:
         calls.repeated(
             f"aborting an upload of {found.path}", lambda client: client.abort_multipart_upload(**arguments)
         )
     except S3Failed as error:
-        if error.verdict not in (ErrorKind.NO_UPLOAD, ErrorKind.MISSING):
+        if error.kind not in (ErrorKind.NO_UPLOAD, ErrorKind.MISSING):
             raise Halt(f"an upload of {found.path} cannot be aborted: {error.why}") from error
