@@ -1,7 +1,6 @@
-"""`archiver config check --connect`: whether the control topic is there and takes our events, before the
-first of them.
+"""`archiver config check --connect`: whether the control topic exists and will accept the archiver's events.
 
-Only asks: sends nothing and makes nothing. Three questions at most, each bounded by `request_timeout`.
+It sends no record and creates nothing. It makes at most three requests, each bounded by `request_timeout`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Halt
 from archiver.runtime.text import counted
 
-BESIDE_BYTES = 4096
-"""Room in a batch for what stands beside an event: key, headers, and what a broker counts besides."""
+BATCH_OVERHEAD_BYTES = 4096
+"""Bytes of a batch in addition to an event: key, headers, and the broker's own overhead."""
 
 
 def check_control_topic(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Checked:
@@ -25,7 +24,7 @@ def check_control_topic(kafka: ControlTopicSettings, event_bytes_max: int, clock
 
 
 def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Iterator[CheckResult]:
-    """In the order in which it is asked."""
+    """The results in the order of the requests."""
     try:
         client = KafkaTopic(kafka, clock, silent=True)
     except ArchiverError as error:
@@ -46,7 +45,7 @@ def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -
         yield CheckResult(asked, CheckStatus.WRONG, str(error))
     except ArchiverError as error:
         yield CheckResult(
-            asked, CheckStatus.UNTOLD, f"{error} ({client.said})" if client.said else str(error)
+            asked, CheckStatus.UNTOLD, f"{error} ({client.last_error})" if client.last_error else str(error)
         )
     finally:
         client.close()
@@ -65,13 +64,13 @@ def _topic(asked: str, seen: TopicSeen) -> CheckResult:
         return CheckResult(
             asked,
             CheckStatus.UNTOLD,
-            f"{there}; without a leader at the moment, so that nothing can be written to: {numbers}",
+            f"{there}; without a leader at the moment, so not writable: {numbers}",
         )
     if min(seen.replicas) == 1:
         return CheckResult(
             asked,
             CheckStatus.NOTE,
-            f"{there}, some with one replica: what is in those is lost with one broker",
+            f"{there}, some with one replica: their records are lost with one broker",
         )
     return CheckResult(
         asked, CheckStatus.FINE, f"{there} of {counted(min(seen.replicas), 'replica')} or more"
@@ -81,39 +80,42 @@ def _topic(asked: str, seen: TopicSeen) -> CheckResult:
 def _rights(seen: TopicSeen) -> CheckResult:
     if seen.may_write is None:
         return CheckResult(
-            "rights", CheckStatus.NOTE, "the cluster does not say what the user of events.kafka may do"
+            "rights",
+            CheckStatus.NOTE,
+            "the cluster does not report the permissions of the user of events.kafka",
         )
     if not seen.may_write:
         return CheckResult(
             "rights",
             CheckStatus.WRONG,
-            "the user of events.kafka may describe the topic and not write to it; give it that right",
+            "the user of events.kafka may describe the topic and not write to it; grant it that right",
         )
     return CheckResult("rights", CheckStatus.FINE, "the user of events.kafka may write to it")
 
 
 def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -> CheckResult:
     if limits is None:
-        told = (
-            "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), or "
-            "the cluster does not tell it, so its "
+        message = (
+            "the user of events.kafka may not read the topic's configuration (DescribeConfigs), or "
+            "the cluster does not report it, so its "
             "limits are not compared with ours"
         )
-        return CheckResult("limits", CheckStatus.NOTE, told)
+        return CheckResult("limits", CheckStatus.NOTE, message)
     if seen.replicas and limits.replicas_min > min(seen.replicas):
-        told = (
+        message = (
             f"min.insync.replicas is {limits.replicas_min}, and there are partitions with "
             f"{counted(min(seen.replicas), 'replica')}"
         )
-        return CheckResult("limits", CheckStatus.WRONG, f"{told}: those acknowledge nothing")
-    if limits.bytes_max < event_bytes_max + BESIDE_BYTES:
-        told = (
+        return CheckResult("limits", CheckStatus.WRONG, f"{message}: those acknowledge nothing")
+    if limits.bytes_max < event_bytes_max + BATCH_OVERHEAD_BYTES:
+        message = (
             f"max.message.bytes is {limits.bytes_max}, too little for an event of events.bytes_max "
             f"({event_bytes_max})"
         )
         return CheckResult(
             "limits",
             CheckStatus.WRONG,
-            f"{told} and its headers: raise the one to {event_bytes_max + BESIDE_BYTES}, or lower the other",
+            f"{message} and its headers: raise the one to "
+            f"{event_bytes_max + BATCH_OVERHEAD_BYTES}, or lower the other",
         )
-    return CheckResult("limits", CheckStatus.FINE, "it takes the largest event that we write")
+    return CheckResult("limits", CheckStatus.FINE, "it accepts the largest event")

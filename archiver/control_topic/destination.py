@@ -1,4 +1,4 @@
-"""The control topic as the publisher sees it."""
+"""The Protocol of the control topic for the publisher."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from archiver.control_topic.waves import TopicRecord
 
 
 class Destination(Protocol):
-    """A connection to the topic. After an error it is closed, and another one made."""
+    """A connection to the topic. After an error the publisher closes it and opens another one."""
 
     def topic_id(self, stopping: Callable[[], bool]) -> bytes:
-        """The topic's id in its cluster; empty if the cluster has none. Raises `Halt` if the topic is not
-        there or not for us, `RetryLater` if the cluster does not answer, or has not yet when the process is
-        to stop.
+        """The topic's id in its cluster; empty if the cluster has no topic ids.
+
+        Raises `Halt` if the topic is missing or access is denied. Raises `RetryLater` if the cluster does not
+        answer, or the process stops before it does.
         """
 
     def send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:
-        """Returns when every record is acknowledged by all replicas that are in sync. Else raises: `Halt` if
-        one is refused for good, `RetryLater` or `OutcomeUnknown` otherwise. Any of the records may be in the
-        topic then, more than once too, now or later.
+        """Send the records and return when all in-sync replicas acknowledged each of them.
+
+        Raises `Halt` if a record is refused permanently, `RetryLater` or `OutcomeUnknown` otherwise. After an
+        error any of the records may be in the topic, also repeatedly, now or later.
         """
 
     def close(self) -> None:
-        """Send nothing more of what was not acknowledged."""
+        """Close the connection and send no further unacknowledged record."""

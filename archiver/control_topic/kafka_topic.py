@@ -1,9 +1,8 @@
-"""The control topic through confluent-kafka: the only file of this room that knows that library.
+"""Adapter of the control topic to confluent-kafka.
 
-Promises that `send` returns only when every record has the acknowledgement of all replicas in sync, that its
-own patience (`delivery_timeout`) and a request to stop end every wait, and that a closed connection sends
-nothing more of its own accord. Repetitions by the client itself are avoided by the idempotent producer; those
-across connections are the publisher's. Secrets never reach a log.
+`send` returns only when all in-sync replicas acknowledged every record. Every wait ends by `delivery_timeout`
+or a request to stop, and a closed connection sends nothing more. The idempotent producer avoids repetitions
+within a connection; the publisher handles those across connections. Secrets are never logged.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown, RetryLa
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
 from intake.sources.kafka.client import common_properties, id_bytes, is_leaderless, later, unmade
-from intake.sources.kafka.client_log import ClientEar, ClientListener, ClientLog
+from intake.sources.kafka.client_log import ClientCallbacks, ClientListener, ClientLog
 from intake.sources.kafka.numbers import known_size
 
 RECORD_BYTES_MAX = 1_000_000_000
-"""What the library takes at most; the brokers' own limit is the one that counts."""
+"""Largest record that the library allows; the brokers' own limit applies."""
 POLL_S = 0.1
-"""How often it is looked whether the process is to stop."""
-HEARD_MAX = 16
-"""Of what the client says of its connections, the newest."""
+"""Interval for checking a request to stop."""
+CONNECTION_ERRORS_MAX = 16
+"""Newest connection errors of the client to keep."""
 _STATE = re.compile(r" \(after \d++ms in state [^()]*+\)$")
 _SILENT = logging.getLogger(f"{__name__}.silent")
 _SILENT.disabled = True
 _NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the library's public names begin so
 _NOT_OURS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
+_AUTH_FAILED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-_TOLD_NOTHING = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001
+_TIMED_OUT = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001
 
 
 class ClientSettings(Protocol):
-    """What the client needs of `events.kafka`; durations in seconds."""
+    """The part of `events.kafka` that the client needs; durations in seconds."""
 
     @property
     def brokers(self) -> str:
@@ -55,18 +54,18 @@ class ClientSettings(Protocol):
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """The topic's name."""
 
     @property
     def request_timeout(self) -> float:
-        """How long an answer may take."""
+        """Timeout of a reply."""
 
     @property
     def delivery_timeout(self) -> float:
-        """How long an acknowledgement may take."""
+        """Timeout of an acknowledgement."""
 
     def client(self) -> dict[str, str]:
-        """Further properties, secrets among them."""
+        """Further client properties, including secrets."""
 
 
 def _never() -> bool:
@@ -75,24 +74,24 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicSeen:
-    """What the cluster says of the topic."""
+    """The cluster's description of the topic."""
 
     replicas: tuple[int, ...]
-    """How many each partition has."""
+    """Number of replicas of each partition."""
     leaderless: tuple[int, ...]
-    """Partitions that nobody can write to at the moment."""
+    """Partitions without a leader, which are not writable now."""
     may_write: bool | None
-    """Whether the user may; None if the cluster does not say."""
+    """Whether the user has write permission; None if the cluster does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What the topic's own configuration bounds."""
+    """Limits in the topic's configuration."""
 
     bytes_max: int
-    """Of a batch of records: `max.message.bytes`."""
+    """Largest batch of records: `max.message.bytes`."""
     replicas_min: int
-    """That must be in sync: `min.insync.replicas`."""
+    """Replicas that must be in sync: `min.insync.replicas`."""
 
 
 class KafkaTopic:
@@ -101,21 +100,21 @@ class KafkaTopic:
     def __init__(
         self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None, *, silent: bool = False
     ) -> None:
-        """`log` outlives this connection. `silent`: what the client reports of its connections is in `said`
-        alone, and not in the log.
+        """`log` outlives this connection. With `silent`, connection errors are only in `last_error` and not
+        logged.
         """
         self._topic = settings.topic
         self._timeout_s = settings.request_timeout
         self._patience_s = settings.delivery_timeout
         self._clock = clock
-        self._heard: deque[KafkaError] = deque(maxlen=HEARD_MAX)
+        self._errors: deque[KafkaError] = deque(maxlen=CONNECTION_ERRORS_MAX)
         common = common_properties("stream-archiver-events", settings.brokers, settings.client())
         log = (
             ClientLog("control topic", clock, _SILENT)
             if silent
             else log or ClientLog(f"control topic {settings.topic}", clock)
         )
-        self._log, of_producer, of_admin = log, log.ear(), log.ear()
+        self._log, of_producer, of_admin = log, log.callbacks(), log.callbacks()
         milliseconds = round(settings.delivery_timeout * 1000)
         producer = {
             "enable.idempotence": "true",
@@ -129,35 +128,32 @@ class KafkaTopic:
             "partitioner": "murmur2_random",
         }
         try:
-            self._producer: Any = Producer(common | producer | self._hearing(of_producer))
-            self._admin = AdminClient(common | self._hearing(of_admin))
+            self._producer: Any = Producer(common | producer | self._error_properties(of_producer))
+            self._admin = AdminClient(common | self._error_properties(of_admin))
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
         self._sending = threading.Lock()
-        poll_producer = of_producer.listening(self._producer)
+        poll_producer = of_producer.poll_of(self._producer)
 
         def poll_idle_producer() -> None:
-            if self._sending.acquire(
-                blocking=False
-            ):  # while records are sent, their thread polls and counts acknowledgements
+            # While records are sent, the sending thread polls and counts acknowledgements.
+            if self._sending.acquire(blocking=False):
                 try:
                     poll_producer()
                 finally:
                     self._sending.release()
 
-        self._listener = ClientListener(
-            "control-topic", [of_admin.listening(self._admin), poll_idle_producer]
-        )
+        self._listener = ClientListener("control-topic", [of_admin.poll_of(self._admin), poll_idle_producer])
 
-    def _hearing(self, ear: ClientEar) -> dict[str, Any]:
-        """The properties that make a client report to us and to the log."""
-        return {**ear.properties(), "error_cb": partial(_hear, self._heard, ear.error)}
+    def _error_properties(self, callbacks: ClientCallbacks) -> dict[str, Any]:
+        """Client properties that report connection errors to this object and to the log."""
+        return {**callbacks.properties(), "error_cb": partial(_collect_error, self._errors, callbacks.error)}
 
     def topic_id(self, stopping: Callable[[], bool]) -> bytes:
         return id_bytes(self._described(stopping).topic_id)
 
     def brokers(self) -> int:
-        """How many the cluster has. Raises as `topic_id`."""
+        """Number of brokers in the cluster. Raises as `topic_id`."""
         self._begin()
         found = self._admin.describe_cluster(request_timeout=self._timeout_s)
         return len(
@@ -165,7 +161,7 @@ class KafkaTopic:
         )
 
     def seen(self) -> TopicSeen:
-        """The topic, with what the user may do. Raises as `topic_id`."""
+        """The topic and the user's permissions. Raises as `topic_id`."""
         found = self._described(_never, include_authorized_operations=True)
         may = found.authorized_operations
         return TopicSeen(
@@ -175,15 +171,15 @@ class KafkaTopic:
         )
 
     def limits(self) -> TopicLimits | None:
-        """None if the user may not ask for the topic's configuration, or the cluster leaves it out. Raises as
-        `topic_id`.
+        """The topic's limits; None if its configuration is not readable for the user or not reported. Raises
+        as `topic_id`.
         """
         self._begin()
         resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         asked = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
         try:
             found = self._answer(
-                asked, f"the cluster does not tell the configuration of the control topic {self._topic}"
+                asked, f"the cluster does not report the configuration of the control topic {self._topic}"
             )
         except _NotAllowed:
             return None
@@ -193,7 +189,7 @@ class KafkaTopic:
             known_size(values.get("min.insync.replicas")),
         )
         if bytes_max is None or replicas_min is None:
-            return None  # not every server that speaks the protocol has them
+            return None  # not every Kafka-compatible server has them
         return TopicLimits(bytes_max, replicas_min)
 
     def _described(self, stopping: Callable[[], bool], **more: bool) -> Any:
@@ -204,14 +200,14 @@ class KafkaTopic:
         return self._answer(asked, f"the cluster does not describe the control topic {self._topic}", stopping)
 
     def _begin(self) -> None:
-        """Before each question: what the client logs waits for this, without a bound."""
+        """Poll before each request: the client queues its log events without a bound until a poll."""
         self._admin.poll(0)
-        self._heard.clear()
+        self._errors.clear()
 
     def _answer(
         self, asked: concurrent.futures.Future[Any], what: str, stopping: Callable[[], bool] = _never
     ) -> Any:
-        """To a question; `what` says that there is none."""
+        """Wait for the reply to a request; `what` is the message if there is none."""
         until_s = self._clock.monotonic_s() + self._timeout_s + 5
         while not concurrent.futures.wait([asked], POLL_S).done:
             if stopping():
@@ -230,20 +226,21 @@ class KafkaTopic:
                 ) from error
             if code in _NOT_OURS:
                 raise _NotAllowed(
-                    f"the user of events.kafka may not describe the topic {self._topic}; give it that right"
+                    f"the user of events.kafka may not describe the topic {self._topic}; grant it that right"
                 ) from error
             self._admin.poll(0)
-            refused = next((told for told in list(self._heard) if told.code() in _NOT_LET_IN), None)
+            refused = next((one for one in list(self._errors) if one.code() in _AUTH_FAILED), None)
             if refused is not None:
                 raise Halt(
-                    f"{what}, because it does not let us in: {_why(refused)}; correct events.kafka.properties"
+                    f"{what}, because it refuses the connection: {_why(refused)}; "
+                    "correct events.kafka.properties"
                 ) from error
             raise later(what, error) from error
 
     @property
-    def said(self) -> str:
-        """What the client said last of its connections since the last question; empty for nothing."""
-        return _why(self._heard[-1]) if self._heard else ""
+    def last_error(self) -> str:
+        """The newest connection error since the last request; empty if there is none."""
+        return _why(self._errors[-1]) if self._errors else ""
 
     def send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:
         with self._sending:
@@ -257,11 +254,11 @@ class KafkaTopic:
             nonlocal waiting
             waiting -= 1
             if error is not None:
-                failed.append(self._told_of(error, what))
+                failed.append(self._record_error(error, what))
 
         for record in records:
             self._produce(record, partial(delivered, record.what))
-        # The library tells of every record in time; the rest is for one that does not.
+        # The library reports every record within its timeout; this bound is for one that does not.
         until_s = self._clock.monotonic_s() + self._patience_s + 5
         while waiting and not failed:
             self._producer.poll(POLL_S)
@@ -285,27 +282,27 @@ class KafkaTopic:
         except BufferError:
             raise RetryLater("the Kafka client's queue is full") from None
         except KafkaException as error:
-            raise self._told_of(error.args[0], record.what) from error
+            raise self._record_error(error.args[0], record.what) from error
 
-    def _told_of(self, error: KafkaError, what: str) -> ArchiverError:
-        """What an error of one record says, by what must be done next."""
+    def _record_error(self, error: KafkaError, what: str) -> ArchiverError:
+        """Map an error of one record to the error tree."""
         code, words = error.code(), excerpt(error.str(), MESSAGE_MAX)
         if code in _TOO_LARGE:
             return Halt(
                 f"the control topic {self._topic} refuses {what} as too large; raise max.message.bytes "
                 "of the topic (or message.max.bytes "
-                "of its brokers). Nothing behind it is published until then"
+                "of its brokers). No later event is published until then"
             )
         if code in _NOT_OURS:
             return Halt(
-                f"the user of events.kafka may not write to the topic {self._topic}: {words}; give it "
+                f"the user of events.kafka may not write to the topic {self._topic}: {words}; grant it "
                 "that right"
             )
-        if code in _TOLD_NOTHING:
+        if code in _TIMED_OUT:
             return OutcomeUnknown(
                 f"{what} was not acknowledged within {self._patience_s:g} s: {words}; it is published again"
             )
-        return RetryLater(f"{what} was not taken by the control topic {self._topic}: {words}")
+        return RetryLater(f"{what} was not accepted by the control topic {self._topic}: {words}")
 
     def close(self) -> None:
         self._listener.close()
@@ -314,15 +311,15 @@ class KafkaTopic:
 
 
 class _NotAllowed(Halt):
-    """The user may not ask."""
+    """The user has no permission for the request."""
 
 
-def _hear(heard: deque[KafkaError], log: Callable[[KafkaError], None], error: KafkaError) -> None:
+def _collect_error(errors: deque[KafkaError], log: Callable[[KafkaError], None], error: KafkaError) -> None:
     if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - says nothing that the others do not
-        heard.append(error)
+        errors.append(error)
     log(error)
 
 
 def _why(error: KafkaError) -> str:
-    """Without the broker and the milliseconds, so that what lasts is told alike."""
+    """The text without broker and milliseconds, so that a lasting error always reads the same."""
     return _STATE.sub("", excerpt(error.str().partition(": ")[2] or error.str(), MESSAGE_MAX))

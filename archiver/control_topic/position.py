@@ -1,9 +1,7 @@
-"""How far events are published: the newest entry of the log `published`, which stands in the metadata store
-beside the other two.
+"""The publishing position: the newest entry of the log `published`, the third log of the metadata store.
 
-Owns that log: its form, and that it stays short. Promises that a position never goes back behind one that
-somebody else wrote meanwhile: an entry is appended right behind the newest one that was read, or not at all.
-It is read by whoever publishes, and decides nothing else.
+The log is kept short. A position never overwrites a newer one of another publisher: an entry is appended
+directly after the newest entry that was read, or not at all. Only publishers read it.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ from archiver.runtime.ids import IdSource, new_entry_id
 LOG = "published"
 FORMAT = 1
 KEPT = 2
-"""Entries that stay when an older one is trimmed."""
+"""Entries that a trim keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Every event before `mark` is in the topic."""
+    """All events before `mark` are in the topic."""
 
     topic: str
     topic_id: bytes
-    """In the Kafka cluster; empty: it has none."""
+    """The topic's id in the Kafka cluster; empty if the cluster has no topic ids."""
     mark: Mark
-    """In the control log."""
+    """Position in the control log."""
 
 
 class Positions:
-    """Reads and moves the position. One thread at a time; other processes may do the same."""
+    """Reads and moves the position. One thread at a time; other processes may do so concurrently."""
 
     def __init__(self, log: Log, owner: str, settings: AppendSettings, clock: Clock, ids: IdSource) -> None:
         self._log = log
@@ -47,28 +45,30 @@ class Positions:
         self._clock = clock
         self._ids = ids
         self._next = 0
-        """Behind the newest entry that was read."""
+        """Index after the newest entry that was read."""
 
     def newest(self) -> Position | None:
-        """The position, None if nothing was published yet. Raises what the log raises."""
+        """The position; None if nothing was published yet. Errors of the log pass through."""
         for _ in range(self._settings.append_attempts_max):
             tail = self._log.tail()
             self._next = tail
             try:
                 entries = self._log.read(max(self._log.floor(), tail - 1))
             except Trimmed:
-                continue  # somebody moves it at this moment
+                continue  # another process is moving it
             if not entries:
                 return None
             self._next = entries[-1].index + 1
             return _parse(entries[-1].index, entries[-1].data)
         raise RetryLater(
-            "the position of the control topic moves on too quickly to be read; somebody else publishes"
+            "the position of the control topic moves too quickly to be read; another process publishes"
         )
 
     def move(self, position: Position) -> None:
-        """Write it down, durably. `RetryLater` if somebody else moved it since it was read; `OutcomeUnknown`
-        if it may have been moved: in both cases it must be read again.
+        """Store the position durably.
+
+        Raises `RetryLater` if another process moved it since it was read, `OutcomeUnknown` if it may have
+        been stored. In both cases read it again.
         """
         entry = pb.Published(
             format=FORMAT,
@@ -89,7 +89,7 @@ class Positions:
         except Trimmed:
             outcome = Appended.TAKEN
         if outcome is Appended.TAKEN:
-            raise RetryLater("somebody else has published meanwhile; goes on from where that is")
+            raise RetryLater("another process has published; continuing from its position")
         self._next += 1
         self._log.trim(max(0, self._next - KEPT))
 
@@ -99,7 +99,7 @@ def _parse(index: int, data: bytes) -> Position:
         entry = pb.Published.FromString(data)
     except DecodeError as error:
         raise Corrupted(
-            f"entry {index} of the log {LOG} ({len(data)} bytes) is no position: {error}"
+            f"entry {index} of the log {LOG} ({len(data)} bytes) is not a position: {error}"
         ) from error
     if entry.format != FORMAT:
         raise Halt(

@@ -1,14 +1,14 @@
-"""Publishes the ledger's control events to the control topic, behind everything else and holding up nothing.
+"""Publish the ledger's control events to the control topic, asynchronously to all other work.
 
-Reads the control log from the position on, which is durable, sends what it says in waves, and moves the
-position behind what was acknowledged. Promises each event at least once, those of one table first seen in the
-order of the ledger, and only what counts there: an entry is in the log before it is read, and COMMIT_TO_TABLE
-is appended after the table's commit.
+The publisher reads the control log from its durable position, sends the events in waves, and moves the
+position after the acknowledged ones. Each event is published at least once and never skipped. The events of
+one table first appear in ledger order. Only valid events are published: an entry is in the log before it is
+read, and COMMIT_TO_TABLE is appended after the table's commit.
 
-Nothing of this needs a leader. Whether an entry counts is decided by the entries before it, so a process that
-slept publishes nothing false; two that publish at a time repeat events, which readers tell by their ids, and
-cannot disorder them: who sends an event has sent the ones before it, or started at a position that says they
-are acknowledged. The lease saves the repetition. Must never skip an event.
+No leadership is needed. Whether an entry is valid depends only on the entries before it, so a paused process
+publishes nothing false. Two concurrent publishers repeat events, which readers detect by their ids, but
+cannot reorder them. A sender of an event has sent the events before it, or started at a position that says
+they are acknowledged. The lease only avoids the repetition.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from archiver.log.store import Entry, Log
 from archiver.runtime.errors import ArchiverError, Corrupted, OutcomeUnknown
 
 READ_ENTRIES = 100
-"""Entries of the control log that are in memory at a time, and after which the position is moved at the
-latest."""
+"""Entries of the control log to hold in memory; the position moves at the latest after so many."""
 _log = logging.getLogger(__name__)
 
 
 class PublisherSettings(Protocol):
-    """What the publisher needs of `events.kafka`."""
+    """The part of `events.kafka` that the publisher needs."""
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """The topic's name."""
 
     @property
     def beginning(self) -> str:
@@ -48,23 +47,23 @@ class PublisherSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedState:
-    """What can be seen of it. `lag` and `since_us` are None while nothing is known."""
+    """The publisher's state for status and metrics. `lag` and `since_us` are None while unknown."""
 
     topic: str
     events: int = 0
-    """Acknowledged since the process began, repetitions too."""
+    """Events acknowledged since the process started, repetitions included."""
     lag: int | None = None
-    """Entries of the control log that were not looked at, or whose events are not acknowledged."""
+    """Entries of the control log that were not read, or whose events are not acknowledged."""
     since_us: int | None = None
-    """When the first of them was appended."""
+    """Append time of the first of these entries."""
     trouble: str | None = None
-    """Why nothing is published; None if nothing is wrong."""
+    """Reason why nothing is published; None if there is no problem."""
     holder: str | None = None
-    """Who publishes instead."""
+    """The process that publishes instead."""
 
 
 class EventPublisher:
-    """One publisher of a process. One thread runs it; any may look at `state`. Close it."""
+    """The publisher of a process. One thread runs it; any thread may read `state`. Must be closed."""
 
     def __init__(
         self,
@@ -88,15 +87,17 @@ class EventPublisher:
         self._stopping = stopping
         self._reader: EventReader | None = None
         self._mark = BEGINNING
-        """Of the position, as far as it is known."""
+        """The last known position in the control log."""
         self._destination: Destination | None = None
         self._begun = False
-        """Whether it was sent to since it was connected, or may be now."""
+        """Whether this connection has sent records, or may send them now."""
         self._topic_id = b""
 
     def run(self) -> int:
-        """Publish what is there now; how many events that were. Raises `LeaseHeld` if somebody else does it,
-        what the log raises, and what `Destination` raises; then the next run begins again at the position.
+        """Publish the events up to the log's current tail, and return their number.
+
+        Raises `LeaseHeld` if another process publishes. Errors of the log and of `Destination` pass through;
+        the next run then starts again at the position.
         """
         self._lease.acquire()
         before = self.state.events
@@ -112,10 +113,8 @@ class EventPublisher:
             raise
         return self.state.events - before
 
-    def look(self, trouble: str | None, holder: str | None = None) -> None:
-        """Bring `state` up to date after a run that ended so. Why it did is said also if it cannot be found
-        out how much waits.
-        """
+    def update_state(self, trouble: str | None, holder: str | None = None) -> None:
+        """Update `state` after a run with that result. `trouble` is set even if the lag cannot be read."""
         self.state = replace(self.state, trouble=trouble, holder=holder)
         lag: int | None = None
         since_us: int | None = None
@@ -123,26 +122,24 @@ class EventPublisher:
             if holder is None:
                 lag, since_us = self._waiting()
         except ArchiverError as error:
-            _log.warning("how much waits to be published is not known: %s", error)
+            _log.warning("the publishing lag is unknown: %s", error)
         self.state = replace(self.state, lag=lag, since_us=since_us)
 
     def _waiting(self) -> tuple[int, int | None]:
-        """How many entries wait, and since when; those that the log does not have any more wait for
-        nothing.
-        """
+        """Number of unpublished entries and the time of the first; trimmed entries do not count."""
         reached = max(self._log.floor(), self._mark.next_index)
         lag = max(0, self._log.tail() - reached)
         waiting = self._log.read(reached, 1) if lag else []
         return lag, parse_entry(waiting[0].index, waiting[0].data).time_us if waiting else None
 
     def close(self) -> None:
-        """Let go of broker and lease."""
+        """Close the connection and release the lease."""
         self._abandon()
         self._disconnect()
 
     def _abandon(self) -> None:
-        """What comes next begins at the position, with a new connection if the old one may send something.
-        Somebody else may try.
+        """Reset to the position and release the lease. The connection is closed if it may still send
+        records.
         """
         if self._reader is not None:
             self._reader.mark = self._mark
@@ -159,21 +156,22 @@ class EventPublisher:
         if self._destination is not None and self._reader is not None and self._begun:
             return self._destination, self._reader
         found = self._positions.newest() or self._first()
-        # Before the broker is asked: how far behind it is can be told while that is away.
+        # Done before any request to the broker, so that the lag is known while the broker is down.
         position, reader = self._stand_at(found)
         if self._destination is None:
             self._destination = self._connect()
         self._topic_id = self._destination.topic_id(self._stopping)
         start = self._start(position)
         if start != position:
-            self._positions.move(start)  # before anything is sent: behind the old one the log may be trimmed
+            # Stored before anything is sent, because the log may be trimmed up to the old position.
+            self._positions.move(start)
             _, reader = self._stand_at(start)
         self._begun = True
         return self._destination, reader
 
     def _first(self) -> Position:
-        """The first position of all. It is written at once: what is behind it stays in the log, however long
-        the broker is away.
+        """Create the first position. It is stored at once, so the log keeps all later entries while the
+        broker is down.
         """
         if self._settings.beginning == "earliest":
             reader = EventReader.first(self._log, self._checkpoints)
@@ -187,24 +185,20 @@ class EventPublisher:
         return first
 
     def _start(self, position: Position) -> Position:
-        """Where to go on in the topic that is there now; the reader stands at `position`."""
+        """The start position for the existing topic; the reader is at `position`."""
         known = position.topic_id and self._topic_id
         if position.topic == self._settings.topic and (position.topic_id == self._topic_id or not known):
             return position
         mark = position.mark
         if self._settings.beginning == "earliest":
             first = EventReader.first(self._log, self._checkpoints)
-            # Else the log was trimmed up to the position, and not up to a checkpoint.
+            # Otherwise the log was trimmed up to the position and not to a checkpoint.
             if first.mark.next_index < mark.next_index:
                 self._reader, self._mark = first, first.mark
                 mark = first.mark
-        why = (
-            "was made anew"
-            if position.topic == self._settings.topic
-            else f"takes the place of {position.topic}"
-        )
+        why = "was recreated" if position.topic == self._settings.topic else f"replaces {position.topic}"
         _log.warning(
-            "the control topic %s %s; it begins with entry %d of the control log",
+            "the control topic %s %s; publishing starts at entry %d of the control log",
             self._settings.topic,
             why,
             mark.next_index,
@@ -212,8 +206,8 @@ class EventPublisher:
         return Position(self._settings.topic, self._topic_id, mark)
 
     def _stand_at(self, position: Position) -> tuple[Position, EventReader]:
-        """Let the reader stand there. A position that does not fit the log is none: begin with the first
-        event that there is, at a position that is written at once.
+        """Place the reader at the position. If the position does not fit the log, start at the first event
+        and store that position at once.
         """
         mark, reader = position.mark, self._reader
         if reader is None or reader.mark != mark or self._log.floor() > mark.next_index:
@@ -221,10 +215,10 @@ class EventPublisher:
         if reader is None:
             reader = EventReader.first(self._log, self._checkpoints)
             _log.error(
-                "the control log does not go on from entry %d, up to which events were published: it "
+                "the control log does not continue at entry %d, up to which events were published: it "
                 "is another log, or was trimmed while "
-                "nothing was published. All events from entry %d on are published, those that were "
-                "before with the ids they had",
+                "nothing was published. All events from entry %d on are published, repeated ones with "
+                "their old ids",
                 mark.next_index,
                 reader.mark.next_index,
             )
@@ -234,9 +228,7 @@ class EventPublisher:
         return position, reader
 
     def _reader_at(self, mark: Mark) -> EventReader | None:
-        """A reader that stands there and knows every text before it; None if the log is not the one of the
-        mark.
-        """
+        """A reader at the mark with all texts before it; None if the mark is of another log."""
         if mark == BEGINNING and self._log.floor() == 0:
             return EventReader()
         reader = EventReader.newest(self._log, self._checkpoints)
@@ -245,8 +237,10 @@ class EventPublisher:
         return reader if self._pass_to(reader, mark.next_index) and reader.mark == mark else None
 
     def _leads_to(self, mark: Mark, later: EventReader) -> bool:
-        """Whether the log goes from the mark to where the other reader stands: by the id of the entry before
-        the mark, or, where others have trimmed just that one, by all that come after it.
+        """Whether the log continues from the mark to the later reader.
+
+        Checked by the id of the entry before the mark. If exactly that entry was trimmed, checked by all
+        entries after it.
         """
         floor = self._log.floor()
         if floor < mark.next_index:
@@ -258,17 +252,17 @@ class EventPublisher:
         try:
             return self._pass_to(trial, later.mark.next_index) and trial.mark == later.mark
         except Corrupted:
-            return False  # of an epoch that nobody started behind the mark
+            return False  # an entry of an epoch that did not start after the mark
 
     def _pass_to(self, reader: EventReader, index: int) -> bool:
-        """Let the reader pass everything up to there; whether the log has so much."""
+        """Advance the reader to `index`. False if the log ends before."""
         while left := max(0, index - reader.mark.next_index):
             if not self._pass(reader, min(READ_ENTRIES, left)):
                 return False
         return True
 
     def _pass(self, reader: EventReader, entries_max: int) -> int:
-        """Take in what was published, or is not to be; how many entries that were."""
+        """Advance the reader over entries without publishing them; returns their number."""
         if self._log.tail() < reader.mark.next_index:
             return 0
         entries = self._log.read(reader.mark.next_index, entries_max)
@@ -277,9 +271,9 @@ class EventPublisher:
         return len(entries)
 
     def _publish(self, destination: Destination, reader: EventReader, entries: list[Entry]) -> None:
-        """Some entries, and the position behind what was acknowledged of them, whatever ends it. What the
-        position then does not say, because the process is to stop or the cluster does not answer, is
-        published again.
+        """Publish entries, and move the position after the acknowledged ones, also after an error.
+
+        Acknowledged events after the stored position are published again, for example when the process stops.
         """
         acknowledged = self._mark
         try:
@@ -292,40 +286,39 @@ class EventPublisher:
             else:
                 acknowledged = reader.mark
         except ArchiverError:
-            # Else what came before it would be published again with every try, and with a broker that often
-            # fails nothing else.
+            # Otherwise each retry would repeat the acknowledged events, and a flaky broker would allow no
+            # progress.
             self._keep(destination, acknowledged)
             raise
         self._move(destination, acknowledged)
         reader.mark = acknowledged
 
     def _keep(self, destination: Destination, mark: Mark) -> None:
-        """Move the position after an error; that is the one to tell, whatever becomes of this."""
+        """Move the position after an error, and only log a failure: the first error is the one to raise."""
         try:
             self._move(destination, mark)
         except ArchiverError as error:
             _log.warning(
-                "events that the control topic acknowledged are published again, their position was "
-                "not written: %s",
+                "events that the control topic acknowledged are published again, because the position was "
+                "not stored: %s",
                 error,
             )
 
     def _move(self, destination: Destination, mark: Mark) -> None:
-        """The position, behind what was acknowledged."""
+        """Move the position to `mark`."""
         if mark == self._mark:
             return
-        self._check_topic(
-            destination
-        )  # behind the acknowledgements: else they might be those of a topic that is gone
+        # Checked after the acknowledgements: they could be those of a topic that was deleted since.
+        self._check_topic(destination)
         self._positions.move(Position(self._settings.topic, self._topic_id, mark))
         self._mark = mark
 
     def _check_topic(self, destination: Destination) -> None:
-        """It is the one that the position speaks of."""
+        """Raise `OutcomeUnknown` unless the topic is still the one of the position."""
         if destination.topic_id(self._stopping) != self._topic_id:
             raise OutcomeUnknown(
-                f"the control topic {self._settings.topic} was made anew since it was last looked at; "
-                "it is looked at again"
+                f"the control topic {self._settings.topic} was recreated since the last check; "
+                "it is checked again"
             )
 
 

@@ -1,9 +1,9 @@
-"""What is published together, and what an event looks like in the topic: pure.
+"""Group events into waves, and build their Kafka records (pure).
 
-A *wave* is a set of events that may be on their way at the same time: one per table at most, so that no fault
-of broker or client can bring two events of one table into the wrong order. Events of a round as a whole
-(START_COMMIT, DATA_COMPLETE, COMMIT_COMPLETE) are waves of their own: whoever sees COMMIT_COMPLETE finds
-everything of that round in the topic already.
+A *wave* is a set of events that may be in flight at the same time. It has at most one event per table, so no
+fault of broker or client can reorder the events of one table. Events of a whole round (START_COMMIT,
+DATA_COMPLETE, COMMIT_COMPLETE) are waves of their own: a reader of COMMIT_COMPLETE finds all other events of
+that round in the topic.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from archiver.ledger.event_reader import LedgerEvent
 from archiver.runtime.rfc3339 import format_time
 
 EVENTS_MAX = 100
-"""Of a wave."""
+"""Largest number of events in a wave."""
 BYTES_MAX = 16 * 2**20
-"""Of a wave that has more than one event."""
+"""Largest size of a wave with more than one event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class TopicRecord:
     """A record of the control topic."""
 
     key: bytes
-    """Equal for the events of one table; those of whole rounds have their own."""
+    """Equal for all events of one table; events of whole rounds have another key."""
     value: bytes
     headers: tuple[tuple[str, bytes], ...]
     what: str
-    """For messages."""
+    """Description for messages."""
 
 
 def waves(
     events: Iterable[LedgerEvent], events_max: int = EVENTS_MAX, bytes_max: int = BYTES_MAX
 ) -> Iterator[list[LedgerEvent]]:
-    """The events in their order, cut into waves."""
+    """Split the events into waves, in order."""
     wave: list[LedgerEvent] = []
     tables: set[bytes] = set()
     size = 0
@@ -60,7 +60,7 @@ def waves(
 
 
 def record_of(cluster_id: str, event: LedgerEvent) -> TopicRecord:
-    """The event as a record. Raises `Corrupted` if a commit's event cannot be read."""
+    """The event as a record. Raises `Corrupted` if a commit event cannot be decoded."""
     headers = {
         "archiver.id": event.entry_id.hex(),
         "archiver.cluster-id": cluster_id,
@@ -79,7 +79,7 @@ def record_of(cluster_id: str, event: LedgerEvent) -> TopicRecord:
 
 
 def _of_commit(event: LedgerEvent) -> dict[str, str]:
-    """What a trigger waits for, so that it need not read Avro."""
+    """Headers of commit events, so that triggers need not decode Avro."""
     if event.kind not in ("COMMIT_TO_TABLE", "COMMIT_COMPLETE"):
         return {}
     found: dict[str, str] = {}

@@ -46,17 +46,17 @@ class Publication:
         try:
             events = publisher.run()
         except LeaseHeld as held:
-            publisher.look(None, held.holder)
+            publisher.update_state(None, held.holder)
             return Summary("skipped", f"{held.holder} publishes", idle=True)
         except ArchiverError as error:
             before = publisher.state.trouble
-            publisher.look(excerpt(str(error), MESSAGE_MAX))
+            publisher.update_state(excerpt(str(error), MESSAGE_MAX))
             # The job runs every second: an error that lasts is logged at `DEBUG`.
             return replace(summarize_error(error), idle=publisher.state.trouble == before)
         except Exception as error:
-            publisher.look(excerpt(summarize_error(error).line, MESSAGE_MAX))
+            publisher.update_state(excerpt(summarize_error(error).line, MESSAGE_MAX))
             raise
-        publisher.look(None)
+        publisher.update_state(None)
         if not events:
             return Summary("fine", "nothing to publish", idle=True)
         return Summary("fine", f"{counted(events, 'event')} published", {"events": events})

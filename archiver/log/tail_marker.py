@@ -34,7 +34,7 @@ class TailMarker:
             self._recorded_tail = self._read()
         if tail < self._recorded_tail:
             raise Halt(
-                f"the log ends at entry {tail}, but {self._path} records that it once had "
+                f"the log ends at entry {tail}, but {self._path} says that it once had "
                 f"{self._recorded_tail}: the metadata database is an "
                 "older copy, or an empty one; put the newest one in place. Nothing is sequenced until "
                 "then, because offsets would be assigned twice. "

@@ -1,6 +1,6 @@
-"""The `.proto` files that schema registries know without a reference: their texts, and their descriptors.
+"""The built-in `.proto` files of schema registries: texts and descriptors.
 
-Promises that a file of the same name from a registry or a folder takes precedence: callers look here last.
+A file of the same name from a registry or a folder has precedence, so callers search here last.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from google.protobuf import descriptor_pb2
 
 FOLDER = Path(__file__).with_name("builtin_protos")
 DESCRIPTORS = FOLDER / "builtin.binpb"
-"""The files of the folder as a descriptor set, without what they import; `scripts/generate_proto.py` writes
-it."""
+"""The folder's files as a descriptor set, without their imports; written by `scripts/generate_proto.py`."""
 
 _WELL_KNOWN = (
     "any",
@@ -31,12 +30,12 @@ _WELL_KNOWN = (
     "type",
     "wrappers",
 )
-"""The `google/protobuf` files, whose descriptors Protobuf's library holds."""
+"""The `google/protobuf` files, whose descriptors are in the Protobuf library."""
 
 
 @cache
 def builtin_texts() -> Mapping[str, bytes]:
-    """By import name: the text. The compiler has the `google/protobuf` files itself."""
+    """Texts by import name. The compiler has the `google/protobuf` files itself."""
     return MappingProxyType(
         {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*.proto"))}
     )
@@ -44,9 +43,7 @@ def builtin_texts() -> Mapping[str, bytes]:
 
 @cache
 def builtin_descriptors() -> Mapping[str, descriptor_pb2.FileDescriptorProto]:
-    """By import name: the descriptor, the `google/protobuf` files included. The values must not be
-    changed.
-    """
+    """Descriptors by import name, including the `google/protobuf` files. Do not change the values."""
     found = {
         file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file
     }

@@ -1,15 +1,14 @@
-"""A schema registry that speaks Confluent's protocol: subjects, their versions, and the schemas behind them.
+"""Client of a schema registry with Confluent's protocol: subjects, versions and their schemas.
 
-Owns what is asked and how an answer must look. Promises that what hardly changes (the schema of a version) is
-asked for once, by however many callers; that what changes (the newest version, the list of versions) is asked
-for after the call began, never remembered; and that one question is under way at a time. Versions that were
-deleted softly are versions here: their records are still being archived.
+The schema of a version is cached and requested once for all callers. The newest version and the list of
+versions are never cached. One request is active at a time. Soft-deleted versions count as versions, because
+their records are still being archived.
 
-A number is given again only after every version from it on was deleted for good. So what is remembered of a
-subject holds while its highest version, deleted softly or not, is the remembered one; whoever wants all
-versions asks for that one each time. With any other, nothing that is remembered of the subject, and of what
-it refers to, is sure. (What cannot be seen so: the same highest number registered anew with the same id and
-text, and lower ones with others.)
+A registry reuses a version number only after all versions from it on were hard-deleted. The cache of a
+subject is therefore valid while the subject's highest version, soft-deleted or not, equals the cached one. A
+caller that needs all versions requests that one each time. If it differs, the cache of the subject and of its
+references is dropped. One case stays undetected: the highest number is registered again with the same id and
+text, and lower ones with others.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from archiver.runtime.text import counted
 
 PROTOBUF = "PROTOBUF"
 _ID_MAX = 2**32 - 1
-"""An envelope has four bytes for it."""
+"""An envelope has four bytes for the id."""
 _VERSION_MAX = 2**31 - 1
 _NAME_MAX = 1024
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a schema imports from another subject."""
+    """An import of a schema from another subject."""
 
     name: str
     """The name in the import."""
@@ -53,7 +52,7 @@ class Registered:
     subject: str
     version: int
     id: int
-    """The registry's id of the schema, which stands in envelopes."""
+    """The registry's id of the schema, as in envelopes."""
     kind: str
     """PROTOBUF, AVRO, JSON."""
     text: bytes
@@ -61,18 +60,18 @@ class Registered:
     references: tuple[Reference, ...] = ()
 
     @property
-    def told(self) -> str:
-        """How messages name it."""
+    def label(self) -> str:
+        """Its name in messages."""
         return f"version {self.version} of subject {self.subject}"
 
 
 class RegistryClient:
-    """Look-ups in one registry. Safe for several threads. Every `until_s` is the clock's monotonic time by
-    which the answer is needed.
+    """Lookups in one registry. Safe for several threads. Every `until_s` is a deadline on the clock's
+    monotonic time.
     """
 
     def __init__(self, settings: ConfluentSettings, clock: Clock) -> None:
-        """Connects nowhere. Raises `ConfigInvalid` if a certificate or a secret cannot be used."""
+        """Opens no connection. Raises `ConfigInvalid` if a certificate or a secret is unusable."""
         self._settings = settings
         self._clock = clock
         self._http = RegistryHttp(settings, clock)
@@ -93,7 +92,7 @@ class RegistryClient:
         with self._asking(until_s):
             found = self._http.get(f"{_versions(subject)}?deleted=true", until_s)
         if not isinstance(found, list) or not all(_is_whole(item, 1, _VERSION_MAX) for item in found):
-            raise self._strange(f"the versions of subject {subject} with what is no list of numbers")
+            raise self._strange(f"the versions of subject {subject} with no list of numbers")
         if len(found) > self._settings.versions_max:
             raise ConfigInvalid(
                 f"subject {subject} has {counted(len(found), 'version')}, more than "
@@ -108,14 +107,15 @@ class RegistryClient:
         if known is not None:
             return known
         with self._asking(until_s):
-            known = self._cache.get(subject, version)  # another caller may have asked meanwhile
+            # another caller may have requested it while this one waited
+            known = self._cache.get(subject, version)
             if known is None:
                 known = self._asked(subject, version, until_s)
                 self._cache.put(known)
             return known
 
-    def anew(self, subject: str, version: int, until_s: float) -> None:
-        """Ask for one version, also if it is remembered: for the highest of a subject. Raises as `latest`."""
+    def refresh(self, subject: str, version: int, until_s: float) -> None:
+        """Request one version even if it is cached; used for a subject's highest. Raises as `latest`."""
         with self._asking(until_s):
             self._renew(self._asked(subject, version, until_s))
 
@@ -126,14 +126,14 @@ class RegistryClient:
         return found
 
     def _renew(self, found: Registered) -> None:
-        """Remember a version, and nothing else of its subject if it was not known as that."""
+        """Cache a version. If it differs from the cached one, drop the cache of its subject first."""
         if self._cache.get(found.subject, found.version) != found:
             self._cache.forget(found)
         self._cache.put(found)
 
     def is_deleted(self, registered: Registered, until_s: float) -> bool:
-        """Whether a version is deleted softly. Raises `RetryLater`, `ConfigInvalid`, `NotFound` if the
-        subject is gone.
+        """Whether a version is soft-deleted. Raises `RetryLater`, `ConfigInvalid`, or `NotFound` without the
+        subject.
         """
         with self._asking(until_s):
             found = self._http.get(_versions(registered.subject), until_s)
@@ -141,10 +141,10 @@ class RegistryClient:
 
     @contextlib.contextmanager
     def _asking(self, until_s: float) -> Iterator[None]:
-        """One question at a time: whoever waits finds in the cache what another has asked."""
+        """Allow one request at a time; a waiting caller then finds the result in the cache."""
         if not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
             raise RetryLater(
-                f"the schema registry {self._settings.url} is being asked by others for too long"
+                f"requests of other threads to the schema registry {self._settings.url} take too long"
             )
         try:
             yield
@@ -154,7 +154,7 @@ class RegistryClient:
     def _parsed(self, subject: str, found: Any) -> Registered:
         where = f"subject {subject} with"
         if not isinstance(found, dict):
-            raise self._strange(f"{where} what is no version")
+            raise self._strange(f"{where} an invalid version")
         version, number, kind, text = (found.get(key) for key in ("version", "id", "schemaType", "schema"))
         if not _is_whole(version, 1, _VERSION_MAX) or not _is_whole(number, 0, _ID_MAX):
             raise self._strange(
@@ -185,7 +185,7 @@ class RegistryClient:
             )
             if texts and str(subject).isprintable() and _is_whole(version, 1, _VERSION_MAX):
                 return Reference(str(name), str(subject), version)
-        raise self._strange(f"a reference that is none: {excerpt(str(found), 120)!r}")
+        raise self._strange(f"an invalid reference: {excerpt(str(found), 120)!r}")
 
     def _strange(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
@@ -194,7 +194,7 @@ class RegistryClient:
 
 
 class _Cache:
-    """Versions by subject and number, the longest unused ones forgotten first. Safe for several threads."""
+    """LRU cache of versions by subject and number. Safe for several threads."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         self._entries_max = entries_max
@@ -204,7 +204,7 @@ class _Cache:
         self._found: OrderedDict[tuple[str, int], Registered] = OrderedDict()
 
     def get(self, subject: str, version: int) -> Registered | None:
-        """What is remembered."""
+        """The cached version, or None."""
         with self._lock:
             found = self._found.get((subject, version))
             if found is not None:
@@ -212,7 +212,7 @@ class _Cache:
             return found
 
     def put(self, registered: Registered) -> None:
-        """Remember a version."""
+        """Cache a version."""
         with self._lock:
             before = self._found.pop((registered.subject, registered.version), None)
             self._bytes += _size(registered) - (0 if before is None else _size(before))
@@ -221,9 +221,7 @@ class _Cache:
                 self._bytes -= _size(self._found.popitem(last=False)[1])
 
     def forget(self, found: Registered) -> None:
-        """Remember nothing any more of a version's subject, and of the subjects that it refers to, now or as
-        remembered.
-        """
+        """Drop the version's subject, and all subjects that it or the dropped versions reference."""
         with self._lock:
             left, seen = {found.subject, *(one.subject for one in found.references)}, set[str]()
             while left:

@@ -1,8 +1,8 @@
-"""Compiles `.proto` texts to descriptor sets, in a process of its own with limits.
+"""Compile `.proto` texts to descriptor sets in a separate process with limits.
 
-The compiler sees only the texts it is given, the built-in files and the well-known files, and has an empty
-environment. Its time, its memory and its output are bounded by the settings, for all texts. Its refusals are
-reported with file and line. Nothing is compiled in this process.
+The compiler sees only the given texts, the built-in files and the well-known files, and has an empty
+environment. Its time, memory and output are bounded by the settings. Its errors are reported with file and
+line.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from archiver.runtime.errors import ConfigInvalid, RetryLater
 from archiver.runtime.redaction import excerpt
 
 _LINES_SHOWN = 20
-_TOLD_MAX = 64 * 1024
-"""Bytes of what the compiler says that are looked at."""
+_OUTPUT_SHOWN_MAX = 64 * 1024
+"""Bytes of the compiler's messages to read."""
 _CACHED_MAX = 64
 _CACHED_BYTES_MAX = 64 * 2**20
 _ROOT = re.compile(r"^\d+/")
-"""What stands before the name of a file: the number of its root."""
+"""Prefix of a file name in messages: the number of its root."""
 _CHATTER = re.compile(r"^\s*$|: warning: |^WARNING: |^[IW]\d{4} ")
 _PROCESS = Path(__file__).with_name("compile_process.py")
 
 Texts = Mapping[str, bytes]
-"""By the name under which others import it: the text of a `.proto`."""
+"""Texts of `.proto` files by import name."""
 
 
 class ProtoCompiler:
-    """The compiler, and the last results: the same texts are compiled once. Safe for several threads."""
+    """The compiler with a cache: the same texts are compiled once. Safe for several threads."""
 
     def __init__(self, limits: CompileSettings) -> None:
         self._limits = limits
@@ -53,40 +53,40 @@ class ProtoCompiler:
     def folder(self, protos: ProtosSettings) -> bytes:
         """The descriptor set of a folder, imports included.
 
-        Raises `ConfigInvalid`: the folder is not as it must be, the compiler refuses a file, or a bound is
-        exceeded; `RetryLater` if this machine has no room for the compiler.
+        Raises `ConfigInvalid` if the folder is invalid, the compiler rejects a file, or a bound is exceeded.
+        Raises `RetryLater` if this machine cannot start the compiler now.
         """
         roots = ProtoFolders(protos, self._limits).read()
-        wanted = protos.files or tuple(sorted(roots[0]))
-        if not wanted:
+        targets = protos.files or tuple(sorted(roots[0]))
+        if not targets:
             raise ConfigInvalid(f"the folder {protos.folder} holds no .proto file")
-        for name in wanted:
+        for name in targets:
             if name not in roots[0]:
                 raise ConfigInvalid(f"the folder {protos.folder} holds no file {name}; correct protos.files")
-        return self.texts(roots, wanted, f"the folder {protos.folder}")
+        return self.texts(roots, targets, f"the folder {protos.folder}")
 
     def texts(
         self,
         roots: Sequence[Texts],
-        wanted: Sequence[str],
+        targets: Sequence[str],
         where: str,
         described: Mapping[str, FileDescriptorProto] | None = None,
     ) -> bytes:
-        """The descriptor set of the files `wanted` of the first root or of `described`, with all that they
-        import.
+        """The descriptor set of the files `targets` of the first root or of `described`, with all their
+        imports.
 
-        Imports are looked for in the roots in their order, in `described` (files that are descriptors
-        already), and last among the built-in files. Names must be relative paths without `.` and `..`.
-        `where` opens the messages of errors. Raises as `folder`.
+        Imports are searched in the roots in order, in `described` (files that are descriptors already), and
+        last in the built-in files. Names must be relative paths without `.` and `..`. Error messages begin
+        with `where`. Raises as `folder`.
         """
         known = FileDescriptorSet(file=list((described or {}).values())).SerializeToString(deterministic=True)
-        digest = _digest([*roots, {"": known}], wanted)
+        digest = _digest([*roots, {"": known}], targets)
         with self._lock:
             if digest in self._results:
                 self._results.move_to_end(digest)
                 return self._results[digest]
         builtin = {name: text for name, text in builtin_texts().items() if name not in (described or {})}
-        result = self._compiled([*roots, builtin], wanted, where, known)
+        result = self._compiled([*roots, builtin], targets, where, known)
         with self._lock:
             self._results[digest] = result
             while (
@@ -95,17 +95,17 @@ class ProtoCompiler:
                 self._results.popitem(last=False)
         return result
 
-    def _compiled(self, roots: Sequence[Texts], wanted: Sequence[str], where: str, known: bytes) -> bytes:
-        """`known`: a descriptor set of files that need not be compiled."""
+    def _compiled(self, roots: Sequence[Texts], targets: Sequence[str], where: str, known: bytes) -> bytes:
+        """Run the compiler; `known` is a descriptor set of files that need no compilation."""
         packages = _packages()
         try:
             with tempfile.TemporaryDirectory(prefix="archiver-protos-") as name:
                 folder = Path(name)
                 _write(folder, roots, where)
-                # One argument per line: there may be more of them than a command line can hold. A file of a
-                # root has the root before its name, so none begins as an option does; one that is a
-                # descriptor is known by its own name.
-                files = [f"0/{one}" if one in roots[0] else one for one in wanted]
+                # The arguments are in a file, because a command line could be too long. A file of a root has
+                # the root before its name, so no name can look like an option. A described file has only its
+                # own name.
+                files = [f"0/{one}" if one in roots[0] else one for one in targets]
                 arguments = [
                     "--include_imports",
                     "--descriptor_set_out=out",
@@ -127,15 +127,15 @@ class ProtoCompiler:
         limits = self._limits
         bounds = (limits.memory_max, math.ceil(limits.timeout), limits.output_max)
         command = [sys.executable, "-I", "-S", str(_PROCESS), str(packages), *map(str, bounds), "@arguments"]
-        with (folder / "told").open("wb") as told:
+        with (folder / "messages").open("wb") as messages:
             try:
                 done = subprocess.run(
                     command,
                     cwd=folder,
                     env={"LC_ALL": "C.UTF-8"},
                     stdin=subprocess.DEVNULL,
-                    stdout=told,
-                    stderr=told,
+                    stdout=messages,
+                    stderr=messages,
                     timeout=limits.timeout,
                     start_new_session=True,
                     check=False,
@@ -146,22 +146,22 @@ class ProtoCompiler:
                 ) from error
         if done.returncode == 0:
             return
-        with (folder / "told").open("rb") as file:
-            said = file.read(_TOLD_MAX).decode("utf-8", "replace")
-        raise ConfigInvalid(self._refusal(done.returncode, said, where))
+        with (folder / "messages").open("rb") as file:
+            output = file.read(_OUTPUT_SHOWN_MAX).decode("utf-8", "replace")
+        raise ConfigInvalid(self._refusal(done.returncode, output, where))
 
-    def _refusal(self, code: int, said: str, where: str) -> str:
-        """Why there is no descriptor set."""
+    def _refusal(self, code: int, output: str, where: str) -> str:
+        """The message for a failed compilation."""
         limits = self._limits
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             return _too_much(where, f"took more than {limits.timeout:g} s of the processor", "timeout")
-        if "MemoryError" in said or "bad_alloc" in said or code == -signal.SIGABRT:
+        if "MemoryError" in output or "bad_alloc" in output or code == -signal.SIGABRT:
             return _too_much(where, f"needed more than {limits.memory_max:,} bytes of memory", "memory_max")
-        if "File too large" in said:
+        if "File too large" in output:
             return _too_much(where, f"gives more than {limits.output_max:,} bytes", "output_max")
         if code < 0:
             return f"{where} cannot be compiled: the compiler died of signal {-code}"
-        lines = [_ROOT.sub("", line) for line in said.splitlines() if not _CHATTER.search(line)]
+        lines = [_ROOT.sub("", line) for line in output.splitlines() if not _CHATTER.search(line)]
         more = [f"and {len(lines) - _LINES_SHOWN} more lines"] if len(lines) > _LINES_SHOWN else []
         return "\n  ".join([f"{where} does not compile:", *map(excerpt, lines[:_LINES_SHOWN]), *more])
 
@@ -171,7 +171,7 @@ def _too_much(where: str, what: str, setting: str) -> str:
 
 
 def _packages() -> Path:
-    """The folder in which the compiler's package lies."""
+    """The folder of the compiler's package."""
     found = importlib.util.find_spec("grpc_tools")
     if found is None or found.origin is None:
         raise ConfigInvalid(
@@ -195,10 +195,10 @@ def _write(folder: Path, roots: Sequence[Texts], where: str) -> None:
                 ) from error
 
 
-def _digest(roots: Sequence[Texts], wanted: Sequence[str]) -> bytes:
-    """Tells any two tasks of the compiler apart."""
+def _digest(roots: Sequence[Texts], targets: Sequence[str]) -> bytes:
+    """A digest that differs for any two compilation tasks."""
     digest = hashlib.sha256()
-    for part in (*(name.encode() for name in wanted), b""):
+    for part in (*(name.encode() for name in targets), b""):
         digest.update(len(part).to_bytes(8, "big") + part)
     for texts in roots:
         digest.update(len(texts).to_bytes(8, "big"))

@@ -1,9 +1,9 @@
-"""What the compiler's own process runs: `python -I -S compile_process.py PACKAGES MEMORY SECONDS OUTPUT
+"""Main program of the compiler process: `python -I -S compile_process.py PACKAGES MEMORY SECONDS OUTPUT
 ARGUMENT…`.
 
-Sets the limits of its process (bytes of address space, seconds of the processor, bytes of a file), then
-becomes protoc. Imports nothing of this project and nothing that the environment or a folder could put in its
-way: `PACKAGES` is the one folder added to the path.
+It sets the limits of its process (bytes of address space, CPU seconds, bytes of a file), then runs protoc. It
+imports no module of this project, and none that the environment or a folder could inject: `PACKAGES` is the
+only folder added to the path.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Fetches schemas from wherever the settings say: a descriptor set, a folder of `.proto` files, or a subject
-of a registry.
+"""Fetch schemas from the configured source: a descriptor set, a folder of `.proto` files, or a registry
+subject.
 
-Owns what is done while a registry is down, slow or wrong (`schema_registry.when_down`). Promises that going
-on with the last known schema is always said, and that the ids are marked as incomplete then, so that no
-record is called wrong for an id that could not be looked up. Keeps no list of versions from one call to the
-next.
+It also applies `schema_registry.when_down` while a registry is unreachable, slow or wrong. Continuing with
+the last known schema is always logged. The ids are then marked as incomplete, so no record is called wrong
+for an id that could not be requested. No list of versions is kept between calls.
 """
 
 from __future__ import annotations
@@ -27,18 +26,19 @@ _log = logging.getLogger(__name__)
 
 
 class SchemaFetcher:
-    """The `Fetch` of a process. Safe for several threads; connects nowhere before a subject is asked for."""
+    """The `Fetch` implementation. Safe for several threads; connects on the first request for a subject."""
 
     def __init__(self, settings: SchemaRegistrySettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._compiler = ProtoCompiler(settings.compile)
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
 
     def __call__(self, settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
-        """As `Fetch`. Configured column names are looked up here for a first schema only: a later one may
-        lack fields that an earlier one had, and whether it does is for
-        `archiver.schema.evolution.state.decide`, which knows all of them.
+        """See `Fetch`. Configured column names are resolved here only for a first schema.
+
+        A later schema may lack fields of an earlier one. `archiver.schema.evolution.state.decide`, which has
+        both, decides about that.
         """
         fetched = self._fetched(settings, known, tuple(settings.columns.items()) if known is None else ())
         return replace(
@@ -78,23 +78,23 @@ class SchemaFetcher:
             assert known is not None
             note = (
                 f"archiving goes on with the last known schema of subject {subject}, because the newest "
-                f"cannot be had: {error}"
+                f"cannot be fetched: {error}"
             )
-            self._tell(subject, str(error), note)
+            self._warn_once(subject, str(error), note)
             return Fetched(
                 replace(known.source(), recursion_depth=settings.recursion_depth), note, complete=False
             )
-        if self._told.pop(subject, None) is not None:
-            _log.warning("the newest schema of subject %s can be had again", subject)
+        if self._warned.pop(subject, None) is not None:
+            _log.warning("the newest schema of subject %s can be fetched again", subject)
         return Fetched(source, newest_id=newest_id)
 
-    def _tell(self, subject: str, why: str, note: str) -> None:
-        """In the log once, until the reason changes."""
-        if self._told.get(subject) != why:
-            self._told[subject] = why
+    def _warn_once(self, subject: str, why: str, note: str) -> None:
+        """Log the note once, until the reason changes."""
+        if self._warned.get(subject) != why:
+            self._warned[subject] = why
             _log.warning("%s", note)
 
 
 def _usable(settings: SchemaSettings, known: SourceSchema | None) -> bool:
-    """Whether what the ledger holds is of the subject's kind, and of the message that is configured now."""
+    """Whether the ledger's schema came from a registry and is of the configured message."""
     return known is not None and known.envelope is not None and settings.message in (None, known.message)

@@ -1,7 +1,4 @@
-"""What a fetch of a schema gives, and the one call by which schemas are fetched.
-
-Owns the words between those who fetch schemas and those who use them; knows no registry and no compiler.
-"""
+"""The result of a schema fetch, and the Protocol of the fetch. Imports no registry client and no compiler."""
 
 from __future__ import annotations
 
@@ -19,23 +16,22 @@ class Fetched:
 
     source: Source
     note: str | None = None
-    """What an operator should know, for example that the registry is down and the last known schema is in
-    force."""
+    """A note for operators, for example that the registry is down and the last known schema is in use."""
     complete: bool = True
-    """Whether `source.envelope` has every id that an accepted record can have. If not, a record whose id is
-    not in it cannot be judged: it waits, and is no error."""
+    """Whether `source.envelope` has every id of an accepted record. If not, a record with an unknown id waits
+    and is no error."""
     newest_id: int | None = None
-    """The registry's id of the newest schema, for whoever writes envelopes; `source.envelope` has its
-    indexes. None if it is not known."""
+    """The registry's id of the newest schema, for writers of envelopes; `source.envelope` has its indexes.
+    None if unknown."""
 
 
 class Fetch(Protocol):
-    """Gets schemas from where the settings say."""
+    """Fetches schemas from the configured source."""
 
     def __call__(self, settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
-        """The newest schema; `known` is what the ledger holds.
+        """The newest schema; `known` is the schema in the ledger.
 
-        Raises `ConfigInvalid`: what the settings name is wrong, missing or refused. Raises `RetryLater`:
-        nothing could be found out, and the topic must wait.
+        Raises `ConfigInvalid` if the configured source is wrong, missing or refused. Raises `RetryLater` if
+        the source is unavailable and the topic must wait.
         """
         ...

@@ -1,8 +1,7 @@
-"""Reads folders of `.proto` files into memory, so that what is compiled is one state of them and within
-bounds.
+"""Read folders of `.proto` files into memory, so that one bounded state of them is compiled.
 
-Promises that nothing is read that lies outside of the folders the settings list, whatever links say, that
-only regular files are opened, and that a folder that grows without end ends the reading.
+Only regular files below the configured folders are read, also through links. A folder that grows without end
+stops the reading.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from archiver.config.settings import CompileSettings, ProtosSettings
 from archiver.runtime.errors import ConfigInvalid
 
 _ENTRIES_PER_FILE = 20
-"""So many entries of folders are looked at for each `.proto` file that there may be."""
+"""Folder entries to read at most, per allowed `.proto` file."""
 _DEPTH_MAX = 64
 
 
@@ -32,10 +31,10 @@ class ProtoFolders:
         self._entries = 0
 
     def read(self) -> tuple[dict[str, bytes], ...]:
-        """Per folder (the topic's own first, then those of `include`) the `.proto` files below it: their
-        names in it, and their bytes.
+        """The `.proto` files of each folder (the topic's own first, then `include`), as bytes by relative
+        name.
 
-        Raises `ConfigInvalid`: a folder cannot be read, a link leads out of the folders, or a bound is
+        Raises `ConfigInvalid` if a folder is unreadable, a link leads out of the folders, or a bound is
         exceeded.
         """
         found = []
@@ -51,10 +50,10 @@ class ProtoFolders:
         return tuple(found)
 
     def _walk(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-        """Every `.proto` below a folder, in the order of the names."""
+        """Every `.proto` below a folder, in name order."""
         real = Path(os.path.realpath(folder))
         if real in above:
-            return  # a link to a folder around it: everything there is found already
+            return  # a link to an enclosing folder, which is walked already
         if len(above) > _DEPTH_MAX:
             raise ConfigInvalid(
                 f"{folder} is nested deeper than {_DEPTH_MAX} folders; name a folder with less in it"
@@ -68,8 +67,8 @@ class ProtoFolders:
         self._entries += len(entries)
         if self._entries > _ENTRIES_PER_FILE * self._limits.files_max:
             raise ConfigInvalid(
-                f"{self._protos.folder} holds too much to look for .proto files in it; name a folder "
-                "with less in it"
+                f"{self._protos.folder} has too many entries to search for .proto files; "
+                "name a smaller folder"
             )
         for entry in entries:
             path = folder / entry.name

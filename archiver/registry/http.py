@@ -1,9 +1,8 @@
-"""Asks a registry over HTTP, within bounds of time and size.
+"""HTTP client of a schema registry, with bounds of time and size.
 
-Owns the connection, who we are to the registry, and what an answer's status means. Promises that a question
-ends by its deadline however slowly the registry speaks; that an answer is cut off at its bound; that user
-name, password and token go to the configured scheme, host and port and nowhere else, whatever an answer says,
-and stand in no message. Reads neither proxy variables nor `.netrc`.
+A request ends by its deadline however slowly the registry sends, and a response is cut off at its bound. User
+name, password and token go only to the configured scheme, host and port, also after a redirect, and appear in
+no message. Proxy variables and `.netrc` are ignored.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """What came, whatever it means."""
+class _Response:
+    """A complete response of any status."""
 
     status: int
     location: str
@@ -42,21 +41,21 @@ class _Answer:
 
 
 @dataclass(frozen=True)
-class _Trouble:
-    """Why there is no answer; asking again can help."""
+class _Failure:
+    """The reason for a missing response; a retry can help."""
 
     why: str
     unreached: bool = False
-    """Not even a connection: it concerns every question to the registry."""
+    """No connection was made, so every request to the registry is affected."""
     slow: bool = False
-    """So much time is gone that it is not asked again now."""
+    """The attempt used so much time that it is not retried now."""
 
 
 class RegistryHttp:
-    """Questions to one registry. Safe for several threads."""
+    """Requests to one registry. Safe for several threads."""
 
     def __init__(self, settings: ConfluentSettings, clock: Clock) -> None:
-        """Connects nowhere. Raises `ConfigInvalid` if a certificate or a secret cannot be used."""
+        """Opens no connection. Raises `ConfigInvalid` if a certificate or a secret is unusable."""
         self._settings = settings
         self._clock = clock
         parts = urlsplit(settings.url)
@@ -75,17 +74,17 @@ class RegistryHttp:
         self._down: tuple[float, str] | None = None
 
     def get(self, path: str, until_s: float) -> Any:
-        """The JSON at a path below the registry's address. `until_s`: the clock's monotonic time at which the
-        answer must be there.
+        """The JSON at a path below the registry's URL. `until_s` is the deadline on the clock's monotonic
+        time.
 
-        Raises `RetryLater` (not reached, too slow, overloaded, broken: asked several times; one that is not
-        reached is not asked at all for `down_pause`), `NotFound` (404), `ConfigInvalid` (refused, sent
-        elsewhere, too large, not what a registry says).
+        Raises `RetryLater` after all attempts if the registry is unreachable, too slow, overloaded or broken.
+        An unreachable one is not asked again for `down_pause`. Raises `NotFound` for 404, and `ConfigInvalid`
+        for a refusal, an external redirect, a response that is too large, or no JSON.
         """
         settings = self._settings
         if self._down is not None and self._clock.monotonic_s() < self._down[0]:
             raise RetryLater(self._down[1])
-        trouble = _Trouble("there is no time left")
+        trouble = _Failure("there is no time left")
         for attempt in range(settings.attempts_max):
             if attempt:
                 self._clock.sleep(
@@ -94,47 +93,46 @@ class RegistryHttp:
             left_s = min(settings.timeout, until_s - self._clock.monotonic_s())
             if left_s <= 0:
                 break
-            answer = self._followed(path, left_s)
-            if not isinstance(answer, _Trouble):
+            answer = self._follow_redirects(path, left_s)
+            if not isinstance(answer, _Failure):
                 self._down = None
-                return self._judged(answer, path)
+                return self._parsed(answer, path)
             trouble = answer
             if trouble.slow:
                 break
-        told = f"the schema registry {settings.url} cannot be asked: {trouble.why}"
+        message = f"the schema registry {settings.url} cannot be asked: {trouble.why}"
         if trouble.unreached:
-            self._down = (self._clock.monotonic_s() + settings.down_pause, told)
-        raise RetryLater(told)
+            self._down = (self._clock.monotonic_s() + settings.down_pause, message)
+        raise RetryLater(message)
 
-    def _followed(self, path: str, left_s: float) -> _Answer | _Trouble:
-        """The answer, which may be at another path of the same registry."""
+    def _follow_redirects(self, path: str, left_s: float) -> _Response | _Failure:
+        """Send a request and follow redirects within the same registry."""
         target, until_s = self._path + path, self._clock.monotonic_s() + left_s
         for _ in range(_REDIRECTS_MAX + 1):
-            answer = self._asked(target, until_s - self._clock.monotonic_s())
-            if isinstance(answer, _Trouble) or answer.status not in _REDIRECTS:
+            answer = self._request(target, until_s - self._clock.monotonic_s())
+            if isinstance(answer, _Failure) or answer.status not in _REDIRECTS:
                 return answer
-            found = _led_to(
+            found = _redirect_target(
                 f"{self._scheme}://{urlsplit(self._settings.url).netloc}{target}", answer.location
             )
             if _origin(found) != self._origin:
                 raise ConfigInvalid(
-                    f"the schema registry {self._settings.url} sends us to "
-                    f"{excerpt(_origin(found))!r}, another host; nothing is asked "
-                    "there; write the registry's own address as schema_registry.confluent.url"
+                    f"the schema registry {self._settings.url} redirects to "
+                    f"{excerpt(_origin(found))!r}, another host; nothing is sent "
+                    "there; set schema_registry.confluent.url to the registry's own address"
                 )
             parts = urlsplit(found)
             target = parts.path + (f"?{parts.query}" if parts.query else "")
         raise ConfigInvalid(
-            f"the schema registry {self._settings.url} sends us from one path to the next, more than "
-            f"{_REDIRECTS_MAX} times"
+            f"the schema registry {self._settings.url} redirects more than {_REDIRECTS_MAX} times"
         )
 
-    def _asked(self, target: str, left_s: float) -> _Answer | _Trouble:
-        """One question. Raises `ConfigInvalid` if the answer is too large, or the certificate is not
+    def _request(self, target: str, left_s: float) -> _Response | _Failure:
+        """Send one request. Raises `ConfigInvalid` if the response is too large or the certificate is not
         trusted.
         """
         if left_s <= 0:
-            return _Trouble("it took too long", slow=True)
+            return _Failure("it took too long", slow=True)
         late = threading.Event()
         opened: list[socket.socket] = []
         reached = False
@@ -145,11 +143,11 @@ class RegistryHttp:
                 connection.request("GET", target, headers=self._headers)
                 with connection.getresponse() as response:
                     body = self._body(response)
-                    if late.is_set():  # what looks like its end is where we cut it
-                        return _Trouble(f"it took longer than {left_s:.3g} s", slow=True)
+                    if late.is_set():  # the apparent end is where the timer cut the connection
+                        return _Failure(f"it took longer than {left_s:.3g} s", slow=True)
                     if response.length:
-                        return _Trouble(f"its answer was cut off, {response.length:,} bytes before its end")
-                    answer = _Answer(response.status, response.getheader("Location") or "", body)
+                        return _Failure(f"its answer was cut off, {response.length:,} bytes before its end")
+                    answer = _Response(response.status, response.getheader("Location") or "", body)
         except ssl.SSLCertVerificationError as error:
             raise ConfigInvalid(
                 f"the schema registry {self._settings.url} has a certificate that is not trusted: "
@@ -160,22 +158,21 @@ class RegistryHttp:
             OSError,
             http.client.HTTPException,
             UnicodeError,
-        ) as error:  # the last: a host or a path that cannot be asked for
+        ) as error:  # UnicodeError: a host or a path that cannot be encoded
             if late.is_set() or isinstance(error, TimeoutError):
-                return _Trouble(f"it took longer than {left_s:.3g} s", slow=reached, unreached=not reached)
-            return _Trouble(f"{type(error).__name__}: {excerpt(str(error))}", unreached=not reached)
+                return _Failure(f"it took longer than {left_s:.3g} s", slow=reached, unreached=not reached)
+            return _Failure(f"{type(error).__name__}: {excerpt(str(error))}", unreached=not reached)
         if answer.status in _AGAIN or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return _Trouble(f"it answers with status {answer.status}{self._said(answer.body)}")
+            return _Failure(f"it answers with status {answer.status}{self._reason(answer.body)}")
         return answer
 
     @contextlib.contextmanager
     def _connection(
         self, left_s: float, late: threading.Event, opened: list[socket.socket]
     ) -> Iterator[http.client.HTTPConnection]:
-        """A connection that is cut when its time is over: the time-out of a socket alone begins anew with
-        every byte.
+        """A connection that is cut at its deadline, because a socket's own timeout restarts with every byte.
 
-        `opened` are its sockets: the library forgets its own while an answer that ends with the connection is
+        `opened` collects its sockets. The library drops its reference while a response without a length is
         still being read.
         """
         kind = http.client.HTTPConnection if self._tls is None else http.client.HTTPSConnection
@@ -204,11 +201,10 @@ class RegistryHttp:
         late: threading.Event,
         opened: list[socket.socket],
     ) -> None:
-        """Reach the registry; the socket is the connection's from its first byte on, so that it can be cut
-        while it shakes hands.
+        """Connect, and register the socket before its first byte, so that the TLS handshake can be cut too.
 
-        Whoever cuts sets `late` before it looks for the socket. So either it finds the socket, or `late` is
-        found set behind it.
+        The timer sets `late` before it reads `opened`. So either the timer finds the socket, or this thread
+        finds `late` set.
         """
         port = self._port or (http.client.HTTP_PORT if self._tls is None else http.client.HTTPS_PORT)
         connection.sock = socket.create_connection((self._host, port), left_s)
@@ -235,30 +231,30 @@ class RegistryHttp:
                 )
         return bytes(body)
 
-    def _judged(self, answer: _Answer, path: str) -> Any:
-        """What an answer means."""
+    def _parsed(self, answer: _Response, path: str) -> Any:
+        """Map a response to its JSON or to an error."""
         url, status, body = self._settings.url, answer.status, answer.body
         if status == HTTPStatus.NOT_FOUND:
-            raise NotFound(f"the schema registry {url} has nothing at {excerpt(path)}{self._said(body)}")
+            raise NotFound(f"the schema registry {url} has nothing at {excerpt(path)}{self._reason(body)}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise ConfigInvalid(
-                f"the schema registry {url} refuses us with status {status}{self._said(body)}; correct "
+                f"the schema registry {url} denies access with status {status}{self._reason(body)}; correct "
                 "schema_registry.confluent.auth"
             )
         if status != HTTPStatus.OK:
             raise ConfigInvalid(
-                f"the schema registry {url} answers {excerpt(path)} with status {status}{self._said(body)}"
+                f"the schema registry {url} answers {excerpt(path)} with status {status}{self._reason(body)}"
             )
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ConfigInvalid(
-                f"the schema registry {url} answers {excerpt(path)} with what is no JSON; is the "
+                f"the schema registry {url} answers {excerpt(path)} with a body that is no JSON; is the "
                 "address right?"
             ) from error
 
-    def _said(self, body: bytes) -> str:
-        """The registry's own reason, if it gives one; without our secrets, should it repeat them."""
+    def _reason(self, body: bytes) -> str:
+        """The registry's own message, with our secrets masked; empty if it has none."""
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
@@ -276,8 +272,10 @@ def _not_late(late: threading.Event) -> None:
         raise TimeoutError
 
 
-def _led_to(url: str, location: str) -> str:
-    """Where a redirect leads; what is no address stays as it is, and is the registry's own then as little."""
+def _redirect_target(url: str, location: str) -> str:
+    """The target of a redirect. An invalid URL is returned as it is; its origin then differs from the
+    registry's.
+    """
     try:
         return urljoin(url, location)
     except ValueError:
@@ -285,7 +283,7 @@ def _led_to(url: str, location: str) -> str:
 
 
 def _origin(url: str) -> str:
-    """Scheme, host and port; whatever cannot be read is an origin of its own."""
+    """Scheme, host and port; an invalid URL is its own origin, equal to no other."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -302,7 +300,7 @@ def _authorization(settings: ConfluentSettings) -> dict[str, str]:
         token = auth.bearer.get_secret_value()
         if not token.isascii() or not token.isprintable() or not token:
             raise ConfigInvalid(
-                "schema_registry.confluent.auth.bearer holds no token: it is empty, or has characters "
+                "schema_registry.confluent.auth.bearer is no valid token: it is empty, or has characters "
                 "that no token has"
             )
         return {"Authorization": f"Bearer {token}"}
@@ -312,7 +310,7 @@ def _authorization(settings: ConfluentSettings) -> dict[str, str]:
 
 
 def _secrets(settings: ConfluentSettings, headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What must stand in no message: the password or token, and how it is sent."""
+    """Texts that messages must not contain: the password or token, and its encoded form."""
     auth = settings.auth
     if auth is None:
         return ()

@@ -1,8 +1,7 @@
-"""Schemas that a registry holds as base64 of a serialized FileDescriptorProto, which Confluent's client for
-Python registers.
+"""Schemas registered as base64 of a serialized FileDescriptorProto, as Confluent's Python client does.
 
-Promises that a schema is read in bounded memory: the number of messages in it is counted on the wire before
-Protobuf's library, which needs much more memory than the bytes, reads them.
+A schema is read in bounded memory. The Protobuf library needs far more memory than the bytes, so the messages
+are counted on the wire first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ELEMENTS_MAX = 100_000
 for 2 bytes of the schema."""
 _DEPTH_MAX = 64
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\s]++={0,2}+\s*+")
-"""No `.proto` text that declares something: each has a semicolon or a brace."""
+"""Matches no `.proto` text with a declaration: each has a semicolon or a brace."""
 _LENGTH_DELIMITED = 2
 
 File = descriptor_pb2.FileDescriptorProto
@@ -37,9 +36,9 @@ def is_serialized(text: bytes) -> bool:
 
 
 def parse_serialized(text: bytes, name: str, where: str) -> File:
-    """The file behind a text for which `is_serialized` holds, under the import name `name`.
+    """Parse a text for which `is_serialized` holds, under the import name `name`.
 
-    Raises `ConfigInvalid`; `where` opens its message.
+    Raises `ConfigInvalid`; its message begins with `where`.
     """
     try:
         data = base64.b64decode(b"".join(text.split()), validate=True)
@@ -55,8 +54,8 @@ def parse_serialized(text: bytes, name: str, where: str) -> File:
 
 
 def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
-    """The descriptor set of `root` with everything that it imports, from `files` and from the built-in ones.
-    Raises `ConfigInvalid`.
+    """The descriptor set of `root` with all its imports, from `files` and the built-in files. Raises
+    `ConfigInvalid`.
     """
     result = descriptor_pb2.FileDescriptorSet()
     seen = {root}
@@ -78,10 +77,10 @@ def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
 
 
 def _check(data: bytes, top: Descriptor) -> None:
-    """Raise `ValueError` if a serialized message holds too many messages, nests them too deeply, or has a
-    string that is not UTF-8.
+    """Raise `ValueError` if a serialized message has too many messages, too deep nesting, or a string that is
+    not UTF-8.
 
-    The last one passes Protobuf's library, which then gives bytes for a name.
+    The Protobuf library accepts such a string and then returns bytes for a name.
     """
     found = 0
     waiting: list[tuple[Descriptor, int, int, int]] = [(top, 0, len(data), 0)]
@@ -110,7 +109,7 @@ def _check(data: bytes, top: Descriptor) -> None:
 
 
 def _passed(data: bytes, wire: int, at: int, end: int) -> int:
-    """The position after a value that is no length-delimited one."""
+    """The position after a value that is not length-delimited."""
     if wire == 0:
         return _varint(data, at, end)[1]
     size = {1: 8, 5: 4}.get(wire)

@@ -1,10 +1,10 @@
-"""A subject of a registry as a schema source: its newest schema with everything it refers to, and the ids of
-all of its versions.
+"""A registry subject as a schema source: its newest schema with all references, and the ids of all its
+versions.
 
-Owns how references become files, which message is the topic's, and under which id and message indexes its
-records may be enveloped. Promises that the ids are complete as of a moment after the call began: no record
-that was accepted before can have another one. Bounds: the number, depth and bytes of references, and the time
-for everything together. Must never take a reference's name for a path outside of the compiler's folder.
+This module maps references to files, chooses the topic's message, and finds the schema id and message indexes
+of its records. The ids are complete as of a moment after the call began: no earlier accepted record can have
+another id. The number, depth and bytes of references are bounded, and so is the total time. A reference's
+name never becomes a path outside the compiler's folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Indexes = tuple[int, ...]
 
 
 class SubjectSource:
-    """Makes sources of subjects."""
+    """Fetches subjects as schema sources."""
 
     def __init__(
         self, settings: ConfluentSettings, client: RegistryClient, compiler: ProtoCompiler, clock: Clock
@@ -45,31 +45,31 @@ class SubjectSource:
         self._clock = clock
         self._lock = threading.Lock()
         self._indexes: OrderedDict[tuple[int, bytes, str], Indexes] = OrderedDict()
-        """By schema id, digest of the text, because a registry that was set up anew gives ids again, and
-        message."""
+        """By schema id, digest of the text and message. The digest is needed because a reinstalled registry
+        reuses ids."""
 
     def fetch(self, settings: SchemaSettings, known: SourceSchema | None) -> tuple[Source, int]:
         """The newest schema of `settings.subject`, and its id.
 
-        `known` is what the ledger holds: its ids stay valid, also if their versions are deleted for good by
-        now. Raises `RetryLater` if the registry is not reached in time, `ConfigInvalid` for everything that
-        is wrong with it or with the schemas.
+        `known` is the schema in the ledger. Its ids stay valid even if their versions have been hard-deleted.
+        Raises `RetryLater` if the registry is not reached in time, `ConfigInvalid` for every fault of the
+        registry or the schemas.
         """
         subject = settings.subject or ""
         until_s = self._clock.monotonic_s() + self._settings.fetch_timeout
         try:
             newest = self._client.latest(subject, until_s)
             numbers = self._client.versions(subject, until_s)
-            if numbers and numbers[-1] != newest.version:  # deleted softly, or registered since
-                with contextlib.suppress(NotFound):  # deleted for good since
-                    self._client.anew(subject, numbers[-1], until_s)
+            if numbers and numbers[-1] != newest.version:  # soft-deleted, or registered since
+                with contextlib.suppress(NotFound):  # hard-deleted since
+                    self._client.refresh(subject, numbers[-1], until_s)
         except NotFound as error:
             raise ConfigInvalid(
                 f"{error}; register a schema under the subject {subject}, or correct `subject`"
             ) from error
         if newest.kind != PROTOBUF:
             raise ConfigInvalid(
-                f"{newest.told} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF can be "
+                f"{newest.label} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF can be "
                 "archived with a schema"
             )
         data = self._compiled(newest, until_s)
@@ -78,7 +78,7 @@ class SubjectSource:
         indexes = message_indexes(home, message)
         if not indexes:
             raise ConfigInvalid(
-                f"{newest.told} does not declare the message {message} itself, so no envelope can name it"
+                f"{newest.label} does not declare the message {message} itself, so no envelope can name it"
             )
         ids: dict[int, Indexes] = {}
         if known is not None and known.envelope is not None and known.message == message:
@@ -88,16 +88,16 @@ class SubjectSource:
             self._add(ids, subject, number, message, until_s)
         envelope = Envelope(tuple(sorted(ids.items())))
         columns = tuple(settings.columns.items()) if known is None else ()
-        return make_source(data, message, newest.told, settings.recursion_depth, columns, envelope), newest.id
+        return make_source(
+            data, message, newest.label, settings.recursion_depth, columns, envelope
+        ), newest.id
 
     def _add(self, ids: dict[int, Indexes], subject: str, number: int, message: str, until_s: float) -> None:
-        """The id of one version, with the indexes of the message in it; empty ones if it has no such
-        message.
-        """
+        """Add the id of one version with its message indexes; empty indexes if it lacks the message."""
         try:
             found = self._client.version(subject, number, until_s)
         except NotFound:
-            return  # deleted for good between two questions
+            return  # hard-deleted between two requests
         if found.id not in ids:
             ids[found.id] = self._found_indexes(found, message, until_s)
 
@@ -120,29 +120,29 @@ class SubjectSource:
             data = self._compiled(found, until_s)
         except ConfigInvalid:
             if self._client.is_deleted(found, until_s):
-                return ()  # somebody has withdrawn it
+                return ()  # the version was withdrawn
             raise
         return message_indexes(_root_file(data, _root_name(found)), message)
 
     def _compiled(self, registered: Registered, until_s: float) -> bytes:
-        """The descriptor set of a version with everything it refers to."""
+        """The descriptor set of a version with all its references."""
         root = _root_name(registered)
         texts = _Closure(self._client, self._settings, until_s).of(registered, root)
         described = {
             name: parse_serialized(
-                text, name, registered.told if name == root else f"{registered.told}: its reference {name}"
+                text, name, registered.label if name == root else f"{registered.label}: its reference {name}"
             )
             for name, text in texts.items()
             if is_serialized(text)
         }
         if len(described) == len(texts):
-            return complete_set(described, root, registered.told)
+            return complete_set(described, root, registered.label)
         left = {name: text for name, text in texts.items() if name not in described}
-        return self._compiler.texts([left], [root], registered.told, described)
+        return self._compiler.texts([left], [root], registered.label, described)
 
 
 class _Closure:
-    """The texts of a schema and of everything it refers to, once."""
+    """The texts of one schema and of all its references."""
 
     def __init__(self, client: RegistryClient, settings: ConfluentSettings, until_s: float) -> None:
         self._client = client
@@ -160,10 +160,10 @@ class _Closure:
         return self._texts
 
     def _follow(self, registered: Registered, above: tuple[Registered, ...]) -> None:
-        """Depth first; each reference once, however many schemas have it."""
+        """Follow references depth first, each of them once."""
         if registered.references and len(above) > self._settings.depth_max:
             raise ConfigInvalid(
-                f"{above[0].told} refers to schemas more than {self._settings.depth_max} deep "
+                f"{above[0].label} refers to schemas more than {self._settings.depth_max} deep "
                 "(schema_registry.confluent.depth_max)"
             )
         for reference in registered.references:
@@ -173,15 +173,15 @@ class _Closure:
                 one for one in above if (one.subject, one.version) == (reference.subject, reference.version)
             ]
             if passed:
-                circle = " -> ".join(one.told for one in (*above[above.index(passed[0]) :], passed[0]))
-                raise ConfigInvalid(f"{above[0].told} refers to itself in a circle: {circle}")
+                circle = " -> ".join(one.label for one in (*above[above.index(passed[0]) :], passed[0]))
+                raise ConfigInvalid(f"{above[0].label} refers to itself in a circle: {circle}")
             if owner is not None and (owner.subject, owner.version) == (reference.subject, reference.version):
                 continue
             found = self._found(reference, registered)
             if owner is not None and self._texts[name] != found.text:
                 raise ConfigInvalid(
-                    f"{above[0].told} imports {name} twice, as version {owner.version} of subject "
-                    f"{owner.subject} and as {found.told}, "
+                    f"{above[0].label} imports {name} twice, as version {owner.version} of subject "
+                    f"{owner.subject} and as {found.label}, "
                     "which differ; refer to one of them everywhere"
                 )
             self._owners[name] = reference
@@ -192,7 +192,7 @@ class _Closure:
         self._count += 1
         if self._count > self._settings.references_max:
             raise ConfigInvalid(
-                f"{referring.told} and what it refers to have more than "
+                f"{referring.label} and what it refers to have more than "
                 f"{self._settings.references_max} references "
                 "(schema_registry.confluent.references_max)"
             )
@@ -200,12 +200,12 @@ class _Closure:
             found = self._client.version(reference.subject, reference.version, self._until_s)
         except NotFound as error:
             raise ConfigInvalid(
-                f"{referring.told} refers to version {reference.version} of subject "
+                f"{referring.label} refers to version {reference.version} of subject "
                 f"{reference.subject}, which is not there: {error}"
             ) from error
         if found.kind != PROTOBUF:
             raise ConfigInvalid(
-                f"{referring.told} refers to {found.told}, which is of the type "
+                f"{referring.label} refers to {found.label}, which is of the type "
                 f"{excerpt(found.kind, 40)} and not PROTOBUF"
             )
         return found
@@ -214,14 +214,15 @@ class _Closure:
         self._bytes += len(text)
         if self._bytes > self._settings.schema_bytes_max:
             raise ConfigInvalid(
-                f"{top.told} and what it refers to are larger than {self._settings.schema_bytes_max:,} bytes "
+                f"{top.label} and what it refers to are larger than "
+                f"{self._settings.schema_bytes_max:,} bytes "
                 "(schema_registry.confluent.schema_bytes_max)"
             )
         self._texts[name] = text
 
 
 def _import_name(reference: Reference, referring: Registered) -> str:
-    """The name of a reference, which must be one that a compiler can look for below a folder."""
+    """The name of a reference, checked to be a relative path below a folder."""
     name = reference.name
     parts = name.split("/")
     if (
@@ -231,20 +232,21 @@ def _import_name(reference: Reference, referring: Registered) -> str:
         or "\\" in name
     ):
         raise ConfigInvalid(
-            f"{referring.told} has a reference with the name {excerpt(name, 80)!r}, which is no name "
-            "of a file to import"
+            f"{referring.label} has a reference with the name {excerpt(name, 80)!r}, which is not a file "
+            "name to import"
         )
     if name == _root_name(referring):
         raise ConfigInvalid(
-            f"{referring.told} has a reference with the name {name!r}, which is kept for itself; "
+            f"{referring.label} has a reference with the name {name!r}, which is reserved for the "
+            "schema itself; "
             "rename the import"
         )
     return name
 
 
 def _root_name(registered: Registered) -> str:
-    """The file name of a subject's own schema: always the same for the same subject, in a folder that no
-    import begins with by accident.
+    """The file name of a subject's own schema: stable per subject, in a folder name that imports do not
+    use.
     """
     return f"__subject__/{_PLAIN.sub('_', registered.subject)[:100]}.proto"
 
@@ -256,30 +258,31 @@ def _root_file(descriptor_set: bytes, name: str) -> descriptor_pb2.FileDescripto
 
 def _message(
     home: descriptor_pb2.FileDescriptorProto,
-    wanted: str | None,
+    configured: str | None,
     known: SourceSchema | None,
     newest: Registered,
 ) -> str:
-    """The topic's message: the configured one, else the one it was so far, else the first of the schema."""
-    if wanted is not None:
-        if not message_indexes(home, wanted):
+    """The topic's message: the configured one, else the known one, else the first of the schema."""
+    if configured is not None:
+        if not message_indexes(home, configured):
             names = ", ".join(_full(home, one.name) for one in home.message_type[:5]) or "none"
             raise ConfigInvalid(
-                f"{newest.told} does not declare the message {wanted!r} itself; its messages are: {names}"
+                f"{newest.label} does not declare the message {configured!r} itself; "
+                f"its messages are: {names}"
             )
-        return wanted
+        return configured
     if known is not None and message_indexes(home, known.message):
         return known.message
     if not home.message_type:
-        raise ConfigInvalid(f"{newest.told} declares no message")
+        raise ConfigInvalid(f"{newest.label} declares no message")
     return _full(home, home.message_type[0].name)
 
 
 def message_indexes(file: descriptor_pb2.FileDescriptorProto, message: str) -> Indexes:
-    """Where a message stands in its file, as envelopes say it: its number among the messages of each level,
-    from 0; empty if it does not.
+    """The indexes of a message in its file, as in envelopes: its number at each nesting level, from 0; empty
+    if absent.
 
-    The messages that stand for the entries of maps are not counted, because nobody has written them.
+    Synthetic messages of map entries are not counted, because they are not in the schema's text.
     """
     prefix = f"{file.package}." if file.package else ""
     if not message.startswith(prefix):

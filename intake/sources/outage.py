@@ -1,8 +1,7 @@
-"""One log line when a source stops working and one when it works again, however often it is tried between the
-two.
+"""Log one line when a source fails and one when it works again, independent of the number of retries.
 
-A source that fails with every second try is still away: it is back once it has worked for `BACK_AFTER_S`. A
-further reason within the same outage is logged once. Not thread-safe: the source's own thread calls it.
+A source counts as back once it has worked for `BACK_AFTER_S`, so alternating failures are one outage. A
+further reason within an outage is logged once. Not thread-safe: only the source's own thread calls it.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from archiver.runtime.clock import Clock
 
 BACK_AFTER_S = 5.0
 REASONS_MAX = 8
-"""Different reasons that are logged within one outage; every further one is in the source's state and at
-DEBUG only."""
+"""Different reasons to log within one outage; further ones appear in the source's state and at DEBUG only."""
 _NUMBER = re.compile(r"\d+")
 
 
 class Outage:
-    """Of one source."""
+    """The outages of one source."""
 
     def __init__(self, source: str, clock: Clock, log: logging.Logger) -> None:
         self._source = source
@@ -31,7 +29,7 @@ class Outage:
         self._reasons: set[str] = set()
 
     def failed(self, why: str) -> None:
-        """A try failed."""
+        """Record a failed attempt."""
         now_s = self._clock.monotonic_s()
         self._failed_s = now_s
         if self._since_s is None:
@@ -43,13 +41,13 @@ class Outage:
             self._reasons.add(reason)
         self._log.log(
             logging.WARNING if is_news else logging.DEBUG,
-            "source %s: nothing is taken in: %s",
+            "source %s: nothing is ingested: %s",
             self._source,
             why,
         )
 
     def worked(self) -> None:
-        """A try succeeded."""
+        """Record a successful attempt."""
         if self._since_s is None:
             return
         now_s = self._clock.monotonic_s()

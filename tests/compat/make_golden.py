@@ -177,7 +177,7 @@ def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:
             1.0,
         )
         for _ in range(LOOKS):
-            sources.look()
+            sources.poll()
         state = sources.state()[0]
         assert (state.finished, state.failed) == (2, 1), state
         name = "gone-again" if again else "gone"

@@ -33,7 +33,7 @@ def test_a_copy_that_lost_one_entry_takes_none(tmp_path: Path) -> None:
     log = store.log("intake")
     with pytest.raises(
         Halt,
-        match=r"ends at entry 3, but .*metadata\.db\.intake\.tail records that it once had 4.*put the newest "
+        match=r"ends at entry 3, but .*metadata\.db\.intake\.tail says that it once had 4.*put the newest "
         r"one in place",
     ):
         log.append(3, b"another")

@@ -73,7 +73,7 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
     with S3Server(tmp_path / "s3", tls=True) as server:
         strange = new_store(server, attempts_max=2)
         with pytest.raises(
-            ConfigInvalid, match=r"certificate is not trusted; name its authorities in data\.ca_file"
+            ConfigInvalid, match=r"certificate is not trusted; set data\.ca_file to its CA certificates"
         ):
             strange.create("k", b"x")
         trusting = new_store(server, ca_file=str(server.ca_file))

@@ -142,11 +142,11 @@ def test_a_broker_that_is_away_at_the_start_dies_and_stands_still(tmp_path: Path
         ledger.round(1, 2)
         with pytest.raises(RetryLater):
             one.run()
-        one.look("away")
+        one.update_state("away")
         assert one.state.lag == rig.control.tail()
         server.start()
         until_published(one)
-        one.look(None)
+        one.update_state(None)
         assert one.state.lag == 0
 
         server.kill()  # with a connection that was in use

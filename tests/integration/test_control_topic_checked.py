@@ -111,10 +111,10 @@ def test_a_topic_that_is_fine(secured: KafkaServer, cluster: Cluster, topic: str
         "reachable": ("fine", "it answers, and has 1 broker"),
         f"topic {topic}": (
             "note",
-            "it is there, with 3 partitions, some with one replica: what is in those is lost with one broker",
+            "it is there, with 3 partitions, some with one replica: their records are lost with one broker",
         ),
         "rights": ("fine", "the user of events.kafka may write to it"),
-        "limits": ("fine", "it takes the largest event that we write"),
+        "limits": ("fine", "it accepts the largest event"),
     }
     shown = deployment.cli("config", "check", "--connect")
     no_secret(shown)
@@ -138,13 +138,13 @@ def test_rights_are_told_as_far_as_the_cluster_does(
     code, found = asked(deployed(tmp_path / "r", secured.brokers, topic, "reader"))
     assert (code, found["rights"]) == (
         1,
-        ("wrong", "the user of events.kafka may describe the topic and not write to it; give it that right"),
+        ("wrong", "the user of events.kafka may describe the topic and not write to it; grant it that right"),
     )
     code, found = asked(deployed(tmp_path / "n", secured.brokers, topic, "nobody"))
     assert (code, [*found]) == (1, ["reachable", f"topic {topic}"])
     assert found[f"topic {topic}"] == (
         "wrong",
-        f"the user of events.kafka may not describe the topic {topic}; give it that right",
+        f"the user of events.kafka may not describe the topic {topic}; grant it that right",
     )
 
 
@@ -217,7 +217,7 @@ def test_a_wrong_password(secured: KafkaServer, topic: str, tmp_path: Path) -> N
     assert (code, [*found]) == (1, ["reachable"])
     verdict, told = found["reachable"]
     assert verdict == "wrong"
-    assert "because it does not let us in: SASL authentication error: Authentication failed: " in told
+    assert "because it refuses the connection: SASL authentication error: Authentication failed: " in told
     assert told.endswith("; correct events.kafka.properties")
     assert "after" not in told, "what lasts is told alike each time"
 

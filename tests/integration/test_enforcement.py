@@ -392,19 +392,19 @@ def test_a_file_ends_before_a_record_that_is_refused(deployment: Deployment, for
         driver.application.intake.writer().close()
         path.write_bytes(file_of([order(0), order(1), BAD, order(2)], form))
         sources = sources_of(driver, STRICT, form)
-        sources.look()
+        sources.poll()
         (state,) = sources.state()
         (problem,) = state.problems
         assert (state.records, state.finished, state.trouble) == (2, 0, None)
         assert (
             "2" in problem.why
             and "cannot be decoded as shop.Order" in problem.why
-            and "put the rest, mended" in problem.why
+            and "put the fixed rest" in problem.why
         )
         assert sorted(values(deployment, STRICT), key=repr) == sorted([order(0), order(1)], key=repr)
         (deployment.root / "in" / f"b.{form}").write_bytes(file_of([BAD], form))
-        sources.look()
-        assert any("Nothing of the file is taken in" in one.why for one in sources.state()[0].problems)
+        sources.poll()
+        assert any("Nothing of the file is ingested" in one.why for one in sources.state()[0].problems)
 
 
 @pytest.mark.parametrize("form", ["delimited", "jsonl"])
@@ -421,7 +421,7 @@ def test_records_of_a_file_that_go_elsewhere_are_in_the_same_entry(deployment: D
         (deployment.root / "in" / f"a.{form}").write_bytes(data)
         sources = sources_of(driver, LENIENT, form)
         before = driver.application.intake_log.tail()
-        sources.look()
+        sources.poll()
         assert driver.application.intake_log.tail() == before + 1
         (state,) = sources.state()
         assert (state.records, state.finished, state.problems, state.trouble) == (4, 1, (), None)

@@ -123,13 +123,12 @@ def test_a_bad_record_stops_its_file_and_no_other(tmp_path: Path) -> None:
     first, second = state.problems
     assert first.path == str(bad)
     assert first.why.startswith(
-        "line 8: 'value' is a number; it must be text or null. What stands before byte "
+        "line 8: 'value' is a number; it must be text or null. Everything before byte "
     )
-    assert first.why.endswith("a file that was begun must not change")
+    assert first.why.endswith("a partly ingested file must not change")
     assert second.why == (
         "line 1: 'topic' is 'another', but the input as a whole is for 't'; leave one of them out. "
-        "Nothing of the file is taken in: mend "
-        "it, and it is tried again"
+        "Nothing of the file is ingested: fix it, and it is retried"
     )
     # Somebody who knows no line numbers of the first process comes to the same one.
     assert inbox.process(**options("jsonl")).look().problems == state.problems
@@ -216,13 +215,13 @@ def test_a_file_that_changes_is_not_read_on(tmp_path: Path) -> None:
         file.write(b'{"value": "more"}\n')
     taker = inbox.process(**options("jsonl"))
     state = taker.look()
-    assert "the file has changed since a part of it was taken in" in state.problems[0].why
+    assert "the file has changed since a part of it was ingested" in state.problems[0].why
     assert inbox.values() == [*taken, *numbered("b", 2)]
     with finished.open("ab") as file:
         file.write(b'{"value": "more"}\n')
     state = taker.look()
     assert [problem.path for problem in state.problems] == [str(begun), str(finished)]
-    assert "has changed since it was taken in, and is not taken in again" in state.problems[1].why
+    assert "has changed since it was ingested, and is not ingested again" in state.problems[1].why
     assert inbox.values() == [*taken, *numbered("b", 2)]
     assert inbox.process(**options("jsonl")).look().problems == state.problems, (
         "a restart forgets nothing of it"
@@ -245,7 +244,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
 
     inbox.log.append = append_and_change  # type: ignore[method-assign,assignment]
     state = taker.look()
-    assert state.problems[0].why.startswith("the file has changed since a part of it was taken in")
+    assert state.problems[0].why.startswith("the file has changed since a part of it was ingested")
     assert 0 < len(inbox.values()) < 20
     assert inbox.values() == numbered("a", 20)[: len(inbox.values())]
 
@@ -282,7 +281,7 @@ def test_what_is_passed_over_and_what_is_reported(tmp_path: Path) -> None:
         "loop": link,
         "pipe": special,
         "socket": special,
-        "\\udcff": "the name is no UTF-8 text",
+        "\\udcff": "the name is not valid UTF-8",
     }
 
 

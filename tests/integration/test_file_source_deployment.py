@@ -57,7 +57,7 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
         (folder / f"{name}.bin").write_bytes(file_of(numbered(name, 40), "delimited"))
     with Driver(deployment) as first:
         sources = sources_of(first)
-        sources.look()
+        sources.poll()
         (state,) = sources.state()
         assert (state.finished, state.records, state.problems, state.trouble) == (2, 80, (), None)
         first.application.checkpointer.run()
@@ -73,7 +73,7 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
         assert second.application.maintenance.cleaning(print).run().condemned
         (folder / "c.bin").write_bytes(file_of(numbered("c", 3), "delimited"))
         sources = sources_of(second)
-        sources.look()
+        sources.poll()
         (state,) = sources.state()
         assert (state.finished, state.files, state.records) == (3, 1, 3)
     later = AheadClock()
@@ -84,7 +84,7 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
         third.check_complete("clicks")
         assert sum(len(part) for part in third.records("clicks").values()) == 83
         sources = sources_of(third)
-        sources.look()
+        sources.poll()
         assert sources.state()[0].records == 0
 
 
@@ -94,7 +94,7 @@ def test_an_older_copy_of_the_log_takes_nothing_in(tmp_path: Path) -> None:
     folder = deployment.root / "in"
     (folder / "a.bin").write_bytes(file_of(numbered("a", 40), "delimited"))
     with Driver(deployment) as before:
-        sources_of(before).look()
+        sources_of(before).poll()
     copies = [
         (path, path.with_name(f"{path.name}.copy"))
         for path in deployment.root.glob("metadata.db*")
@@ -104,7 +104,7 @@ def test_an_older_copy_of_the_log_takes_nothing_in(tmp_path: Path) -> None:
         shutil.copy(path, copy)
     (folder / "b.bin").write_bytes(file_of(numbered("b", 40), "delimited"))
     with Driver(deployment) as newest:
-        sources_of(newest).look()
+        sources_of(newest).poll()
     for path, copy in copies:
         shutil.copy(copy, path)
     with Driver(deployment) as restored:
@@ -112,6 +112,6 @@ def test_an_older_copy_of_the_log_takes_nothing_in(tmp_path: Path) -> None:
             restored.application.intake.writer()
         sources = sources_of(restored)
         before_look = restored.application.intake_log.tail()
-        sources.look()
+        sources.poll()
         assert sources.state()[0].trouble is not None
         assert restored.application.intake_log.tail() == before_look

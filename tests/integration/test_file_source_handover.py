@@ -12,7 +12,7 @@ import pytest
 from intake.log.source_positions import Begun
 from intake.sources.files import ingest, seen_folders, source
 from intake.sources.files.opened_file import OpenedFile
-from intake.sources.files.seen_folders import Homes
+from intake.sources.files.seen_folders import SeenFolders
 from tests.support.intake.file_sources import TOPIC, Inbox, file_of, numbered
 from tests.support.log.faulty_log import AppendFault
 
@@ -91,7 +91,7 @@ def test_a_mount_point_that_goes_with_its_file_system_proves_nothing(
 ) -> None:
     """The file is on another device than the folder above its own, and both its folder and the device
     vanish."""
-    known = Homes()
+    known = SeenFolders()
     path = tmp_path / "media" / "stick" / "a"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -113,8 +113,8 @@ def test_a_mount_point_that_goes_with_its_file_system_proves_nothing(
 
 
 def test_what_is_remembered_of_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_folders, "HOMES_MAX", 3)
-    known = Homes()
+    monkeypatch.setattr(seen_folders, "FOLDERS_MAX", 3)
+    known = SeenFolders()
     for number in range(20):
         path = tmp_path / f"{number}" / "a"
         path.parent.mkdir()
@@ -236,7 +236,7 @@ def test_each_problem_is_logged_once_and_again_when_it_changes(
     assert told == sorted(f"{problem.path.partition('/in/')[2]}: {problem.why}" for problem in state.problems)
     assert [line.partition(":")[0] for line in told] == ["bad", "link", "pipe"]
     assert "a symbolic link is not followed" in told[1]
-    assert "take it out of the folder" in told[2]
+    assert "remove it from the folder" in told[2]
     taker.look(3)
     assert warned(caplog) == []
     (inbox.folder / "link").unlink()
@@ -262,7 +262,7 @@ def test_a_begun_file_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest
     caplog.clear()
     assert taker.look(3).gone == 1
     (told,) = warned(caplog)
-    assert told.startswith("a: a part of the file is in, and the file is not there any more; put it back")
+    assert told.startswith("a: the file is partly ingested and does not exist any more; restore it")
     kept.rename(path)
     assert (taker.look().gone, taker.state.finished) == (0, 1)
     assert inbox.values() == numbered("a", 20)

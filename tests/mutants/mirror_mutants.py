@@ -1,5 +1,5 @@
-"""Ways to break the mirroring of Kafka topics on purpose, and who should notice: without a broker where that
-is enough, else with one."""
+"""IngestContext to break the mirroring of Kafka topics on purpose, and who should notice: without a broker
+where that is enough, else with one."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_position_that_somebody_else_moved_is_read_again_first() -> None:
     assert one.newest() is other.newest() is None
     other.move(Position("t", b"", Mark(7, b"", 1)))
     for _ in range(2):  # a place that is taken, then one that is trimmed
-        with pytest.raises(RetryLater, match="somebody else"):
+        with pytest.raises(RetryLater, match="another process"):
             one.move(Position("t", b"", Mark(3, b"", 1)))
         for number in range(8, 12):
             other.move(Position("t", b"", Mark(number, b"", 1)))
@@ -113,7 +113,7 @@ def test_a_position_that_somebody_else_moved_is_read_again_first() -> None:
 
 @pytest.mark.parametrize(
     ("data", "why"),
-    [(b"\xff", "is no position"), (control_topic_pb2.Published(format=2).SerializeToString(), "format 2")],
+    [(b"\xff", "is not a position"), (control_topic_pb2.Published(format=2).SerializeToString(), "format 2")],
 )
 def test_a_position_that_is_not_understood_is_not_guessed_at(data: bytes, why: str) -> None:
     at = rig()
@@ -219,7 +219,7 @@ def test_an_event_that_is_refused_is_never_passed_over_and_nothing_before_it_rep
         publisher.run()
     assert publisher._reader is reader  # the ledger is not read from its beginning for each try
     published = [event.index for event in events_of(at.control)][len(topic.records) - 1]
-    publisher.look("too large")
+    publisher.update_state("too large")
     assert (publisher.state.lag, publisher.state.trouble) == (at.control.tail() - published - 1, "too large")
     topic.before = lambda _: None
     publisher.run()
@@ -259,7 +259,7 @@ def test_only_who_holds_the_lease_publishes_and_two_that_both_do_disorder_nothin
             zombie.run()
 
     topic.after = meanwhile
-    with pytest.raises(RetryLater, match="somebody else"):
+    with pytest.raises(RetryLater, match="another process"):
         one.run()
     assert interleaved[0]
     one.run()
@@ -286,7 +286,7 @@ def test_latest_begins_where_the_ledger_ends_at_the_first_start_also_while_the_b
         publisher.run()
     before = len(wanted(at))
     ledger.round(1)
-    publisher.look("away")
+    publisher.update_state("away")
     assert publisher.state.lag == 5
     with pytest.raises(RetryLater, match="away"):
         publisher.run()
@@ -328,7 +328,7 @@ def test_a_topic_that_is_made_anew_in_between_is_noticed_before_the_position() -
 
     topic.after = made_anew
     publisher = at.publisher(topic.connect)
-    with pytest.raises(OutcomeUnknown, match="made anew"):
+    with pytest.raises(OutcomeUnknown, match="was recreated"):
         publisher.run()
     assert at.position() == Position("control", b"", Mark(0, b"", 0))
     publisher.run()
@@ -344,7 +344,7 @@ def test_a_topic_that_was_made_anew_between_two_runs_gets_nothing_before_the_res
     topic.records.clear()
     topic.id = b"2" * 16
     ledger.round(1)
-    with pytest.raises(OutcomeUnknown, match="made anew"):
+    with pytest.raises(OutcomeUnknown, match="was recreated"):
         publisher.run()
     assert topic.records == []
     publisher.run()
@@ -442,7 +442,7 @@ def test_a_position_of_other_epochs_is_of_another_log(epoch: int, caplog: pytest
     trimmed(at, (10, 20), below=9)
     at.publisher(topic.connect).run()
     assert ids(topic) == left
-    assert "does not go on from entry 9, up to which events were published" in caplog.text
+    assert "does not continue at entry 9, up to which events were published" in caplog.text
 
 
 def test_the_first_start_in_a_trimmed_ledger_begins_with_what_is_left() -> None:
@@ -467,4 +467,4 @@ def test_a_position_below_the_ledger_is_told_and_not_waited_for(caplog: pytest.L
     trimmed(at, (10, 20), below=9)
     at.publisher(topic.connect).run()
     assert ids(topic) == left
-    assert "does not go on from entry 5, up to which events were published" in caplog.text
+    assert "does not continue at entry 5, up to which events were published" in caplog.text

@@ -76,11 +76,11 @@ def test_one_question_without_an_answer_leaves_the_others() -> None:
         KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC)),
     )
     answers = _Answers[str](1.0)
-    answers.hear("a", answered(leaderless), "a")
-    answers.hear("b", answered(away), "b")
+    answers.collect("a", answered(leaderless), "a")
+    answers.collect("b", answered(away), "b")
     with pytest.raises(RetryLater, match="a"):
         answers.unanswered()
-    answers.hear("c", answered(7), "c")
+    answers.collect("c", answered(7), "c")
     assert (answers.unanswered(), answers.found) == (["a"], {"c": 7})
 
 
@@ -115,7 +115,7 @@ def polled(fetched: Fetched, records_max: int = 100) -> Polled:
     client._consumer = client._admin = fetched
     client._broken, client._clock = set(), fetched.clock
     client._log = ClientLog("source s", fetched.clock)
-    client._ear = client._log.ear()
+    client._callbacks = client._log.callbacks()
     found: Polled = client.poll(records_max, 0.5)
     return found
 

@@ -86,7 +86,7 @@ def test_the_same_kind_of_line_is_logged_once_and_counted(caplog: pytest.LogCapt
     clock = ManualClock()
     log = ClientLog("source s", clock, LOG)
     for number in range(100):
-        log.ear().log(
+        log.callbacks().log(
             logging.ERROR,
             "FAIL [a#producer-%d] [thrd:b:1/2]: b:1/2: refused (after %dms in state CONNECT)",
             number,
@@ -125,7 +125,7 @@ def test_no_text_of_a_broker_fills_the_log(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_line_that_waited_says_so(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    ear = ClientLog("source s", clock, LOG).ear()
+    ear = ClientLog("source s", clock, LOG).callbacks()
     clock.sleep(30)
     ear.log(logging.ERROR, "FAIL [a#consumer-1] refused")
     assert lines(caplog)[0].getMessage() == "source s: kafka client: refused (within the last 30 s)"

@@ -253,7 +253,7 @@ def test_a_log_that_others_trimmed_past_the_position_is_published_by_the_same_pr
     scene.topic.records.clear()
     publisher.run()
     assert scene.sent() == scene.since(floor + 1)
-    publisher.look(None)
+    publisher.update_state(None)
     assert publisher.state.lag == 0
 
 
@@ -305,7 +305,7 @@ def test_the_first_error_is_the_one_that_is_told(worse: str, caplog: pytest.LogC
     publisher = scene.at.publisher(scene.topic.connect)
     with pytest.raises(OutcomeUnknown, match="why it really ended"):
         publisher.run()
-    assert "published again, their position was not written" in caplog.text
+    assert "published again, because the position was not stored" in caplog.text
 
 
 # what is seen of it

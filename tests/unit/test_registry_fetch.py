@@ -294,8 +294,8 @@ def not_registered(server: RegistryServer) -> None:
         (too_deep, r"more than 5 deep \(schema_registry\.confluent\.depth_max\)"),
         (too_many, r"more than 10 references \(schema_registry\.confluent\.references_max\)"),
         (too_large, r"larger than 2,048 bytes \(schema_registry\.confluent\.schema_bytes_max\)"),
-        (out_of_the_folder, r"'\.\./\.\./\.\./evil\.proto', which is no name of a file to import"),
-        (absolute, r"'/tmp/evil\.proto', which is no name"),
+        (out_of_the_folder, r"'\.\./\.\./\.\./evil\.proto', which is not a file name to import"),
+        (absolute, r"'/tmp/evil\.proto', which is not a file name"),
         (
             two_of_one_name,
             r"imports b\.proto twice, as version 1 of subject b and as version 2 of subject b, which differ",
@@ -351,7 +351,7 @@ def test_going_on_with_the_last_known_schema(trouble: str, caplog: pytest.LogCap
             fetch(SUBJECT.model_copy(update={"message": "shop.Other"}), known)
         mend(server)
         assert fetch(SUBJECT, known).complete is True
-        assert "can be had again" in caplog.records[-1].getMessage()
+        assert "can be fetched again" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_overload_is_asked_again_and_told_as_later(status: int) -> None:
 @pytest.mark.parametrize(
     ("status", "why"),
     [
-        (401, "refuses us with status 401"),
-        (403, "refuses us with status 403"),
+        (401, "denies access with status 401"),
+        (403, "denies access with status 403"),
         (400, "with status 400"),
         (204, "status 204"),
     ],
@@ -160,7 +160,7 @@ def test_no_redirect_leads_to_another_host_and_no_secret_with_it() -> None:
             lambda handler: answer(handler, 307, b"", {"Location": f"{other.url}/subjects/a/versions"})
         )
         http = http_of(server, auth=RegistryAuthSettings(username="u", password=SecretStr("hunter2")))
-        with pytest.raises(ConfigInvalid, match=f"sends us to '{other.url}', another host") as caught:
+        with pytest.raises(ConfigInvalid, match=f"redirects to '{other.url}', another host") as caught:
             ask(http)
         assert other.asked == []
         assert "hunter2" not in str(caught.value)
@@ -202,7 +202,7 @@ def test_who_we_are() -> None:
             None,
         ]
         assert all(found["Accept-Encoding"] == "identity" for found in server.headers)
-    with pytest.raises(ConfigInvalid, match="holds no token") as caught:
+    with pytest.raises(ConfigInvalid, match="is no valid token") as caught:
         http_of(server, auth=RegistryAuthSettings(bearer=SecretStr("abc\r\nX-Other: 1")))
     assert "abc" not in str(caught.value)
 

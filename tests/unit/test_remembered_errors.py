@@ -51,7 +51,7 @@ def test_a_reason_is_cut_where_it_is_kept_whatever_gave_it(
     def fail(*_: object) -> bool:
         raise Failed(LONG)
 
-    monkeypatch.setattr(source, "take_in", fail)
+    monkeypatch.setattr(source, "ingest_file", fail)
     inbox = Inbox(tmp_path)
     inbox.put("a", b"")
     taker = inbox.process()

@@ -1,9 +1,8 @@
-"""Looks after the finished files of a source, some at a time: which have changed, and which are gone and can
-be forgotten.
+"""Check the finished files of a source in batches: report changed ones, and forget removed ones.
 
-Promises that a finished file is never taken in again while it is there, whatever becomes of it, and that a
-file is held for gone only if that is proven (`intake.sources.files.seen_folders`): a file system that is not
-mounted is an empty folder. Nothing is deleted here but a name from the log's state.
+A finished file is never ingested again while it exists, even if it changes. A file counts as removed only if
+that is proven (`intake.sources.files.seen_folders`), because an unmounted file system looks like an empty
+folder. Only names in the log's state are deleted here.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from archiver.runtime.text import counted
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Finished
 from intake.sources.files.opened_file import mark_of
-from intake.sources.files.seen_folders import Homes
+from intake.sources.files.seen_folders import SeenFolders
 
-LOOKS_MAX = 1000
-"""Finished files that one run looks at; the next run goes on behind them."""
+CHECKS_MAX = 1000
+"""Finished files to check in one run; the next run continues after them."""
 FORGOTTEN_BYTES_MAX = 8 * 1024
-"""Of names in one entry; the smallest entry that the settings allow is twice that."""
+"""Bytes of names in one entry; the smallest entry limit that the settings allow is twice that."""
 CHANGED = (
-    "the file has changed since it was taken in, and is not taken in again; put what is new into a file of "
+    "the file has changed since it was ingested, and is not ingested again; put new records into a file of "
     "another name"
 )
 
@@ -34,26 +33,26 @@ _log = logging.getLogger(__name__)
 
 
 class Sweep:
-    """Of one source. One thread uses it."""
+    """Checks the finished files of one source. One thread uses it."""
 
-    def __init__(self, source: str, sequencer: Sequencer, homes: Homes) -> None:
+    def __init__(self, source: str, sequencer: Sequencer, seen_folders: SeenFolders) -> None:
         self._source = source
         self._sequencer = sequencer
-        self._homes = homes
+        self._seen_folders = seen_folders
         self._seen_in: set[str] = set()
         self._left: Iterator[str] = iter(())
         self._changed: set[str] = set()
 
     @property
     def changed(self) -> list[str]:
-        """Finished files that are not what was taken in, ascending; as far as they were looked at."""
+        """Finished files that have changed, ascending; as far as they were checked."""
         return sorted(self._changed)
 
     def run(self) -> int:
-        """Look at the next `LOOKS_MAX` finished files; how many were forgotten. Raises what the log
-        raises.
+        """Check the next `CHECKS_MAX` finished files; returns how many were forgotten. Errors of the log pass
+        through.
         """
-        seen = self._sequencer.fold.next_index  # before anything is looked at
+        seen = self._sequencer.fold.next_index  # read before any file is checked
         finished = self._sequencer.fold.positions.source(self._source).finished
         gone: list[str] = []
         self._seen_in.clear()
@@ -61,7 +60,7 @@ class Sweep:
             known = finished.get(path)
             if known is None:
                 self._changed.discard(path)
-            elif self._look(path, known):
+            elif self._is_gone(path, known):
                 gone.append(path)
         for names in _portions(gone):
             failpoints.reach("source.forget.before")
@@ -72,26 +71,26 @@ class Sweep:
         return len(gone)
 
     def _next(self, finished: dict[str, Finished]) -> list[str]:
-        """Some paths, round and round."""
-        paths = list(islice(self._left, LOOKS_MAX))
-        if len(paths) < LOOKS_MAX:
-            self._left = iter(list(finished))  # a copy at once: the fold may change it meanwhile
+        """The next paths, cyclically."""
+        paths = list(islice(self._left, CHECKS_MAX))
+        if len(paths) < CHECKS_MAX:
+            self._left = iter(list(finished))  # a copy, because the fold may change it between runs
             already = set(paths)
-            paths += [path for path in islice(self._left, LOOKS_MAX - len(paths)) if path not in already]
+            paths += [path for path in islice(self._left, CHECKS_MAX - len(paths)) if path not in already]
         return paths
 
-    def _look(self, path: str, known: Finished) -> bool:
-        """Whether the file is gone for good."""
+    def _is_gone(self, path: str, known: Finished) -> bool:
+        """Whether the file was certainly removed; notes a changed one."""
         try:
             unchanged = mark_of(os.lstat(path)) == known.mark
         except (FileNotFoundError, NotADirectoryError):
             self._changed.discard(path)
-            return self._homes.prove_gone(path)
+            return self._seen_folders.prove_gone(path)
         except OSError:
-            return False  # nobody knows
+            return False  # unknown, so it counts as present
         if (folder := str(Path(path).parent)) not in self._seen_in:
             self._seen_in.add(folder)
-            self._homes.saw(path)
+            self._seen_folders.saw(path)
         if unchanged:
             self._changed.discard(path)
         elif path not in self._changed:
@@ -101,7 +100,7 @@ class Sweep:
 
 
 def _portions(paths: list[str]) -> Iterator[list[str]]:
-    """Cut so that each fits an entry."""
+    """Split the paths so that each portion fits an entry."""
     portion: list[str] = []
     size = 0
     for path in paths:

@@ -1,9 +1,8 @@
-"""Takes one file in: piece by piece, each with the position behind it in the same entry.
+"""Ingest one file in pieces. Each piece and the position after it are in the same log entry.
 
-Owns the order of steps. What the log knows of the file is read before the file is looked at; the identity of
-the file is compared before the first piece is sent, and that it did not change meanwhile before each piece;
-an entry of unknown outcome ends the work, and whoever comes next asks the log where to go on. So nothing is
-remembered here that could be wrong.
+The log's state of the file is read before the file is opened. The file's identity is compared before the
+first piece is sent. Before each piece the file is checked for changes. An entry of unknown outcome ends the
+work, and the next run continues from the log. This module therefore keeps no state that could be wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from intake.producers import Refusal
 from intake.records import raw_bytes_of, weight_of
 from intake.sources.files.opened_file import OpenedFile
 from intake.sources.files.pieces import Cutting, Piece, PieceReader
-from intake.sources.files.seen_folders import Homes
+from intake.sources.files.seen_folders import SeenFolders
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import record_columns
@@ -33,60 +32,67 @@ from intake.write.queue import ROW_COST_BYTES, BatchItem
 from intake.write.validation import Admitted, Judge, admit_all
 
 CHANGED = (
-    "the file has changed since a part of it was taken in, so it is not read on: what stood before "
-    "{where} is in; put the rest, and "
+    "the file has changed since a part of it was ingested, so it is not read on: everything before "
+    "{where} is ingested; put the rest, and "
     "nothing but the rest, into a file of another name and remove this one"
 )
 CHANGING = (
-    "the file changed while it was read, and nothing of it is taken in: it is tried again when it is at rest"
+    "the file changed while it was read, and nothing of it is ingested: it is retried when it no longer "
+    "changes"
 )
 
 
 class Failed(Exception):
-    """The file cannot be taken in (any further) until somebody acts; says why and what to do."""
+    """The file cannot be ingested further without an operator. The text has the reason and the action."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """What taking a file in needs of the process."""
+class IngestContext:
+    """The components that ingesting a file needs."""
 
     sequencer: Sequencer
     publisher: FlushWriter
     accept_clock: AcceptClock
     stopping: threading.Event
-    homes: Homes
+    seen_folders: SeenFolders
     judge: Judge | None = None
-    """Decides about records that do not decode; without one, nothing is looked at."""
+    """Decides about records that do not decode; without it, records are not decoded."""
 
 
-def take_in(
-    path: str, source: str, topic: TopicState, cutting: Cutting, ways: Ways, took: Callable[[int, int], None]
+def ingest_file(
+    path: str,
+    source: str,
+    topic: TopicState,
+    cutting: Cutting,
+    context: IngestContext,
+    took: Callable[[int, int], None],
 ) -> bool:
-    """Take in what is missing of the file; whether this call finished it. False: somebody else did, or has it
-    in work, or this process is to stop.
+    """Ingest the rest of the file. True if this call finished it.
 
-    `took` is told of records and their raw bytes that are in.
+    False if another process finished it or is working on it, or if this process stops. `took` is called with
+    the number of ingested records and their raw bytes.
 
-    Raises `Failed`, and what log and store raise; after `OutcomeUnknown` settle the sequencer first.
+    Raises `Failed`; errors of log and store pass through. After `OutcomeUnknown` call the sequencer's
+    `settle` first.
     """
-    seen = ways.sequencer.fold.next_index
-    known = ways.sequencer.fold.positions.get(source, path)
+    seen = context.sequencer.fold.next_index
+    known = context.sequencer.fold.positions.get(source, path)
     if isinstance(known, Finished):
         return False
     with OpenedFile(path) as file:
         _check_identity(file, known, cutting)
-        ways.homes.saw(path)
+        context.seen_folders.saw(path)
         if known is None:
             known = Begun(0, 0, file.identity)
         reader = PieceReader(file.stream, cutting, InputPosition(known.end, known.count))
-        while not ways.stopping.is_set():
-            seen = _seen_again(file, ways.sequencer, seen)
+        while not context.stopping.is_set():
+            seen = _seen_again(file, context.sequencer, seen)
             piece = _next_piece(reader, file, cutting)
-            admitted = _admitted(piece, topic, cutting, ways)
+            admitted = _admitted(piece, topic, cutting, context)
             if piece.records or piece.done:
                 move = Move(source, path, piece.base, piece.end, piece.done, file.identity, seen, piece.count)
-                if _send(admitted, move, ways) is not None:
-                    return False  # what the log says now is looked at the next time
+                if _send(admitted, move, context) is not None:
+                    return False  # another process was faster; the next call reads the log again
                 took(len(piece.records), sum(piece.raw_bytes))
             if piece.broken is not None:
                 raise Failed(_broken(piece, cutting))
@@ -101,13 +107,13 @@ def _check_identity(file: OpenedFile, known: Begun | None, cutting: Cutting) -> 
 
 
 def _seen_again(file: OpenedFile, sequencer: Sequencer, seen: int) -> int:
-    """How many entries were known when the file last had its name: the name is looked at after the log."""
+    """The log index known when the file last had its name. The log is read before the name is checked."""
     now = sequencer.fold.next_index
     return now if file.has_its_name() else seen
 
 
 def _next_piece(reader: PieceReader, file: OpenedFile, cutting: Cutting) -> Piece:
-    """Raises `Failed` if the file changed, and what was read may be of neither file."""
+    """The next piece. Raises `Failed` if the file changed, because the piece may then mix two states."""
     try:
         piece = reader.next()
         unchanged = file.is_unchanged()
@@ -118,21 +124,21 @@ def _next_piece(reader: PieceReader, file: OpenedFile, cutting: Cutting) -> Piec
     return piece
 
 
-def _admitted(piece: Piece, topic: TopicState, cutting: Cutting, ways: Ways) -> list[Admitted]:
-    """The records of the piece as judged. It is cut before one that is refused: what stands behind that must
-    not overtake it.
+def _admitted(piece: Piece, topic: TopicState, cutting: Cutting, context: IngestContext) -> list[Admitted]:
+    """The validated records of the piece. The piece is cut before a refused record, which later ones must not
+    overtake.
     """
     given = [
         Admitted(topic.name, partition, record)
         for record, partition in zip(piece.records, piece.partitions, strict=True)
     ]
-    if ways.judge is None:
+    if context.judge is None:
         return given
 
     def partitions_of(name: str) -> int:
-        return _topic(name, ways).partitions
+        return _topic(name, context).partitions
 
-    admitted = admit_all(ways.judge, given, 0.0, partitions_of)
+    admitted = admit_all(context.judge, given, 0.0, partitions_of)
     for row, one in enumerate(admitted):
         if one.refused is not None:
             piece.cut(row, f"{_record(piece.ends[row + 1][1], cutting)}: {one.refused}")
@@ -140,27 +146,27 @@ def _admitted(piece: Piece, topic: TopicState, cutting: Cutting, ways: Ways) -> 
     return admitted
 
 
-def _topic(name: str, ways: Ways) -> TopicState:
-    state = ways.sequencer.fold.topics_by_name.get(name)
+def _topic(name: str, context: IngestContext) -> TopicState:
+    state = context.sequencer.fold.topics_by_name.get(name)
     if state is None:
         raise RetryLater(
-            f"there is a record for topic {name}, which is not there; create it, and the file is tried again"
+            f"there is a record for topic {name}, which does not exist; create it, and the file is retried"
         )
     return state
 
 
-def _send(admitted: Sequence[Admitted], move: Move, ways: Ways) -> Refusal | None:
-    """Publish the records of a piece; why it does not count, None if it does."""
+def _send(admitted: Sequence[Admitted], move: Move, context: IngestContext) -> Refusal | None:
+    """Append the records of a piece. Returns the refusal, or None on success."""
     if admitted:
-        accept_us = ways.accept_clock.accept_us(ways.sequencer.fold.newest_us)
+        accept_us = context.accept_clock.accept_us(context.sequencer.fold.newest_us)
         names = dict.fromkeys(one.topic for one in admitted)
         items = [
-            _item([one for one in admitted if one.topic == name], _topic(name, ways), accept_us)
+            _item([one for one in admitted if one.topic == name], _topic(name, context), accept_us)
             for name in names
         ]
-        return ways.publisher.publish_moving(items, [move])
+        return context.publisher.publish_moving(items, [move])
     failpoints.reach("source.finish.before")
-    refusal = ways.sequencer.append_moves([move])
+    refusal = context.sequencer.append_moves([move])
     try:
         failpoints.reach("source.finish.after")
     except RetryLater as error:
@@ -188,7 +194,7 @@ def _item(admitted: Sequence[Admitted], topic: TopicState, accept_us: int) -> Ba
 
 
 def _record(count: int, cutting: Cutting) -> str:
-    """What the reader calls a record, given the lines, rows or records up to its end."""
+    """The name of a record in messages, given the number of lines, rows or records up to its end."""
     return (
         f"line {count}"
         if cutting.form == "jsonl"
@@ -198,11 +204,11 @@ def _record(count: int, cutting: Cutting) -> str:
 
 def _broken(piece: Piece, cutting: Cutting) -> str:
     if piece.end == 0:
-        return f"{piece.broken}. Nothing of the file is taken in: mend it, and it is tried again"
+        return f"{piece.broken}. Nothing of the file is ingested: fix it, and it is retried"
     return (
-        f"{piece.broken}. What stands before {_where(piece.end, cutting)} is in; put the rest, mended, "
+        f"{piece.broken}. Everything before {_where(piece.end, cutting)} is ingested; put the fixed rest "
         "into a file of another name and "
-        "remove this one: a file that was begun must not change"
+        "remove this one: a partly ingested file must not change"
     )
 
 

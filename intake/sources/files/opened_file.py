@@ -1,7 +1,7 @@
-"""A file that is being taken in: opened once, and known by what it was then.
+"""A file being ingested: opened once, with its identity at that time.
 
-Owns what makes a file the same file: its size, its modification time and its first 4 KiB. Promises that
-opening never waits (a pipe that took the name of a file is refused) and follows no link.
+The identity of a file is its size, its modification time and its first 4 KiB. Opening never blocks (a pipe
+with the name of a file is refused) and follows no link.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class OpenedFile:
     """An open file; close it, or use it as a context manager."""
 
     def __init__(self, path: str) -> None:
-        """Raises `NotFound` if it has vanished, `RecordRefused` if it cannot be read or is no regular
-        file.
-        """
+        """Raises `NotFound` if the file is gone, `RecordRefused` if it is unreadable or no regular file."""
         self.path = path
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -42,10 +40,10 @@ class OpenedFile:
             self._began = os.fstat(descriptor)
             if not stat.S_ISREG(self._began.st_mode):
                 raise RecordRefused(
-                    "this is no regular file; take it out of the folder, or narrow the pattern"
+                    "this is no regular file; remove it from the folder, or narrow the pattern"
                 )
             self.identity = _identity(self._began, os.pread(descriptor, HEAD_BYTES, 0))
-            """What it is known by, besides its name."""
+            """The file's identity in the log, in addition to its name."""
         except BaseException:
             os.close(descriptor)
             raise
@@ -60,21 +58,21 @@ class OpenedFile:
         self.close()
 
     def close(self) -> None:
-        """Give the file back; closing twice is no error."""
+        """Close the file; closing twice is no error."""
         self.stream.close()
 
     @property
     def size(self) -> int:
-        """Bytes, as it was opened."""
+        """Size in bytes at open."""
         return self._began.st_size
 
     def is_unchanged(self) -> bool:
-        """Whether what was read since it was opened is of the file as it was then."""
+        """Whether size and modification time are still those at open."""
         now = os.fstat(self.stream.fileno())
         return _shape(now) == _shape(self._began)
 
     def has_its_name(self) -> bool:
-        """Whether its path still leads to it."""
+        """Whether the path still names this file."""
         try:
             return os.path.samestat(os.lstat(self.path), self._began)
         except OSError:
@@ -82,7 +80,7 @@ class OpenedFile:
 
 
 def mark_of(found: os.stat_result) -> bytes:
-    """The beginning of the identity of the file that was looked at: a digest of its size and time."""
+    """The beginning of a file's identity: a digest of its size and modification time."""
     return hashlib.blake2b(_shape(found), digest_size=MARK_BYTES).digest()
 
 

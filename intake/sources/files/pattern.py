@@ -1,8 +1,8 @@
-"""Which files a pattern means, right now.
+"""Find the files that match a pattern.
 
-Owns the rules about names: hidden ones and those that say "not complete yet" are passed over, links are not
-followed, and only regular files count. Promises to open nothing, to follow no link below the part of the
-pattern without wildcards, and to look on where one folder cannot be read.
+Hidden names and names of unfinished files are skipped, links are not followed, and only regular files count.
+No file is opened. Links are followed only in the part of the pattern without wildcards. An unreadable folder
+is reported and the search continues.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 UNFINISHED_SUFFIXES = ("~", ".tmp", ".part", ".partial")
-"""A name that ends so is passed over, unless the pattern ends in just that."""
+"""Files with these suffixes are skipped, unless the pattern ends with the suffix."""
 _ESCAPED = re.compile(r"\[([*?[])\]")
 _ANY_DEPTH = "**"
 
 Report = Callable[[str, str], None]
-"""Takes a path and why it is not taken in."""
+"""Called with a path and the reason why it is not ingested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Pattern:
     """An absolute pattern of paths: `*`, `?`, `[…]` within a name, `**` for any number of folders."""
 
     folder: str
-    """The part without wildcards: where looking begins. Links in it are followed."""
+    """The part without wildcards, where the search begins. Links in it are followed."""
     parts: tuple[str, ...]
-    """What follows, name by name."""
+    """The remaining names."""
 
     @classmethod
     def of(cls, text: str) -> Pattern:
-        """The pattern that is written so."""
+        """Parse a pattern."""
         names = [name for name in text.split("/") if name not in ("", ".")]
         fixed = 0
         while fixed < len(names) - 1 and _literal(names[fixed]) is not None:
@@ -48,10 +48,9 @@ class Pattern:
         return cls(folder, (*parts, "*") if parts[-1] == _ANY_DEPTH else parts)
 
     def files(self, report: Report) -> Iterator[str]:
-        """The absolute paths of the regular files that match, in no order.
+        """The absolute paths of the matching regular files, in no particular order.
 
-        Raises `FileNotFoundError` if the folder is not there; what cannot be taken in for another reason is
-        reported.
+        Raises `FileNotFoundError` if the folder does not exist. Matches that cannot be ingested are reported.
         """
         matcher = _Matcher(self.parts)
         waiting: list[tuple[str, tuple[str, ...]]] = [(self.folder, ())]
@@ -86,16 +85,14 @@ class _Matcher:
         self._passed_over = tuple(suffix for suffix in UNFINISHED_SUFFIXES if not parts[-1].endswith(suffix))
 
     def may_hold(self, names: tuple[str, ...]) -> bool:
-        """Whether a folder of that path can hold what matches; the folders around it were asked about
-        before.
-        """
+        """Whether a folder of that path can contain matches, given that its parents can."""
         if self._depth is not None and len(names) > self._depth:
             return True
         pattern = self._names[len(names) - 1] if len(names) < len(self._names) else None
         return pattern is not None and pattern.match(names[-1]) is not None
 
     def fits(self, names: tuple[str, ...]) -> bool:
-        """Whether a file of that path is meant."""
+        """Whether a file of that path matches."""
         if names[-1].endswith(self._passed_over):
             return False
         return self._fit(names, 0, 0)
@@ -114,7 +111,7 @@ class _Matcher:
 
 
 def _literal(name: str) -> str | None:
-    """The name that the part of a pattern stands for; None if it has a wildcard."""
+    """The literal name of a part of a pattern; None if it has a wildcard."""
     plain = _ESCAPED.sub(r"\1", name)
     return (
         plain if name in (plain, glob.escape(plain)) and (name != plain or not glob.has_magic(name)) else None
@@ -122,7 +119,7 @@ def _literal(name: str) -> str | None:
 
 
 def _is_takeable(entry: os.DirEntry[str], report: Report) -> bool:
-    """Whether what matches by its name is a file that can be known by its name."""
+    """Whether a match is a regular file with a usable name; reports the reason if not."""
     if entry.is_symlink():
         report(
             entry.path,
@@ -133,7 +130,7 @@ def _is_takeable(entry: os.DirEntry[str], report: Report) -> bool:
     if not entry.is_file(follow_symlinks=False):
         report(
             entry.path,
-            "this is no regular file but a pipe, a socket or a device; take it out of the folder, or "
+            "this is no regular file but a pipe, a socket or a device; remove it from the folder, or "
             "narrow the pattern",
         )
         return False
@@ -142,7 +139,7 @@ def _is_takeable(entry: os.DirEntry[str], report: Report) -> bool:
     except UnicodeEncodeError:
         report(
             entry.path.encode("utf-8", "backslashreplace").decode(),
-            "the name is no UTF-8 text; rename the file",
+            "the name is not valid UTF-8; rename the file",
         )
         return False
     return True

@@ -1,9 +1,7 @@
-"""Cuts a file into pieces that are taken in whole: records in their order, up to a bound of bytes and
-partitions.
+"""Cut a file into pieces that are ingested whole: consecutive records up to a bound of bytes and partitions.
 
-Owns where a piece ends. Promises that the pieces of a file, one after the other, are its records, each once;
-that a piece ends behind a record, in front of which nothing is left out; and that a record which cannot be
-taken in ends the piece before it.
+The pieces of a file, in order, are exactly its records. A piece ends after a record. A record that cannot be
+ingested ends the piece before it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class Piece:
     """Consecutive records of a file."""
 
     base: int
-    """Where it begins: bytes, or rows of Parquet."""
+    """Start position: bytes, or rows of Parquet."""
     end: int
     count: int
     """Lines, rows or records of the file before `end`."""
@@ -34,16 +32,16 @@ class Piece:
     partitions: list[int] = field(default_factory=list)
     raw_bytes: list[int] = field(default_factory=list)
     ends: list[tuple[int, int]] = field(default_factory=list)
-    """What `end` and `count` are in front of each record, and behind the last."""
+    """`end` and `count` before each record, and after the last."""
     cost: int = 0
-    """What its records take of a queue's room."""
+    """Queue capacity that its records need."""
     done: bool = False
     """The file ends here."""
     broken: str | None = None
-    """Why the file cannot be read on behind it."""
+    """Reason why the file cannot be read further."""
 
     def cut(self, records: int, why: str) -> None:
-        """End behind so many records, because the next one cannot be taken in."""
+        """End after that many records, because the next one cannot be ingested."""
         self.end, self.count = self.ends[records]
         for each in (self.records, self.partitions, self.raw_bytes):
             del each[records:]
@@ -59,16 +57,16 @@ class Cutting:
     text: bool
     record_bytes_max: int
     piece_bytes_max: int
-    """Of the records with `ROW_COST_BYTES` each; a larger record is a piece by itself."""
+    """Largest size of the records with `ROW_COST_BYTES` each; a larger record is a piece of its own."""
     partitions_max: int
-    """In one piece, so that its entry fits."""
+    """Largest number of partitions in a piece, so that its entry fits."""
     place: Callable[[Input, int], int]
-    """The partition of a record with so many raw bytes; raises `InvalidInput`."""
+    """Returns the partition of a record, given its raw bytes; raises `InvalidInput`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """A record that was read, and where it ends."""
+    """A record that was read, and its end position."""
 
     record: Record
     partition: int
@@ -79,7 +77,7 @@ class _Next:
 
 
 class PieceReader:
-    """Reads a file on from where `start` is; the stream is at its beginning."""
+    """Reads a file from `start` on; the stream is at its beginning."""
 
     def __init__(self, stream: BinaryIO, cutting: Cutting, start: InputPosition) -> None:
         if cutting.form != "parquet":
@@ -93,9 +91,7 @@ class PieceReader:
         self._held: _Next | None = None
 
     def next(self) -> Piece:
-        """The next piece. Behind one that is `done` or `broken` there is none. Raises `OSError` if the disk
-        does.
-        """
+        """The next piece; a piece that is `done` or `broken` is the last. Raises `OSError` of the disk."""
         piece = Piece(self._end, self._end, self._count, ends=[(self._end, self._count)])
         partitions: set[int] = set()
         while True:

@@ -1,9 +1,8 @@
-"""The thread that takes files in by itself, for as long as a daemon runs.
+"""The thread of a daemon that ingests files.
 
-Promises that every file is taken in exactly once, whoever else works on the same folder and whenever this
-process dies (the fold sees to that, `intake.log.source_positions`); that at most one piece of one file is in
-memory; and that no error ends the thread: what cannot be done now is said in `state` and tried again. Nothing
-waits for it, and it waits for nothing without a bound.
+Every file is ingested exactly once with any number of processes on a folder and after any crash; the fold
+ensures this (`intake.log.source_positions`). At most one piece of one file is in memory. No error ends the
+thread: problems are in `state` and the work is retried. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from archiver.runtime.ids import IdSource
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
 from intake.sources.files.finished_files import Sweep
-from intake.sources.files.ingest import Ways
-from intake.sources.files.seen_folders import Homes
+from intake.sources.files.ingest import IngestContext
+from intake.sources.files.seen_folders import SeenFolders
 from intake.sources.files.source import FileSettings, FilesState, FolderSource, PieceSettings, source_name
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
@@ -29,14 +28,14 @@ from intake.write.partitioner import Placement
 from intake.write.validation import Judge
 
 REST_SHARE = 4
-"""A look that took long is followed by a rest this many times as long: a folder of a million files must not
-keep a core busy."""
+"""A poll is followed by a pause at least this many times as long: a folder of a million files must not keep a
+core busy."""
 
 _log = logging.getLogger(__name__)
 
 
 class SourceSettings(PieceSettings, Protocol):
-    """What the sources need of the `intake` settings; durations in seconds, sizes in bytes."""
+    """The `intake` settings that the sources need; durations in seconds, sizes in bytes."""
 
     @property
     def row_group_bytes(self) -> int:
@@ -48,11 +47,11 @@ class SourceSettings(PieceSettings, Protocol):
 
     @property
     def clock_settle(self) -> float:
-        """How long the clock must run evenly before the reference is taken anew."""
+        """Time for which the clock must run evenly before it becomes the reference again."""
 
 
 class FileSources:
-    """Takes in the files of some folders. `start` it, and `stop` it before the log is closed."""
+    """Ingests the files of all patterns. `start` it, and `stop` it before the log is closed."""
 
     def __init__(
         self,
@@ -67,9 +66,9 @@ class FileSources:
         prepare: Callable[[], object] = lambda: None,
         judge: Judge | None = None,
     ) -> None:
-        """`partitions`: of each topic, in case it is not there yet. `prepare` is called before the first look
-        that is to write anything, and again if it raises an error of ours. `judge` decides about records that
-        do not decode.
+        """`partitions` has the partitions of each topic that may have to be created. `prepare` is called
+        before the first poll, and again after an `ArchiverError`. `judge` decides about records that do not
+        decode.
         """
         self._partitions = partitions
         self._sequencer = sequencer
@@ -80,8 +79,8 @@ class FileSources:
         self._stopping = threading.Event()
         accept_clock = AcceptClock(clock, settings.clock_skew_max, settings.clock_settle)
         publisher = FlushWriter(objects, sequencer, settings.row_group_bytes, clock, ids, accept_clock)
-        homes = Homes()
-        ways = Ways(sequencer, publisher, accept_clock, self._stopping, homes, judge)
+        seen_folders = SeenFolders()
+        context = IngestContext(sequencer, publisher, accept_clock, self._stopping, seen_folders, judge)
         placement = Placement(ids)
         sweeps: dict[str, Sweep] = {}
         self._folders: list[FolderSource] = []
@@ -89,32 +88,28 @@ class FileSources:
             sweep = (
                 None
                 if one.topic in sweeps
-                else sweeps.setdefault(one.topic, Sweep(source_name(one.topic), sequencer, homes))
+                else sweeps.setdefault(one.topic, Sweep(source_name(one.topic), sequencer, seen_folders))
             )
-            self._folders.append(FolderSource(one, settings, ways, placement, clock, sweep))
+            self._folders.append(FolderSource(one, settings, context, placement, clock, sweep))
         self._thread = threading.Thread(target=self._run, name="file-sources", daemon=True)
 
     def start(self) -> None:
-        """Begin; at once, and then every `interval_s`."""
+        """Start polling: at once, then every `interval_s`."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """End after the piece in work; whether it has ended within the time. What it leaves is taken in by
-        whoever comes next.
-        """
+        """Stop after the current piece; whether it ended in time. The next process ingests the rest."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def state(self) -> tuple[FilesState, ...]:
-        """Each folder as of its last look, in the order of the settings."""
+        """The state of each source at its last poll, in the order of the settings."""
         return tuple(folder.state for folder in self._folders)
 
-    def look(self) -> bool:
-        """Look at every folder once; whether to look again at once. Raises nothing of ours: it is in
-        `state`.
-        """
+    def poll(self) -> bool:
+        """Poll every folder once; whether to poll again at once. An `ArchiverError` goes into `state`."""
         try:
             if not self._is_prepared:
                 self._prepare()
@@ -127,12 +122,12 @@ class FileSources:
         more = False
         for folder in self._folders:
             if not self._stopping.is_set():
-                more = self._look(folder) or more
+                more = self._poll(folder) or more
         return more
 
-    def _look(self, folder: FolderSource) -> bool:
+    def _poll(self, folder: FolderSource) -> bool:
         try:
-            more = folder.look(self._topic(folder.topic))
+            more = folder.poll(self._topic(folder.topic))
         except ArchiverError as error:
             folder.troubled(str(error))
             return False
@@ -140,7 +135,7 @@ class FileSources:
         return more
 
     def _topic(self, name: str) -> TopicState:
-        """The topic, declared if it is not there; raises `ConfigInvalid` if it was deleted."""
+        """The topic, declared if it does not exist; raises `ConfigInvalid` if it was deleted."""
         known = self._sequencer.fold.topics_by_name.get(name)
         if known is not None:
             return known
@@ -154,11 +149,10 @@ class FileSources:
             began_s = self._clock.monotonic_s()
             more = False
             try:
-                more = self.look()
+                more = self.poll()
             except Exception as error:  # noqa: BLE001
-                # The head of the loop: nobody else would learn of it, and the next look begins with what the
-                # log says.
-                _log.exception("taking in files ended in an error nobody expected")
+                # Head of the loop: log it and go on. The next poll starts from the log's state.
+                _log.exception("ingesting files ended in an unexpected error")
                 for folder in self._folders:
                     folder.troubled(f"{type(error).__name__}: {error}")
             took_s = self._clock.monotonic_s() - began_s

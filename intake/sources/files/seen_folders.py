@@ -1,10 +1,9 @@
-"""The folders in which files were seen, so that an emptied folder can be told from one whose file system is
-not mounted.
+"""Folders in which files were seen, to tell an emptied folder from one whose file system is not mounted.
 
-Owns what proves that a file is gone: the nearest folder above it that is there, opened once, does not hold
-it, and either holds something else or is the very folder, on the very file system, in which a file was seen
-before. Promises that a mount point without its file system never proves anything. What is remembered is of
-this process and bounded; without it a file is held to be there for longer, never for less.
+A file is proven gone by the nearest existing folder above it, which must not contain the file. That folder
+must also have another entry, or be the same folder on the same file system in which a file was seen before. A
+bare mount point therefore proves nothing. The memory is per process and bounded; without it a file only
+counts as present for longer.
 """
 
 from __future__ import annotations
@@ -14,39 +13,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-HOMES_MAX = 10_000
-"""Folders that are remembered; the one that was seen longest ago is dropped first."""
+FOLDERS_MAX = 10_000
+"""Folders to remember; the one seen longest ago is dropped first."""
 
 _Identity = tuple[int, int, int]
 
 
-class Homes:
-    """Of one process. One thread uses it."""
+class SeenFolders:
+    """The seen folders of one process. One thread uses it."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Identity] = {}
 
     def saw(self, path: str) -> None:
-        """A file was seen there: remember its folder, and those above it on the same file system."""
+        """Remember the folder of a seen file, and the folders above it on the same file system."""
         for folder in _above(path):
             try:
                 with _opened(folder) as descriptor:
                     found = os.fstat(descriptor)
-                    # Seen from the open folder: what was mounted or unmounted meanwhile cannot be taken for
-                    # it.
+                    # Relative to the open folder, so a concurrent mount or unmount cannot mix two folders.
                     file = os.stat(os.path.relpath(path, folder), dir_fd=descriptor, follow_symlinks=False)
                     identity = _identity(descriptor, found)
             except OSError:
                 return
             if file.st_dev != found.st_dev:
-                return  # something below is a mount point: that it is not there would prove nothing
+                return  # a mount point is in between, so a missing file would prove nothing
             self._known.pop(folder, None)
             self._known[folder] = identity
-        while len(self._known) > HOMES_MAX:
+        while len(self._known) > FOLDERS_MAX:
             del self._known[next(iter(self._known))]
 
     def prove_gone(self, path: str) -> bool:
-        """Whether the file was removed; False if it is there, or nobody knows."""
+        """Whether the file was certainly removed; False if it exists or this is unknown."""
         for folder in _above(path):
             try:
                 with _opened(folder) as descriptor:
@@ -64,7 +62,7 @@ class Homes:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The folders above, the nearest first, without the root."""
+    """The folders above, nearest first, without the root."""
     for folder in Path(path).parents:
         if folder != folder.parent:
             yield str(folder)
@@ -80,9 +78,7 @@ def _opened(folder: str) -> Iterator[int]:
 
 
 def _identity(descriptor: int, found: os.stat_result) -> _Identity:
-    """Device and number of the folder, and the identity of its file system: a device number is given to
-    another one after it.
-    """
+    """Device and inode of the folder, and the id of its file system, because device numbers are reused."""
     return found.st_dev, found.st_ino, os.statvfs(descriptor).f_fsid
 
 

@@ -1,9 +1,7 @@
-"""One folder of files as a source: which files are there, which of them are next, and what is wrong with the
-others.
+"""One file pattern as a source: find the files, ingest them in path order, and report the failed ones.
 
-Owns what a process remembers beside the log, all of which it can do without: since when a file has not
-changed, which files failed and why. Promises that files are taken in one after the other in the order of
-their paths, that one that fails stops no other, and that what is remembered is bounded.
+One failed file stops no other. The process remembers since when a file has not changed, and which files
+failed and why. This memory is bounded and not needed for correctness: the log has the positions.
 """
 
 from __future__ import annotations
@@ -24,38 +22,33 @@ from intake.log.fold import TopicState
 from intake.log.source_positions import Finished
 from intake.record_json import Input
 from intake.sources.files.finished_files import CHANGED, Sweep
-from intake.sources.files.ingest import Failed, Ways, take_in
+from intake.sources.files.ingest import Failed, IngestContext, ingest_file
 from intake.sources.files.pattern import Pattern
 from intake.sources.files.pieces import Cutting
 from intake.write.encode import ENTRY_BYTES, SEGMENT_BYTES, TOPIC_BYTES
 from intake.write.partitioner import Placement
 
-FILES_PER_LOOK_MAX = 1000
-"""That are taken in before the folder is looked at again."""
+FILES_PER_POLL_MAX = 1000
+"""Files to ingest before the folder is polled again."""
 FAILED_MAX = 10_000
-"""That are remembered with their reason; with as many, nothing is taken in until some of them are gone."""
+"""Failed files to remember. At this number nothing is ingested until some of them are gone."""
 FAILED_SHOWN_MAX = 100
 REASON_MAX = 500
-"""Characters of one reason that are remembered: it may repeat what stands in a file, and there are
-`FAILED_MAX` of them."""
+"""Characters of one reason to remember: it may quote a file's content, and there are up to `FAILED_MAX`."""
 SHOWN_CHARS_MAX = 64 * 1024
-"""Paths and reasons that a source shows, all together, so that a status answer is bounded. The first one is
-always shown."""
+"""Characters of all shown paths and reasons, so that a status response is bounded. The first is always
+shown."""
 RETRY_S = 600.0
-"""After so long a file that failed is tried again, in case it was not the file's fault; sooner if it
-changed."""
+"""Seconds until a failed file is retried, in case the cause was elsewhere; sooner if it changed."""
 _POSITION_BYTES = 5 * 1024
-"""More than a position of a file takes in an entry: a path has at most 4,096 bytes."""
-GONE = (
-    "a part of the file is in, and the file is not there any more; put it back, and it is read on, or "
-    "leave it so"
-)
+"""Upper bound of a file position in an entry: a path has at most 4,096 bytes."""
+GONE = "the file is partly ingested and does not exist any more; restore it to continue, or leave it so"
 
 _log = logging.getLogger(__name__)
 
 
 class FileSettings(Protocol):
-    """What is set for one folder."""
+    """The settings of one pattern."""
 
     @property
     def glob(self) -> str:
@@ -63,15 +56,15 @@ class FileSettings(Protocol):
 
     @property
     def topic(self) -> str:
-        """Where the records go."""
+        """The topic of the records."""
 
     @property
     def format(self) -> InputFormat:
-        """What the files are made of."""
+        """The format of the files."""
 
     @property
     def text(self) -> bool:
-        """Whether JSON holds text instead of base64."""
+        """Whether JSON values are text instead of base64."""
 
     @property
     def settle(self) -> float:
@@ -79,7 +72,7 @@ class FileSettings(Protocol):
 
 
 class PieceSettings(Protocol):
-    """What the sources need of the `intake` settings; sizes in bytes."""
+    """The `intake` settings that a source needs; sizes in bytes."""
 
     @property
     def delay_max_bytes(self) -> int:
@@ -92,43 +85,42 @@ class PieceSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """A file, or folder, that is not taken in."""
+    """A file or folder that is not ingested."""
 
     path: str
     why: str
-    """And what to do."""
+    """The reason, and the action for an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesState:
-    """One source of files, as of its last look."""
+    """The state of one source at its last poll."""
 
     glob: str
     topic: str
     format: InputFormat
     looked_us: int | None = None
-    """When the folder was last looked at; None: not yet."""
+    """Time of the last poll; None before the first."""
     folder_found: bool = False
-    """Whether the folder in which the files are is there."""
+    """Whether the pattern's folder exists."""
     waiting: int = 0
-    """Files that are not finished and did not fail."""
+    """Unfinished files that have not failed."""
     in_work: str | None = None
-    """The file that is read now."""
+    """The file being read."""
     finished: int = 0
-    """Finished files of this topic that are not forgotten, of all its patterns together."""
+    """Finished files of this topic that the log still lists, for all its patterns."""
     gone: int = 0
-    """Files of this topic of which a part is in and that are not there any more, of all its patterns
-    together."""
+    """Partly ingested files of this topic that no longer exist, for all its patterns."""
     failed: int = 0
-    """Files and folders that need somebody to act."""
+    """Files and folders that need an operator."""
     problems: tuple[FileProblem, ...] = ()
-    """The first of them, by path."""
+    """The first of the failed ones, by path."""
     trouble: str | None = None
-    """Why nothing at all is taken in now; None if nothing is wrong but with single files."""
+    """Reason why nothing is ingested now; None if only single files have problems."""
     files: int = 0
-    """Finished since the start of this process."""
+    """Files finished since the start of this process."""
     records: int = 0
-    """Taken in since the start of this process."""
+    """Records ingested since the start of this process."""
     bytes: int = 0
     """Raw bytes of those records."""
 
@@ -139,27 +131,27 @@ class _Failure:
     shape: tuple[int, ...]
     """Size and times when it failed."""
     again_s: float
-    """When it is tried again."""
+    """Time of the retry."""
 
 
 class FolderSource:
-    """Takes in what one pattern means. One thread uses it; `state` may be read from anywhere.
+    """Ingests the files of one pattern. One thread uses it; any thread may read `state`.
 
-    `sweep` looks after the finished files of the topic; None: another pattern's of the same topic does.
+    `sweep` checks the finished files of the topic; None if another pattern of the same topic does.
     """
 
     def __init__(
         self,
         settings: FileSettings,
         pieces: PieceSettings,
-        ways: Ways,
+        context: IngestContext,
         placement: Placement,
         clock: Clock,
         sweep: Sweep | None,
     ) -> None:
         self._settings = settings
         self._pieces = pieces
-        self._ways = ways
+        self._context = context
         self._placement = placement
         self._clock = clock
         self._sweep = sweep
@@ -167,27 +159,28 @@ class FolderSource:
         self._source = source_name(settings.topic)
         self._failures: dict[str, _Failure] = {}
         self._reports: dict[str, str] = {}
-        self._told: dict[str, str] = {}
+        self._reported_before: dict[str, str] = {}
         self._gone: frozenset[str] = frozenset()
         self._quiet: dict[str, tuple[tuple[int, ...], float]] = {}
         self.state = FilesState(settings.glob, settings.topic, settings.format)
-        """What is known of it."""
+        """The state for status and metrics."""
 
     @property
     def topic(self) -> str:
-        """Where the records go."""
+        """The topic of the records."""
         return self._settings.topic
 
     def troubled(self, why: str | None) -> None:
-        """Say that nothing can be taken in now, or (None) that it can."""
+        """Set the reason why nothing can be ingested now; None if it can."""
         why = None if why is None else excerpt(why, MESSAGE_MAX)
         if why is not None and why != self.state.trouble:
-            _log.warning("source %s: nothing is taken in: %s", self._settings.glob, why)
+            _log.warning("source %s: nothing is ingested: %s", self._settings.glob, why)
         self.state = replace(self.state, trouble=why)
 
-    def look(self, topic: TopicState) -> bool:
-        """Take in what is there, at rest and not finished; whether to look again at once. Raises what log and
-        store raise.
+    def poll(self, topic: TopicState) -> bool:
+        """Ingest the files that are unfinished and no longer change; whether to poll again at once.
+
+        Errors of log and store pass through.
         """
         if self._sweep is not None:
             self._sweep.run()
@@ -200,29 +193,29 @@ class FolderSource:
                     "ingested; repair or remove them first"
                 )
             for path in paths:
-                if self._ways.stopping.is_set():
+                if self._context.stopping.is_set():
                     break
                 done += self._take(path, topic, cutting)
         finally:
             self._conclude(paths, done)
         if self.state.records > records or done:
-            taken = self.state.records - records
+            ingested = self.state.records - records
             _log.info(
-                "source %s: %s finished, %s taken in",
+                "source %s: %s finished, %s ingested",
                 self._settings.glob,
                 counted(done, "file"),
-                counted(taken, "record"),
+                counted(ingested, "record"),
             )
-        return done > 0 and len(paths) == FILES_PER_LOOK_MAX
+        return done > 0 and len(paths) == FILES_PER_POLL_MAX
 
     def _choose(self) -> list[str]:
-        """The files that are next, in order of their paths."""
-        self._told, self._reports = self._reports, {}
+        """The next files, in path order."""
+        self._reported_before, self._reports = self._reports, {}
         failed: set[str] = set()
         found = True
         self.state = replace(self.state, waiting=0)
         try:
-            paths = heapq.nsmallest(FILES_PER_LOOK_MAX, self._unfinished(failed))
+            paths = heapq.nsmallest(FILES_PER_POLL_MAX, self._unfinished(failed))
         except FileNotFoundError:
             paths, found = [], False
         self._failures = {path: one for path, one in self._failures.items() if path in failed}
@@ -231,12 +224,12 @@ class FolderSource:
         return paths
 
     def _unfinished(self, failed: set[str]) -> Iterator[str]:
-        """Every file that is not finished and that is not known to fail; the others go into `failed`."""
+        """Every unfinished file that is due; adds the paths of known failures to `failed`."""
         waiting = 0
         for path in self._pattern.files(self._report):
-            if self._ways.stopping.is_set():
+            if self._context.stopping.is_set():
                 return
-            if isinstance(self._ways.sequencer.fold.positions.get(self._source, path), Finished):
+            if isinstance(self._context.sequencer.fold.positions.get(self._source, path), Finished):
                 continue
             failure = self._failures.get(path)
             if failure is not None:
@@ -251,19 +244,19 @@ class FolderSource:
         if len(self._reports) < FAILED_MAX:
             why = excerpt(why, REASON_MAX)
             self._reports[path] = why
-            if self._told.get(path) != why:
+            if self._reported_before.get(path) != why:
                 _log.warning("%s: %s", path, why)
 
     def _take(self, path: str, topic: TopicState, cutting: Cutting) -> bool:
-        """Take in one file; whether this process finished it."""
+        """Ingest one file; whether this process finished it."""
         shape = _shape(path)
         if shape is None or not self._is_at_rest(path, shape):
             return False
         self.state = replace(self.state, in_work=path)
         try:
-            finished = take_in(path, self._source, topic, cutting, self._ways, self._took)
+            finished = ingest_file(path, self._source, topic, cutting, self._context, self._took)
         except NotFound:
-            return False  # it has vanished
+            return False  # the file was removed
         except (Failed, RecordRefused) as error:
             before, why = self._failures.get(path), excerpt(str(error), REASON_MAX)
             if before is None or before.why != why:
@@ -274,7 +267,7 @@ class FolderSource:
         return finished
 
     def _is_at_rest(self, path: str, shape: tuple[int, ...]) -> bool:
-        """By its times, or, where the clocks do not agree, because it was the same for long enough."""
+        """Whether the file no longer changes: by its times, or by observation where the clocks disagree."""
         settle_s, now_s = self._settings.settle, self._clock.monotonic_s()
         age_s = self._clock.now_us() / 1e6 - max(shape[1:]) / 1e9
         if settle_s <= 0 or age_s >= settle_s:
@@ -286,10 +279,10 @@ class FolderSource:
         return now_s - known[1] >= settle_s
 
     def _cutting(self, topic: TopicState) -> Cutting:
-        judge = self._ways.judge
-        # Each partition of the topic may give a segment to every topic where its records may go instead.
+        judge = self._context.judge
+        # Undecodable records may go to other topics, so each partition may add a segment to every such topic.
         topics = 1 if judge is None else 1 + len(judge.elsewhere(topic.name))
-        room = self._ways.sequencer.entry_bytes_max - ENTRY_BYTES - topics * TOPIC_BYTES - _POSITION_BYTES
+        room = self._context.sequencer.entry_bytes_max - ENTRY_BYTES - topics * TOPIC_BYTES - _POSITION_BYTES
 
         def place(item: Input, raw_bytes: int) -> int:
             return self._placement.of_record(topic, item.record, raw_bytes, item.partition)
@@ -310,13 +303,13 @@ class FolderSource:
         )
 
     def _conclude(self, paths: list[str], done: int) -> None:
-        """Put the look into `state`."""
+        """Write the result of the poll into `state`."""
         problems = {path: one.why for path, one in self._failures.items()} | self._reports
         gone = 0
-        known = self._ways.sequencer.fold.positions.source(self._source)
+        known = self._context.sequencer.fold.positions.source(self._source)
         if self._sweep is not None:
             problems |= dict.fromkeys(self._sweep.changed, CHANGED)
-            gone = self._look_after(list(known.begun))
+            gone = self._count_gone(list(known.begun))
         over = sum(path in self._failures or path in known.finished for path in paths)
         self.state = replace(
             self.state,
@@ -329,8 +322,8 @@ class FolderSource:
             files=self.state.files + done,
         )
 
-    def _look_after(self, begun: list[str]) -> int:
-        """How many files of which a part is in are not there; each is told once."""
+    def _count_gone(self, begun: list[str]) -> int:
+        """Number of partly ingested files that no longer exist; each is logged once."""
         gone = frozenset(path for path in begun if not os.path.lexists(path))
         for path in sorted(gone - self._gone)[:FAILED_SHOWN_MAX]:
             _log.warning("%s: %s", path, GONE)
@@ -339,7 +332,7 @@ class FolderSource:
 
 
 def _shown(problems: Mapping[str, str]) -> tuple[FileProblem, ...]:
-    """The first of them by path, as many as fit."""
+    """The first problems by path, as many as fit."""
     found: list[FileProblem] = []
     left = SHOWN_CHARS_MAX
     for path in heapq.nsmallest(FAILED_SHOWN_MAX, problems):
@@ -351,12 +344,12 @@ def _shown(problems: Mapping[str, str]) -> tuple[FileProblem, ...]:
 
 
 def source_name(topic: str) -> str:
-    """What the log calls the files that are taken into that topic."""
+    """The log's source name for files of that topic."""
     return f"files:{topic}"
 
 
 def _shape(path: str) -> tuple[int, ...] | None:
-    """Size and times of a file; None if it cannot be looked at."""
+    """Size and times of a file; None if it cannot be read."""
     try:
         found = os.lstat(path)
     except OSError:

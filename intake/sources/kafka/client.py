@@ -105,7 +105,7 @@ class KafkaClient:
         """
         self._clock = clock
         self._log = log or ClientLog(f"source {settings.name}", clock)
-        self._ear, of_admin = self._log.ear(), self._log.ear()
+        self._callbacks, of_admin = self._log.callbacks(), self._log.callbacks()
         self._timeout_s = settings.request_timeout
         self._broken: set[Place] = set()
         self._leaderless: set[Place] = set()
@@ -128,13 +128,13 @@ class KafkaClient:
             "max.partition.fetch.bytes": str(FETCH_PARTITION_BYTES),
         }
         try:
-            self._consumer = Consumer(common | consumer | self._ear.properties())
+            self._consumer = Consumer(common | consumer | self._callbacks.properties())
             self._admin = AdminClient(common | of_admin.properties())
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
         # The consumer cannot be polled by a second thread: that would take its records. The mirror polls it
         # several times a second.
-        self._listener = ClientListener(settings.name, [of_admin.listening(self._admin)])
+        self._listener = ClientListener(settings.name, [of_admin.poll_of(self._admin)])
 
     def topics(self) -> list[str]:
         try:
@@ -151,7 +151,7 @@ class KafkaClient:
         for some in _portions(sorted(names)):
             asked = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=self._timeout_s)
             for name, future in asked.items():
-                answers.hear(name, future, f"the cluster does not describe topic {name}")
+                answers.collect(name, future, f"the cluster does not describe topic {name}")
         found: dict[str, UpstreamTopic | None] = dict.fromkeys(answers.unanswered())
         for name, answer in answers.found.items():
             if not answer.is_internal and answer.partitions:
@@ -173,7 +173,7 @@ class KafkaClient:
             include_authorized_operations=True,
         )
         for name, future in asked.items():
-            answers.hear(name, future, f"the cluster does not describe topic {name}")
+            answers.collect(name, future, f"the cluster does not describe topic {name}")
         answers.unanswered()
         operations_of = {name: answer.authorized_operations for name, answer in answers.found.items()}
         if not all(operations_of.values()):
@@ -205,7 +205,7 @@ class KafkaClient:
             )
             for partition, future in asked.items():
                 place = partition.topic, partition.partition
-                answers.hear(
+                answers.collect(
                     place,
                     future,
                     f"the cluster does not tell offsets of {partition.topic}:{partition.partition}",
@@ -241,7 +241,7 @@ class KafkaClient:
                 messages = self._consumer.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
             except KafkaException as error:
                 raise later("nothing can be read", error) from error
-            self._ear.polled()
+            self._callbacks.polled()
             left -= len(messages)
             polled.more = len(messages) == portion
             if self._broken or any(map(_ERROR, messages)):  # no error is false
@@ -344,7 +344,7 @@ class _Answers(Generic[Key]):
         """What is not there is left out."""
         self._failed: dict[Key, RetryLater] = {}
 
-    def hear(self, key: Key, future: concurrent.futures.Future[Any], what: str) -> None:
+    def collect(self, key: Key, future: concurrent.futures.Future[Any], what: str) -> None:
         """Wait for one of them."""
         try:
             self.found[key] = future.result(self._timeout_s + 5)

@@ -65,9 +65,9 @@ class ClientLog:
         self._lock = threading.Lock()
         self._kinds: dict[str, _Kind] = {}
 
-    def ear(self) -> ClientEar:
+    def callbacks(self) -> ClientCallbacks:
         """What one client reports to."""
-        return ClientEar(self, self._clock)
+        return ClientCallbacks(self, self._clock)
 
     def answered(self) -> None:
         """The cluster answers: what is reported from here on is news, unless it was logged moments ago."""
@@ -79,7 +79,7 @@ class ClientLog:
                 text: one for text, one in self._kinds.items() if now_s - one.logged_s < REPEAT_S / 10
             }
 
-    def pass_on(self, text: str) -> None:
+    def debug(self, text: str) -> None:
         """Log one line of the library's own debugging."""
         self._log.debug("%s: kafka client: %s", self._source, excerpt(text, TEXT_MAX))
 
@@ -106,7 +106,7 @@ class ClientLog:
         self._log.log(level, "%s: kafka client: %s%s%s", self._source, text, more, late)
 
 
-class ClientEar:
+class ClientCallbacks:
     """The callbacks of one client."""
 
     def __init__(self, log: ClientLog, clock: Clock) -> None:
@@ -118,7 +118,7 @@ class ClientEar:
         """The properties of the client that make it report here."""
         return {"logger": self, "error_cb": self.error}
 
-    def listening(self, client: Any) -> Callable[[], None]:
+    def poll_of(self, client: Any) -> Callable[[], None]:
         """A poll of that client, for a `ClientListener`."""
 
         def poll() -> None:
@@ -136,7 +136,7 @@ class ClientEar:
         error of this process.
         """
         if level <= logging.DEBUG:  # only with the property `debug`: then every line is wanted
-            self._to.pass_on(text % args if args else text)
+            self._to.debug(text % args if args else text)
             return
         facility, _, rest = (text % args if args else text).partition("] ")
         self._to.say(

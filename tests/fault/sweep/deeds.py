@@ -144,7 +144,7 @@ def take(daemon: Daemon) -> ArchiverError | None:
         0.01,
     )
     for _ in range(LOOKS):
-        sources.look()
+        sources.poll()
     return None
 
 
