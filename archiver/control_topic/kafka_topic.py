@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]  # its __init__ has no __all__
 
+from archiver.config.events import ControlTopicSettings
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
@@ -43,29 +44,6 @@ _NOT_OURS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZA
 _AUTH_FAILED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 _TIMED_OUT = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001
-
-
-class ClientSettings(Protocol):
-    """The part of `events.kafka` that the client needs; durations in seconds."""
-
-    @property
-    def brokers(self) -> str:
-        """HOST:PORT, separated by commas."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-
-    @property
-    def request_timeout(self) -> float:
-        """Timeout of a reply."""
-
-    @property
-    def delivery_timeout(self) -> float:
-        """Timeout of an acknowledgement."""
-
-    def client(self) -> dict[str, str]:
-        """Further client properties, including secrets."""
 
 
 def _never() -> bool:
@@ -98,7 +76,12 @@ class KafkaTopic:
     """A producer and an administrative client; see `archiver.control_topic.destination.Destination`."""
 
     def __init__(
-        self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None, *, silent: bool = False
+        self,
+        settings: ControlTopicSettings,
+        clock: Clock,
+        log: ClientLog | None = None,
+        *,
+        silent: bool = False,
     ) -> None:
         """`log` outlives this connection. With `silent`, connection errors are only in `last_error` and not
         logged.

@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from archiver.config.events import ControlTopicSettings
 from archiver.control_topic.destination import Destination
 from archiver.control_topic.position import Position, Positions
 from archiver.control_topic.waves import record_of, waves
@@ -31,18 +31,6 @@ from archiver.runtime.errors import ArchiverError, Corrupted, OutcomeUnknown
 READ_ENTRIES = 100
 """Entries of the control log to hold in memory; the position moves at the latest after so many."""
 _log = logging.getLogger(__name__)
-
-
-class PublisherSettings(Protocol):
-    """The part of `events.kafka` that the publisher needs."""
-
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-
-    @property
-    def beginning(self) -> str:
-        """`earliest` or `latest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +55,7 @@ class EventPublisher:
 
     def __init__(
         self,
-        settings: PublisherSettings,
+        settings: ControlTopicSettings,
         cluster_id: str,
         control_log: Log,
         checkpoints: LedgerCheckpoints,

@@ -180,7 +180,7 @@ def test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another(
     mirror.until_level(site, grown, other)
     cluster.grow(grown, 3)
     mirror.until(lambda: mirror.state.partitions == 6, "the new partitions")
-    mirror.mirror._look_at_s = float("inf")  # a look would begin another piece
+    mirror.mirror._inspect_at_s = float("inf")  # a look would begin another piece
     cluster.send(grown, numbered(0, 10, partition=2))
     mirror.until(partial(has_in_hand, mirror, 10), "the records of the new partition")
     cluster.send(grown, numbered(5, 10))

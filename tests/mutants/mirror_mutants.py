@@ -1,4 +1,4 @@
-"""IngestContext to break the mirroring of Kafka topics on purpose, and who should notice: without a broker
+"""Ways to break the mirroring of Kafka topics on purpose, and who should notice: without a broker
 where that is enough, else with one."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ MIRRORING = (
     _mutant(
         "a leader epoch outlives its record",
         "intake/sources/kafka/batch.py",
-        "        cursor.epoch = 0  # until the poll tells that of just this record\n",
+        "        cursor.epoch = 0  # until the poll reports the epoch of this record\n",
         "",
         _OF_PIECES,
     ),

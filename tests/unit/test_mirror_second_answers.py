@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intake.sources.kafka.poll import LOOK_AGAIN_S
+from intake.sources.kafka.mirror import INSPECT_AGAIN_S
 from intake.sources.kafka.upstream import Bounds, Place
 from tests.support.kafka.memory_upstream import MemoryUpstream, records, truncated
 from tests.support.kafka.mirroring import Mirroring, Site
@@ -32,8 +32,8 @@ def begun(upstream: MemoryUpstream, site: Site, **chosen: Any) -> Mirroring:
 
 def look(mirror: Mirroring) -> list[tuple[str, str]]:
     """One look now; the findings."""
-    mirror.mirror._look_at_s = None
-    mirror.mirror._told_s = 0.0
+    mirror.mirror._inspect_at_s = None
+    mirror.mirror._state_at_s = 0.0
     mirror.step()
     if (
         mirror.mirror._upstream is None
@@ -58,8 +58,8 @@ def test_a_finding_of_lost_records_needs_a_second_answer(bounds: Bounds, kind: s
     assert look(mirror) == [("t:0", "unreadable")]
     assert upstream.reading == {}, "nothing is read until it is clear"
     assert "delete" not in mirror.state.findings[0].why, "no remedy for what is not known"
-    assert mirror.mirror._look_at_s is not None
-    assert mirror.mirror._look_at_s - mirror.mirror._clock.monotonic_s() <= LOOK_AGAIN_S
+    assert mirror.mirror._inspect_at_s is not None
+    assert mirror.mirror._inspect_at_s - mirror.mirror._clock.monotonic_s() <= INSPECT_AGAIN_S
     assert look(mirror) == [("t:0", kind)]
     assert look(mirror) == [("t:0", kind)], "and it stays"
 

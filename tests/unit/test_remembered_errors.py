@@ -13,7 +13,7 @@ from archiver.status.journal import FINDINGS_MAX, Cycle, Journal
 from intake.sources.files import source
 from intake.sources.files.ingest import Failed
 from intake.sources.files.source import FAILED_SHOWN_MAX, REASON_MAX, SHOWN_CHARS_MAX
-from intake.sources.kafka.poll import REFUSED_MAX, Look
+from intake.sources.kafka.mirror import REFUSED_MAX, Inspection
 from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream_changes import MirrorFinding
 from tests.support.intake.file_sources import Inbox
@@ -83,10 +83,10 @@ def test_findings_of_a_mirror_are_bounded() -> None:
     finding = MirrorFinding("unreadable", "t", 0, LONG)
     assert len(finding.why) <= MESSAGE_MAX + MARGIN
     assert MirrorFinding("unreadable", "t", 0, "short").why == "short"
-    look = Look()
+    inspection = Inspection()
     for number in range(3 * REFUSED_MAX):
-        look.refuse(f"t{number}", "more than partitions_max")
-    assert (len(look.findings), look.refused_more) == (REFUSED_MAX, 2 * REFUSED_MAX)
+        inspection.refuse(f"t{number}", "more than partitions_max")
+    assert (len(inspection.findings), inspection.refused_more) == (REFUSED_MAX, 2 * REFUSED_MAX)
 
 
 def test_a_journal_keeps_one_report_of_a_job_and_the_worst_findings_of_it() -> None:

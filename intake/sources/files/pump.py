@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
+from archiver.config.daemon import FileSourceSettings
+from archiver.config.groups import IntakeSettings
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, ConfigInvalid, no_topic
@@ -21,7 +22,7 @@ from intake.log.sequencer import Sequencer
 from intake.sources.files.finished_files import Sweep
 from intake.sources.files.ingest import IngestContext
 from intake.sources.files.seen_folders import SeenFolders
-from intake.sources.files.source import FileSettings, FilesState, FolderSource, PieceSettings, source_name
+from intake.sources.files.source import FilesState, FolderSource, source_name
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
 from intake.write.partitioner import Placement
@@ -34,30 +35,14 @@ core busy."""
 _log = logging.getLogger(__name__)
 
 
-class SourceSettings(PieceSettings, Protocol):
-    """The `intake` settings that the sources need; durations in seconds, sizes in bytes."""
-
-    @property
-    def row_group_bytes(self) -> int:
-        """Raw bytes at which a row group closes."""
-
-    @property
-    def clock_skew_max(self) -> float:
-        """How far the clock may be ahead of its reference."""
-
-    @property
-    def clock_settle(self) -> float:
-        """Time for which the clock must run evenly before it becomes the reference again."""
-
-
 class FileSources:
     """Ingests the files of all patterns. `start` it, and `stop` it before the log is closed."""
 
     def __init__(
         self,
-        files: Sequence[FileSettings],
+        files: Sequence[FileSourceSettings],
         partitions: Mapping[str, int],
-        settings: SourceSettings,
+        settings: IntakeSettings,
         sequencer: Sequencer,
         objects: ObjectStore,
         clock: Clock,

@@ -11,8 +11,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from archiver.config.daemon import FileSourceSettings
+from archiver.config.groups import IntakeSettings
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import NotFound, RecordRefused, RetryLater
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
@@ -45,42 +46,6 @@ _POSITION_BYTES = 5 * 1024
 GONE = "the file is partly ingested and does not exist any more; restore it to continue, or leave it so"
 
 _log = logging.getLogger(__name__)
-
-
-class FileSettings(Protocol):
-    """The settings of one pattern."""
-
-    @property
-    def glob(self) -> str:
-        """An absolute pattern."""
-
-    @property
-    def topic(self) -> str:
-        """The topic of the records."""
-
-    @property
-    def format(self) -> InputFormat:
-        """The format of the files."""
-
-    @property
-    def text(self) -> bool:
-        """Whether JSON values are text instead of base64."""
-
-    @property
-    def settle(self) -> float:
-        """Seconds for which a file must not have changed."""
-
-
-class PieceSettings(Protocol):
-    """The `intake` settings that a source needs; sizes in bytes."""
-
-    @property
-    def delay_max_bytes(self) -> int:
-        """Largest piece."""
-
-    @property
-    def record_bytes_max(self) -> int:
-        """Weight of the largest record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +107,8 @@ class FolderSource:
 
     def __init__(
         self,
-        settings: FileSettings,
-        pieces: PieceSettings,
+        settings: FileSourceSettings,
+        pieces: IntakeSettings,
         context: IngestContext,
         placement: Placement,
         clock: Clock,

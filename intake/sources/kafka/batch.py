@@ -1,10 +1,10 @@
-"""From polled records to what one entry takes in: items with the upstream's offsets, and the positions behind
+"""Turn polled records into the content of one log entry: items with upstream offsets, and the positions after
 them.
 
-Pure but for Arrow. Promises that a partition's records are in the piece in the order of their offsets, none
-twice and none that was taken in before, that a record which cannot be stored, or cannot be there, ends its
-partition just before it, that a leader epoch is kept only with the record that has it, and that the piece
-fits one entry of the intake log. No Python per record beyond what the lists of a poll already cost.
+Pure except for Arrow. The records of a partition are in offset order, without repetition and without records
+ingested before. A record that cannot be stored, or should not exist, ends its partition just before it. A
+leader epoch is kept only with the record that has it. The piece fits one entry of the intake log. There is no
+Python work per record beyond the lists of a poll.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from intake.write.encode import ENTRY_BYTES, OFFSET_BYTES, SEGMENT_BYTES, TOPIC_
 from intake.write.queue import ROW_COST_BYTES, BatchItem
 
 POSITION_BYTES = 160
-"""More than the position of a mirrored partition takes in an entry."""
+"""Upper bound of the position of a mirrored partition in an entry."""
 NO_TIME_MS = -1
 _MS_MIN, _MS_MAX = -(-TIMESTAMP_MIN_US // 1000), TIMESTAMP_MAX_US // 1000
 
 
 @dataclass(slots=True)
 class Cursor:
-    """How far a partition is taken in, and how far it is read."""
+    """How far a partition is ingested, and how far it is read."""
 
     place: Place
     topic: TopicState
     identity: bytes
     base: int
-    """The log has it up to here."""
+    """End offset in the log."""
     end: int
-    """It was read up to here."""
+    """End offset of the records read."""
     epoch: int
-    """Leader epoch of the last record and 1; 0: not known. As the log has it (`SourcePosition.count`)."""
+    """Leader epoch of the last record plus 1; 0 if unknown. Stored in the log as `SourcePosition.count`."""
     read_from: int | None = None
-    """Where the reading of it began: behind its last record, so perhaps before `base`. None: at `base`."""
+    """Offset where reading began: after the last record, so perhaps before `base`. None means `base`."""
 
     def is_where(self, other: Cursor) -> bool:
-        """Whether it stands where the other one does, in the same topic of ours and of theirs."""
+        """Whether both have the same position in the same topic of ours and of the cluster."""
         return (self.base, self.identity, self.topic.topic_id) == (
             other.base,
             other.identity,
@@ -66,7 +66,7 @@ class Cursor:
         )
 
     def move(self, seen: int) -> Move:
-        """What an entry says that takes in what was read."""
+        """The position change of an entry with the records read."""
         return Move(
             mirror_source(self.topic.topic_id),
             str(self.place[1]),
@@ -81,20 +81,20 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A record that breaks a rule, or was not there when its offset was passed; nothing of its partition from
-    it on is in the piece.
+    """A record that breaks a rule, or appeared at an offset that was read before. The piece has nothing of
+    its partition from there on.
     """
 
     kind: Literal["unstorable", "diverged"]
     place: Place
     offset: int
     why: str
-    """And what to do."""
+    """The reason, and the action for an operator."""
 
 
 @dataclass(slots=True)
 class MirrorPiece:
-    """What was polled and is not taken in yet."""
+    """Polled records that are not yet ingested."""
 
     entry_bytes_max: int
     record_bytes_max: int
@@ -102,14 +102,12 @@ class MirrorPiece:
     rows: int = 0
     raw_bytes: int = 0
     moved: dict[Place, Cursor] = field(default_factory=dict)
-    """The partitions that got on."""
+    """The partitions with a new position."""
     _segments: int = 0
     _topics: set[str] = field(default_factory=set)
 
     def records_max(self, partitions: int) -> int:
-        """So many further records fit, whichever of so many partitions they are of; below 1 the piece must be
-        sent first.
-        """
+        """The number of further records that fit in the worst case; below 1 the piece must be sent first."""
         used = (
             ENTRY_BYTES
             + len(self._topics) * TOPIC_BYTES
@@ -117,14 +115,15 @@ class MirrorPiece:
             + self._segments * _SEGMENT
         )
         left = self.entry_bytes_max - used
-        # At worst each is a segment of its own and brings a topic and a position, but of these there are not
-        # more than partitions.
+        # At worst each record is a segment of its own with a topic and a position. There are at most as many
+        # topics and positions as partitions.
         most = (left - partitions * (TOPIC_BYTES + POSITION_BYTES)) // _SEGMENT
         return max(left // (_SEGMENT + TOPIC_BYTES + POSITION_BYTES), most)
 
     def add(self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int) -> list[Broken]:
-        """Take in a poll of at most `records_max` records; which of them cannot be. Records of partitions
-        without a cursor, and those from before where the reading of theirs began, are left out.
+        """Add a poll of at most `records_max` records; returns those that cannot be ingested.
+
+        Records of partitions without a cursor, and records before the start of reading, are skipped.
         """
         broken: list[Broken] = []
         if polled.offsets:
@@ -140,7 +139,7 @@ class MirrorPiece:
             if cursor is not None and place not in stopped and end > cursor.end:
                 cursor.end = end
                 self.moved[place] = cursor
-                self._segments += 1  # what follows begins another one, though it begins at the cursor
+                self._segments += 1  # the next record begins another segment, even at the cursor
         return broken
 
     def _add_topic(
@@ -194,7 +193,7 @@ class MirrorPiece:
         mine: Int64Array,
         broken: list[Broken],
     ) -> int:
-        """Move a cursor over its rows of a poll; how many of them are new."""
+        """Move a cursor over its rows of a poll; returns how many are new."""
         offsets = rows.offsets[taken]
         new = offsets >= cursor.end
         began = cursor.base if cursor.read_from is None else cursor.read_from
@@ -216,27 +215,27 @@ class MirrorPiece:
             cursor.place not in self.moved or offsets[0] != cursor.end
         )
         cursor.end = int(offsets[-1]) + 1
-        cursor.epoch = 0  # until the poll tells that of just this record
+        cursor.epoch = 0  # until the poll reports the epoch of this record
         self.moved[cursor.place] = cursor
         return len(offsets)
 
     def moves(self, seen: int) -> list[Move]:
-        """The positions behind it."""
+        """The positions after the piece."""
         return [cursor.move(seen) for cursor in self.moved.values()]
 
 
 _SEGMENT = SEGMENT_BYTES + OFFSET_BYTES
 _WAS_NOT_THERE = (
-    "was not there when its offset was read: the cluster has lost what was read, and has given its "
-    "offsets to others; delete the topic "
-    "here and mirror it anew"
+    "was not there when its offset was read: the cluster has lost what was read, and has assigned its "
+    "offsets to other records; delete the topic "
+    "here and mirror it again"
 )
 _LEAVE_OUT = (
-    "to go on without it, delete it in the cluster (DeleteRecords), give it up by the source's lost, and "
+    "to continue without it, delete it in the cluster (DeleteRecords), declare it in the source's lost, and "
     "restart"
 )
 _NOBODY = threading.Condition()
-"""Nobody waits for what becomes of single records of a mirror."""
+"""No caller waits for single records of a mirror, so all share one condition."""
 
 
 class _Rows:
@@ -245,8 +244,7 @@ class _Rows:
     def __init__(self, polled: Polled, record_bytes_max: int) -> None:
         self._topics = polled.topics
         self._record_bytes_max = record_bytes_max
-        # By way of `array`, which takes numbers in half of the time that numpy takes to find out what they
-        # are.
+        # `array` converts a list of numbers in half the time of numpy's type inference.
         self.partitions = np.frombuffer(array("i", polled.partitions), np.int32)
         self.offsets = np.frombuffer(array("q", polled.offsets), np.int64)
         keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
@@ -274,24 +272,24 @@ class _Rows:
         return [(name, np.flatnonzero(codes == number)) for name, number in numbers.items()]
 
     def why(self, row: int) -> str:
-        """What is wrong with a bad row, and what to do."""
+        """The problem of a bad row, and the action for an operator."""
         if row in self._broken:
             return f"{self._broken[row]} and cannot be stored; {_LEAVE_OUT}"
         if self._weights[row] > self._record_bytes_max:
             return (
-                f"has {self.raw_bytes[row]} bytes (headers count {HEADER_COST_BYTES} each besides), "
+                f"has {self.raw_bytes[row]} bytes (plus {HEADER_COST_BYTES} for each header), "
                 "more than intake.record_bytes_max = "
                 f"{self._record_bytes_max}; raise the limit and restart"
             )
         return (
-            f"has the timestamp {self._times_ms[row]} ms since 1970, which lies outside of the years 1 "
+            f"has the timestamp {self._times_ms[row]} ms since 1970, which is outside the years 1 "
             "to 9999 and cannot be stored; its "
             f"producer may have given micro- or nanoseconds; {_LEAVE_OUT}"
         )
 
 
 def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowArray, Int64Array | None]:
-    """The column of headers, and how many each record has; None if none has any."""
+    """The column of headers, and the number of each record's headers; None if there are none at all."""
     if not any(given):
         return list_array(np.zeros(len(given) + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS), None
     counts = np.array([0 if one is None else len(one) for one in given], np.int64)

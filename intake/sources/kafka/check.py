@@ -1,7 +1,7 @@
-"""`archiver config check --connect`: whether the cluster of a Kafka source answers, and has topics that may
-be mirrored. Only asks.
+"""`archiver config check --connect`: whether the cluster of a Kafka source answers, and which topics may be
+mirrored.
 
-Three questions at most, each bounded by `request_timeout`.
+It changes nothing, and makes at most three requests, each bounded by `request_timeout`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES_SHOWN = 5
 
 
 class _Kept(logging.Handler):
-    """The newest lines of the client library, for the finding and not for the log."""
+    """Keeps the newest line of the client library for the result instead of the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _Kept(logging.Handler):
 
 
 def check_source(settings: KafkaSourceSettings, configured: Sequence[str], clock: Clock) -> Checked:
-    """`configured`: the names of the topics that the configuration wants to mirror (`partitions: 0`)."""
+    """`configured` has the names of the configured mirrored topics (`partitions: 0`)."""
     return Checked(settings.name, "kafka", tuple(_findings(settings, configured, clock)))
 
 
@@ -96,12 +96,12 @@ def _topics(
         )
     unreadable = client.unreadable(asked)
     if unreadable is None:
-        yield CheckResult("rights", CheckStatus.NOTE, "the cluster does not say what our user may do")
+        yield CheckResult("rights", CheckStatus.NOTE, "the cluster does not report our user's permissions")
     elif unreadable:
         yield CheckResult(
             "rights",
             CheckStatus.WRONG,
-            f"our user may describe and not read {_some(unreadable)}; give it the right to read",
+            f"our user may describe and not read {_some(unreadable)}; grant it the right to read",
         )
     else:
         yield CheckResult("rights", CheckStatus.FINE, "our user may read them")

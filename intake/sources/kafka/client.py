@@ -1,9 +1,10 @@
-"""A Kafka cluster through confluent-kafka: the only file that knows that library.
+"""Adapter of a Kafka source to confluent-kafka.
 
-Promises: no position but those it is given (no group, nothing committed, no reset), committed records only,
-nothing of a partition behind an error of it (the library itself goes on behind a batch that it cannot read),
-memory bounded by `queue_bytes_max`, and an answer or `RetryLater` within `request_timeout`. Numbers of the
-library pass through `kafka_numbers`, its log lines through `kafka_client_log`. Secrets never reach the log.
+It reads only from given positions (no group, no commits, no reset) and only committed records. After an error
+of a partition it delivers nothing more of it, although the library itself continues after a batch that it
+cannot read. Memory is bounded by `queue_bytes_max`. Every reply arrives within `request_timeout`, else
+`RetryLater`. Numbers of the library pass through `numbers.py`, its log lines through `client_log.py`. Secrets
+are never logged.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -26,6 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # its __init__ has no __all__
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
+from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
@@ -35,19 +37,17 @@ from intake.sources.kafka.numbers import known, known_bounds, known_since
 from intake.sources.kafka.upstream import Bounds, Place, Polled, Stopped, Trouble, UpstreamTopic
 
 PER_QUESTION = 500
-"""Partitions that one question is about, so that an answer is bounded."""
+"""Partitions per request, so that a reply is bounded."""
 FETCH_BYTES_MAX = 50 * 2**20
-"""What one answer of a broker may hold, as compressed as it is stored; less if less may be fetched ahead at
-all."""
+"""Largest fetch reply of a broker, in stored (compressed) bytes; limited further by `queue_bytes_max`."""
 FETCH_PARTITION_BYTES = 2**20
 PORTION_RECORDS = 500
-"""Messages that are taken at once: few enough that each is still in the processor's cache when its fields are
-asked for."""
+"""Messages to consume at once: few enough to be in the CPU cache when their fields are read."""
 POLL_BYTES_MAX = 4 * 2**20
-"""A poll takes no further portion when it has so many bytes of values."""
+"""A poll consumes no further portion above this number of value bytes."""
 _NO_ID = bytes(16)
 _NO_TIME_MS = -1
-assert TIMESTAMP_NOT_AVAILABLE == 0, "`_fill` asks whether the kind of a timestamp is true"
+assert TIMESTAMP_NOT_AVAILABLE == 0, "`_fill` tests whether the kind of a timestamp is true"
 _TROUBLES: dict[int, Trouble] = {
     KafkaError._AUTO_OFFSET_RESET: "out_of_range",  # noqa: SLF001 - the library's public names of local errors begin so
     KafkaError.OFFSET_OUT_OF_RANGE: "out_of_range",
@@ -73,34 +73,11 @@ _VALUE: Any = Message.value
 Key = TypeVar("Key", str, Place)
 
 
-class ClientSettings(Protocol):
-    """What the client needs of a source's settings; durations in seconds, sizes in bytes."""
-
-    @property
-    def name(self) -> str:
-        """Of the source."""
-
-    @property
-    def brokers(self) -> str:
-        """HOST:PORT, separated by commas."""
-
-    @property
-    def request_timeout(self) -> float:
-        """How long an answer may take."""
-
-    @property
-    def queue_bytes_max(self) -> int:
-        """What may be fetched ahead."""
-
-    def client(self) -> dict[str, str]:
-        """Further properties, secrets among them."""
-
-
 class KafkaClient:
     """One consumer and one administrative client on the same cluster."""
 
-    def __init__(self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None) -> None:
-        """`log`: of the source; it outlives this connection, so that a reconnect does not repeat every
+    def __init__(self, settings: KafkaSourceSettings, clock: Clock, log: ClientLog | None = None) -> None:
+        """`log` belongs to the source and outlives this connection, so a reconnect does not repeat every
         line.
         """
         self._clock = clock
@@ -111,7 +88,7 @@ class KafkaClient:
         self._leaderless: set[Place] = set()
         common = common_properties(f"stream-archiver-{settings.name}", settings.brokers, settings.client())
         consumer = {
-            # the library wants one; nothing joins it, nothing is committed to it
+            # required by the library; no group is joined and nothing is committed
             "group.id": f"stream-archiver-{settings.name}",
             "enable.auto.commit": "false",
             "enable.auto.offset.store": "false",
@@ -132,17 +109,17 @@ class KafkaClient:
             self._admin = AdminClient(common | of_admin.properties())
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
-        # The consumer cannot be polled by a second thread: that would take its records. The mirror polls it
-        # several times a second.
+        # Only the admin client is polled by the listener: polling the consumer would take its records. The
+        # mirror polls that several times a second.
         self._listener = ClientListener(settings.name, [of_admin.poll_of(self._admin)])
 
     def topics(self) -> list[str]:
         try:
-            # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not
-            # have heard before it reads.
+            # Not through the consumer: it compares leader epochs only when it first learns the leader of a
+            # partition, which must not happen before it reads.
             found = list(self._admin.list_topics(timeout=self._timeout_s).topics)
         except KafkaException as error:
-            raise later("the cluster does not say which topics it has", error) from error
+            raise later("the cluster does not list its topics", error) from error
         self._log.answered()
         return found
 
@@ -157,14 +134,14 @@ class KafkaClient:
             if not answer.is_internal and answer.partitions:
                 found[name] = UpstreamTopic(name, id_bytes(answer.topic_id), len(answer.partitions))
             elif not answer.is_internal:
-                found[name] = None  # every topic has a partition, so the cluster has not loaded this one yet
+                found[name] = None  # a topic without partitions is not loaded yet
             self._leaderless = {place for place in self._leaderless if place[0] != name}
             self._leaderless |= {(name, one.id) for one in answer.partitions if is_leaderless(one)}
         return found
 
     def unreadable(self, names: Collection[str]) -> list[str] | None:
-        """Those of the topics, at most `PER_QUESTION`, that our user may describe and not read; None if the
-        cluster does not say.
+        """The topics, of the first `PER_QUESTION`, that our user may describe and not read; None if not
+        reported.
         """
         answers = _Answers[str](self._timeout_s, self._log)
         asked = self._admin.describe_topics(
@@ -194,9 +171,9 @@ class KafkaClient:
         return {place: offset for place, given in found.items() if (offset := known_since(given)) is not None}
 
     def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, Any]:
-        """As the library gives them, sentinels among them: for `kafka_numbers`."""
+        """Offsets as the library returns them, sentinels included; pass them through `numbers.py`."""
         answers = _Answers[Place](self._timeout_s, self._log)
-        # One without a leader would hold the answer about all others up until the time is over.
+        # A partition without a leader would delay the reply about all others until the timeout.
         for some in _portions(sorted(place for place in places if place not in self._leaderless)):
             asked = self._admin.list_offsets(
                 {TopicPartition(*place): spec for place in some},
@@ -208,13 +185,13 @@ class KafkaClient:
                 answers.collect(
                     place,
                     future,
-                    f"the cluster does not tell offsets of {partition.topic}:{partition.partition}",
+                    f"the cluster does not report offsets of {partition.topic}:{partition.partition}",
                 )
         answers.unanswered()
         return {place: answer.offset for place, answer in answers.found.items()}
 
     def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
-        wanted = [
+        assignment = [
             TopicPartition(*place, offset)
             if epoch is None
             else TopicPartition(*place, offset, leader_epoch=epoch)
@@ -222,7 +199,7 @@ class KafkaClient:
         ]
         self._broken.difference_update(positions)
         try:
-            self._consumer.incremental_assign(wanted)
+            self._consumer.incremental_assign(assignment)
         except KafkaException as error:
             raise later("partitions cannot be read", error) from error
 
@@ -230,7 +207,7 @@ class KafkaClient:
         try:
             self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
         except KafkaException as error:
-            raise later("partitions cannot be let go of", error) from error
+            raise later("partitions cannot be unassigned", error) from error
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
         polled, last = Polled(), dict[Place, Any]()
@@ -244,7 +221,7 @@ class KafkaClient:
             self._callbacks.polled()
             left -= len(messages)
             polled.more = len(messages) == portion
-            if self._broken or any(map(_ERROR, messages)):  # no error is false
+            if self._broken or any(map(_ERROR, messages)):
                 messages = _sound(messages, polled, self._broken, self._log)
             if messages:
                 size += _fill(polled, messages, last)
@@ -274,8 +251,10 @@ class KafkaClient:
 
 
 def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
-    """Add records, and note the last one of each partition; bytes of their values. One pass per field, and
-    `map` over a method of the library is the cheapest of loops: what is done for every record is all here.
+    """Add records and note the last one of each partition; returns the bytes of their values.
+
+    This is all work per record. It makes one pass per field, and `map` over a method of the library is the
+    cheapest loop.
     """
     topics, partitions, values = (
         list(map(_TOPIC, messages)),
@@ -285,13 +264,13 @@ def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
     polled.topics += topics
     polled.partitions += partitions
     polled.offsets += map(_OFFSET, messages)
-    # The kind counts: a record of the oldest formats has none (0), and then any number as its time.
+    # Check the kind: a record of the oldest formats has kind 0 and any number as its time.
     polled.timestamps_ms += [time_ms if kind else _NO_TIME_MS for kind, time_ms in map(_TIMESTAMP, messages)]
     polled.keys += map(_KEY, messages)
     polled.values += values
     _add_headers(polled, messages)
-    # A leader does not change within a fetch, so any record of the end of it will do for the epoch.
-    if topics.count(topics[0]) == len(topics):  # takes half of what it takes to make a pair of each
+    # A leader does not change within a fetch, so the last record has the right epoch.
+    if topics.count(topics[0]) == len(topics):  # half the time of building a pair per record
         last |= {
             (topics[0], partition): message
             for partition, message in dict(zip(partitions, messages, strict=True)).items()
@@ -302,13 +281,15 @@ def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
 
 
 def _add_headers(polled: Polled, messages: list[Any]) -> None:
-    """Of each record; those whose headers have names that are no text have none, and are `broken`."""
+    """Add the headers of each record. A record with a header name that is not UTF-8 gets None and is
+    `broken`.
+    """
     rest = iter(messages)
     while True:
         try:
-            # Beside its error the library gives a list with a hole, which must never be looked at. The error
-            # is raised at once only where the method is called from C, as by `map`. No message is asked
-            # twice: then the list comes without the error.
+            # With its error the library returns a list with a NULL item, which must never be accessed. The
+            # error is raised at once only if C code such as `map` calls the method. No message may be asked
+            # twice: the second call returns the list without the error.
             polled.headers.extend(map(_HEADERS, rest))
             return
         except (UnicodeError, SystemError):
@@ -319,9 +300,7 @@ def _add_headers(polled: Polled, messages: list[Any]) -> None:
 def _sound(
     messages: list[Any], polled: Polled, broken: set[Place], log: ClientLog | None = None
 ) -> list[Any]:
-    """The records, without those of a partition behind an error of it; `broken`: such partitions, from here
-    on.
-    """
+    """The records, without those after an error of their partition; adds these partitions to `broken`."""
     records: list[Any] = []
     for message in messages:
         place = message.topic(), message.partition()
@@ -329,23 +308,23 @@ def _sound(
             continue
         if message.error() is None:
             records.append(message)
-        elif _hear(message, polled, log):
+        elif _handle_event(message, polled, log):
             broken.add(place)
     return records
 
 
 class _Answers(Generic[Key]):
-    """What became of many questions of one kind."""
+    """The replies to several requests of one kind."""
 
     def __init__(self, timeout_s: float, log: ClientLog | None = None) -> None:
         self._timeout_s = timeout_s
         self._log = log
         self.found: dict[Key, Any] = {}
-        """What is not there is left out."""
+        """Replies by key; missing topics and partitions are left out."""
         self._failed: dict[Key, RetryLater] = {}
 
     def collect(self, key: Key, future: concurrent.futures.Future[Any], what: str) -> None:
-        """Wait for one of them."""
+        """Wait for one reply."""
         try:
             self.found[key] = future.result(self._timeout_s + 5)
         except concurrent.futures.TimeoutError:
@@ -355,20 +334,20 @@ class _Answers(Generic[Key]):
                 self._failed[key] = later(what, error)
 
     def unanswered(self) -> list[Key]:
-        """What was not answered, unless that is everything: then `RetryLater`."""
+        """The keys without a reply. Raises `RetryLater` if there was no reply at all."""
         if self._failed and not self.found:
             raise next(iter(self._failed.values()))
         if self._failed and self._log is not None:
             self._log.say(
                 logging.WARNING,
-                f"{counted(len(self._failed), 'question')} without an answer: "
+                f"{counted(len(self._failed), 'request')} without a reply: "
                 f"{next(iter(self._failed.values()))}",
             )
         return list(self._failed)
 
 
-def _hear(message: Any, polled: Polled, log: ClientLog | None) -> bool:
-    """Something that is no record; whether it stops its partition."""
+def _handle_event(message: Any, polled: Polled, log: ClientLog | None) -> bool:
+    """Handle a message that is no record; whether it stops its partition."""
     error, place = message.error(), (message.topic(), message.partition())
     if error.code() == _END:
         if (end := known(message.offset())) is not None:
@@ -383,7 +362,7 @@ def _hear(message: Any, polled: Polled, log: ClientLog | None) -> bool:
 
 
 def _trouble_of(error: KafkaError) -> Trouble:
-    """Without a reset the library gives one code for every position that it cannot go on from, and the reason
+    """Classify an error. Without a reset policy the library has one code for all bad positions; the reason is
     in the text.
     """
     if _TRUNCATION in error.str():
@@ -392,7 +371,7 @@ def _trouble_of(error: KafkaError) -> Trouble:
 
 
 def common_properties(client_id: str, brokers: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """The properties of every client; `given` are those of the configuration, secrets revealed."""
+    """The properties of every client; `given` are those of the configuration, with secrets in plaintext."""
     return {
         "client.id": client_id,
         "socket.keepalive.enable": "true",
@@ -402,19 +381,17 @@ def common_properties(client_id: str, brokers: str, given: Mapping[str, str]) ->
 
 
 def is_leaderless(partition: Any) -> bool:
-    """Whether a partition, as the cluster describes it, has no leader now."""
+    """Whether a described partition has no leader now."""
     return partition.leader is None or known(partition.leader.id) is None
 
 
 def unmade(error: Exception) -> RetryLater:
-    """The library takes no such properties."""
-    return RetryLater(
-        f"the Kafka client cannot be made of these properties: {excerpt(str(error), MESSAGE_MAX)}"
-    )
+    """The error for properties that the library rejects."""
+    return RetryLater(f"the Kafka client rejects these properties: {excerpt(str(error), MESSAGE_MAX)}")
 
 
 def later(what: str, error: KafkaException) -> RetryLater:
-    """An error of the library as one of ours."""
+    """Map an error of the library to `RetryLater`."""
     reason = error.args[0]
     return RetryLater(
         f"{what}: {excerpt(reason.str() if isinstance(reason, KafkaError) else str(error), MESSAGE_MAX)}"
@@ -422,7 +399,7 @@ def later(what: str, error: KafkaException) -> RetryLater:
 
 
 def id_bytes(topic_id: Any) -> bytes:
-    """The id of a topic; empty if its cluster gives none."""
+    """The id of a topic; empty if its cluster has no topic ids."""
     most, least = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     found = b"".join((bits % 2**64).to_bytes(8, "big") for bits in (most, least))
     return b"" if found == _NO_ID else found

@@ -1,14 +1,13 @@
-"""What the Kafka client library reports about its connections, on the way to our log: bounded in lines, and
-on time.
+"""Log the Kafka client library's reports about its connections, with few lines and without delay.
 
 The library repeats one failed connection up to 50 times a second, once as a log line and once as an error.
-One *kind* of line (the text without instance names, durations and counters) is logged once in `REPEAT_S`; the
-repetitions are counted and reported with the next line. So a cluster that is away costs a few lines, and the
-line about the state itself is written by the mirror and the publisher.
+One *kind* of line (the text without instance names, durations and counters) is logged once in `REPEAT_S`;
+repetitions are counted and reported with the next line. An unreachable cluster thus costs few lines. The
+mirror and the publisher log the state itself.
 
-The library hands its lines over only while a client is polled, so they carry the time of the poll. A
-`ClientListener` polls in a thread of its own where the client allows it. A line that may have waited longer
-than `LATE_S` says for how long.
+The library delivers its lines only during a poll, so they carry the time of the poll. A `ClientListener`
+polls in its own thread where the client allows it. A line that may be older than `LATE_S` has its possible
+age.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.redaction import excerpt
 
 REPEAT_S = 600.0
-"""A kind of line is logged once in this time."""
+"""Seconds in which a kind of line is logged once."""
 KINDS_MAX = 32
-"""Kinds that are remembered; further kinds count as one, so that no text of a broker can fill the log."""
+"""Kinds to remember; all further ones count as one kind, so that texts of a broker cannot fill the log."""
 TEXT_MAX = 500
 """Characters of one line."""
 LISTEN_EVERY_S = 0.2
@@ -49,16 +48,16 @@ class ClientError(Protocol):
     """An error of the library, which this module does not import."""
 
     def str(self) -> str:
-        """Its text."""
+        """The error's text."""
 
 
 class ClientLog:
-    """The lines of all clients of one cluster; survives reconnects, so that each new client does not begin
-    again. Thread-safe.
+    """The log lines of all clients of one cluster. It survives reconnects, so a new client does not repeat
+    lines. Thread-safe.
     """
 
     def __init__(self, source: str, clock: Clock, log: logging.Logger = _log) -> None:
-        """`source`: what the clients are for, at the beginning of every line."""
+        """`source` names the purpose of the clients at the beginning of every line."""
         self._source = source
         self._clock = clock
         self._log = log
@@ -66,11 +65,13 @@ class ClientLog:
         self._kinds: dict[str, _Kind] = {}
 
     def callbacks(self) -> ClientCallbacks:
-        """What one client reports to."""
+        """The callbacks for one client."""
         return ClientCallbacks(self, self._clock)
 
     def answered(self) -> None:
-        """The cluster answers: what is reported from here on is news, unless it was logged moments ago."""
+        """Record a reply of the cluster: later reports are logged again, unless they were logged moments
+        ago.
+        """
         if not self._kinds:  # called after every answer, so the common case takes no lock
             return
         now_s = self._clock.monotonic_s()
@@ -80,11 +81,11 @@ class ClientLog:
             }
 
     def debug(self, text: str) -> None:
-        """Log one line of the library's own debugging."""
+        """Log one debug line of the library."""
         self._log.debug("%s: kafka client: %s", self._source, excerpt(text, TEXT_MAX))
 
     def say(self, level: int, text: str, late_s: float = 0.0) -> None:
-        """Log one line, or count it if the same kind was logged lately."""
+        """Log one line, or count it if the same kind was logged recently."""
         text = _PREFIX.sub("", excerpt(text, TEXT_MAX))
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -115,11 +116,11 @@ class ClientCallbacks:
         self._polled_s = clock.monotonic_s()
 
     def properties(self) -> dict[str, Any]:
-        """The properties of the client that make it report here."""
+        """The client properties that register these callbacks."""
         return {"logger": self, "error_cb": self.error}
 
     def poll_of(self, client: Any) -> Callable[[], None]:
-        """A poll of that client, for a `ClientListener`."""
+        """A function that polls the client, for a `ClientListener`."""
 
         def poll() -> None:
             client.poll(0)
@@ -128,14 +129,12 @@ class ClientCallbacks:
         return poll
 
     def polled(self) -> None:
-        """The client was polled just now: what comes later happened later."""
+        """Record a poll of the client: later lines happened after it."""
         self._polled_s = self._clock.monotonic_s()
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """As `logging.Logger.log`. The library's level is not ours: that a broker cannot be reached is no
-        error of this process.
-        """
-        if level <= logging.DEBUG:  # only with the property `debug`: then every line is wanted
+        """As `logging.Logger.log`, at most at WARNING: an unreachable broker is no error of this process."""
+        if level <= logging.DEBUG:  # only with the client property `debug`, which asks for every line
             self._to.debug(text % args if args else text)
             return
         facility, _, rest = (text % args if args else text).partition("] ")
@@ -158,7 +157,7 @@ class ClientListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Poll no more."""
+        """Stop polling."""
         self._stopping.set()
         if self._thread is not threading.current_thread():
             self._thread.join(LISTEN_EVERY_S * 10)

@@ -1,23 +1,22 @@
-"""One Kafka source: finds the topics that are mirrored, reads them, and takes in what was read, each record
-once.
+"""One Kafka source: find the mirrored topics, read them, and ingest each record once.
 
-Owns the order of steps. The position of every partition is what the log says (`intake.log.source_positions`),
-not what the cluster or this process remembers: a piece is published with the positions behind it in the same
-entry, and after anything but a plain success all partitions are read on from where the log says they stand.
-Before a piece is published the cluster is asked once more which topics these are, so that no record of a
-topic that was made anew is taken for one of its predecessor. What stops a topic or a partition is a finding,
-and stops no other.
+The position of every partition is the one in the log (`intake.log.source_positions`), not that of the cluster
+or this process. A piece and the positions after it are in the same log entry. After anything but a plain
+success, all partitions are read again from the log's positions. Before a piece is published, the topics are
+described again, so no record of a recreated topic counts for its predecessor. A finding stops one topic or
+partition, and no other.
 
-Has no thread (`intake.sources.kafka.pump` has); nothing in it waits without a bound.
+The class has no thread (`intake.sources.kafka.pump` has); every wait is bounded.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
+from archiver.config.groups import IntakeSettings
+from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RecordRefused, RetryLater
 from archiver.runtime.ids import TopicPartition
@@ -27,19 +26,11 @@ from intake.log.fold import TopicState, mirror_source
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Begun, Move
 from intake.sources.kafka.batch import Cursor, MirrorPiece
-from intake.sources.kafka.poll import (
-    ASKED_AGAIN,
-    LOOK_AGAIN_S,
-    NOT_TOLD,
-    UNCONFIRMED,
-    Look,
-    LookPace,
-    SecondAnswers,
-)
 from intake.sources.kafka.start_offsets import FOLLOWED, begin, has_begun
 from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Place, Polled, Upstream, UpstreamTopic
 from intake.sources.kafka.upstream_changes import (
+    WITHOUT_ID,
     GoOn,
     MirrorFinding,
     fits,
@@ -53,86 +44,122 @@ from intake.write.flush import FlushWriter
 
 POLL_RECORDS_MAX = 10_000
 POLL_WAIT_S = 0.1
-"""How long one poll waits for records: it bounds how long stopping takes."""
+"""Longest wait of one poll for records; it bounds the time of a stop."""
 CATCHING_UP = 5
-"""While polls leave more behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner
-level."""
+"""While there is a backlog, a piece may wait this many times `delay_max`: fewer and larger files catch up
+sooner."""
 STATE_EVERY_S = 1.0
 FINDINGS_SHOWN_MAX = 100
 LOGGED_MAX = 50
-"""Findings of one look that are logged one by one."""
+"""Findings of one inspection to log one by one."""
 DAMAGED = (
-    "it is damaged there; give the partition a leader that has it whole, or delete it and give it up by "
-    "the source's lost, and restart"
+    "it is damaged in the cluster; give the partition a leader with an intact copy, or delete it there, "
+    "declare it in the source's lost, and restart"
 )
 RACES_APART_S = 3600.0
-"""Another process that is faster is logged at INFO if none was for so long: two daemons with one source lose
-races all the time."""
+"""Seconds between INFO lines about lost races: two daemons with one source lose races all the time."""
+
+INSPECT_AGAIN_S = 1.0
+"""Seconds until the next inspection when a partition stopped, or a reply is missing or unconfirmed. The time
+doubles for missing or unconfirmed replies."""
+NOT_REPORTED = (
+    "has no offsets that the cluster reports now, perhaps because it has no leader; it is asked again"
+)
+UNCONFIRMED = (
+    "has bounds in the cluster that do not fit what was taken in; it is asked again before anything is "
+    "concluded"
+)
+
+REFUSED_MAX = 1000
+ASKED_AGAIN = frozenset({NOT_REPORTED, UNCONFIRMED, WITHOUT_ID})
+"""Reasons that a later reply resolves."""
 
 _log = logging.getLogger(__name__)
 
 
-class MirrorSettings(Protocol):
-    """What a mirror needs of its source's settings; durations in seconds."""
+@dataclass(slots=True)
+class Inspection:
+    """The result of one inspection."""
 
-    @property
-    def name(self) -> str:
-        """Of the source."""
+    findings: dict[Place | str, MirrorFinding] = field(default_factory=dict)
+    ready: dict[Place, Cursor] = field(default_factory=dict)
+    """Partitions that can be read from the log's position."""
+    reads: dict[Place, tuple[int, int | None]] = field(default_factory=dict)
+    """Start of reading per partition: after the last ingested record with its leader epoch, if the cluster
+    still has that offset."""
 
-    @property
-    def beginning(self) -> str:
-        """`earliest`, `latest` or a time."""
+    _refused: int = 0
+    refused_more: int = 0
+    """Number of refused topics beyond `REFUSED_MAX`, which are only counted."""
 
-    @property
-    def since_ms(self) -> int | None:
-        """The time, if it is one."""
+    def refuse(self, name: str, why: str) -> None:
+        """Add a topic that cannot be mirrored; a cluster may have any number of them."""
+        if self._refused < REFUSED_MAX:
+            self._refused += 1
+            self.findings[name] = MirrorFinding("refused", name, None, why)
+        else:
+            self.refused_more += 1
 
-    @property
-    def discover_interval(self) -> float:
-        """Time between two looks at what there is."""
-
-    @property
-    def partitions_max(self) -> int:
-        """Partitions that are mirrored at most."""
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """Records that were given up: up to which offset, by TOPIC:PARTITION."""
-
-    def matches(self, topic: str) -> bool:
-        """Whether a topic is mirrored."""
+    def is_open(self) -> bool:
+        """Whether a reply is missing or unconfirmed."""
+        return any(one.why in ASKED_AGAIN for one in self.findings.values())
 
 
-class PieceSettings(Protocol):
-    """What it needs of the `intake` settings; durations in seconds, sizes in bytes."""
+class InspectionPace:
+    """When the next inspection is due, with backoff: an election ends soon, and a missing leader must not
+    cost one each second.
+    """
 
-    @property
-    def delay_max(self) -> float:
-        """How long a record may wait for company."""
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._again_s = INSPECT_AGAIN_S
 
-    @property
-    def delay_max_bytes(self) -> int:
-        """Largest piece."""
+    def wait_s(self, inspection: Inspection) -> float:
+        """Seconds until the next inspection."""
+        if not inspection.is_open():
+            self._again_s = INSPECT_AGAIN_S
+            return self._interval_s
+        wait_s = min(self._again_s, self._interval_s)
+        self._again_s = 2 * wait_s
+        return wait_s
 
-    @property
-    def record_bytes_max(self) -> int:
-        """Weight of the largest record."""
+
+class Confirmations:
+    """Decisions that wait for a second reply that agrees. Bounded by the number of mirrored partitions."""
+
+    def __init__(self) -> None:
+        self._judged: dict[Place, tuple[str, int]] = {}
+        self._truncated: dict[Place, int] = {}
+
+    def confirmed(self, cursor: Cursor, verdict: GoOn | MirrorFinding) -> bool:
+        """Whether the decision is confirmed. One that changes nothing always is, and clears earlier ones."""
+        if isinstance(verdict, GoOn) and verdict.offset == cursor.base:
+            self._judged.pop(cursor.place, None)
+            return True
+        judged = (verdict.kind if isinstance(verdict, MirrorFinding) else "given up", cursor.base)
+        before, self._judged[cursor.place] = self._judged.get(cursor.place), judged
+        return before == judged
+
+    def truncation_confirmed(self, cursor: Cursor) -> bool:
+        """Whether the client reported a truncation below this position before."""
+        before, self._truncated[cursor.place] = self._truncated.get(cursor.place), cursor.base
+        return before == cursor.base
 
 
 class Mirror:
-    """One source. One thread uses it; `state` may be read from anywhere."""
+    """One source. One thread uses it; any thread may read `state`."""
 
     def __init__(
         self,
-        settings: MirrorSettings,
-        pieces: PieceSettings,
+        settings: KafkaSourceSettings,
+        pieces: IntakeSettings,
         sequencer: Sequencer,
         publisher: FlushWriter,
         accept_clock: AcceptClock,
         clock: Clock,
         connect: Callable[[], Upstream],
     ) -> None:
-        """`connect` makes the connection; called anew when it was given up."""
+        """`connect` opens a connection; called again after each `give_up`."""
         self._settings = settings
         self._pieces = pieces
         self._sequencer = sequencer
@@ -144,87 +171,85 @@ class Mirror:
         self._cursors: dict[Place, Cursor] = {}
         self._read_topics: set[str] = set()
         self._proven: set[Place] = set()
-        self._sticky: dict[TopicPartition, MirrorFinding] = {}  # by our topic: it ends with it
+        self._sticky: dict[TopicPartition, MirrorFinding] = {}  # lasts as long as our topic
         self._first: frozenset[Place] | None = None
         self._findings: dict[Place | str, MirrorFinding] = {}
         self._refused_more = 0
         self._piece = self._new_piece()
         self._piece_since_s = 0.0
         self._is_behind = False
-        self._pace = LookPace(settings.discover_interval)
-        self._look_at_s: float | None = None
-        self._second_answers = SecondAnswers()
+        self._pace = InspectionPace(settings.discover_interval)
+        self._inspect_at_s: float | None = None
+        self._confirmations = Confirmations()
         self._outage = Outage(settings.name, clock, _log)
         self._seen: set[Place] = set()
-        """Partitions that this process has read before, perhaps over another connection."""
+        """Partitions that this process has read before, also over another connection."""
         self._raced_s: float | None = None
-        self._told_s = 0.0
+        self._state_at_s = 0.0
         self.state = MirrorState(settings.name)
-        """What is known of it."""
+        """The state for status and metrics."""
 
     def step(self) -> None:
-        """Look if it is time to, read a little, and publish what is due. Raises errors of ours: then
-        `give_up`, and later this again.
+        """Inspect the cluster if due, poll once, and publish if due. After an `ArchiverError` call `give_up`,
+        then retry later.
         """
         upstream = self._upstream or self._connect()
         self._upstream = upstream
-        for part in (self._look_if_due, self._read, self._publish_if_due, self._tell):
+        for part in (self._inspect_if_due, self._read, self._publish_if_due, self._update_state):
             part(upstream)
             if self._upstream is not upstream:
-                return  # let go of: the next step begins with a new connection
+                return  # the connection was closed: the next step opens a new one
         self._outage.worked()
 
-    def _look_if_due(self, upstream: Upstream) -> None:
-        if self._look_at_s is not None and self._clock.monotonic_s() < self._look_at_s:
+    def _inspect_if_due(self, upstream: Upstream) -> None:
+        if self._inspect_at_s is not None and self._clock.monotonic_s() < self._inspect_at_s:
             return
         if self._piece.moved:
-            self._publish(
-                upstream
-            )  # a look begins with nothing in hand: what is read and what is in the log is the same
+            self._publish(upstream)  # an inspection requires that everything read is in the log
         if self._upstream is upstream:
-            self._look(upstream)
+            self._inspect(upstream)
 
     def _publish_if_due(self, upstream: Upstream) -> None:
         if self._is_due():
             self._publish(upstream)
 
     def give_up(self, why: str) -> None:
-        """Nothing can be taken in now: let go of everything that is not in the log."""
+        """Record that nothing can be ingested now, and drop everything that is not in the log."""
         why = excerpt(why, MESSAGE_MAX)
         self._outage.failed(why)
         self.state = replace(self.state, trouble=why, partitions=0)
         self.close()
 
     def close(self) -> None:
-        """Let go of the cluster. What was read and is not in the log is read again."""
+        """Close the connection. Records that are not in the log are read again."""
         upstream, self._upstream = self._upstream, None
         self._cursors.clear()
         self._read_topics.clear()
         self._proven.clear()
         self._piece = self._new_piece()
-        self._look_at_s = None
+        self._inspect_at_s = None
         if upstream is not None:
             upstream.close()
 
-    # looking
+    # inspection
 
-    def _look(self, upstream: Upstream) -> None:
-        """Ask the cluster what there is, compare it with the log, and read what can be read."""
+    def _inspect(self, upstream: Upstream) -> None:
+        """Inspect the cluster, compare it with the log, and read what can be read."""
         self._sequencer.resolve()
         names = {name for name in upstream.topics() if self._settings.matches(name)}
         described = upstream.describe(names)
         found = {name: topic for name, topic in described.items() if topic is not None}
-        look = Look()
-        topics = self._topics(found, look)
-        self._add_sticky(topics, look)
+        inspection = Inspection()
+        topics = self._topics(found, inspection)
+        self._add_sticky(topics, inspection)
         if not self._followed():
             self._follow_beginning(upstream, topics, found, is_whole=len(found) == len(described))
         else:
             self._begin(upstream, topics, found, "earliest")
-        self._add_missing(described, look)
-        self._judge(upstream, topics, found, look)
-        self._adopt(upstream, look)
-        self._look_at_s = self._clock.monotonic_s() + self._pace.wait_s(look)
+        self._add_missing(described, inspection)
+        self._judge(upstream, topics, found, inspection)
+        self._apply(upstream, inspection)
+        self._inspect_at_s = self._clock.monotonic_s() + self._pace.wait_s(inspection)
         self.state = replace(
             self.state,
             topics=len({place[0] for place in self._cursors}),
@@ -232,13 +257,15 @@ class Mirror:
             trouble=None,
         )
 
-    def _topics(self, found: Mapping[str, UpstreamTopic], look: Look) -> dict[str, TopicState]:
-        """Our topics of those names, declared and grown; those that cannot be mirrors are findings."""
+    def _topics(self, found: Mapping[str, UpstreamTopic], inspection: Inspection) -> dict[str, TopicState]:
+        """Our topics of those names, declared and grown; a topic that cannot be a mirror becomes a
+        finding.
+        """
         states: dict[str, TopicState] = {}
         room = self._settings.partitions_max
         for name, topic in sorted(
             found.items(), key=lambda one: (not self._is_begun(one[0]), one[0])
-        ):  # what came first stays
+        ):  # topics that have begun keep their place
             room -= topic.partitions
             try:
                 if room < 0:
@@ -248,25 +275,25 @@ class Mirror:
                     )
                 states[name] = self._sequencer.declare_topic(name, topic.partitions, mirrored=True)
             except (ConfigInvalid, InvalidInput, NotFound) as error:
-                look.refuse(name, str(error))
+                inspection.refuse(name, str(error))
         return states
 
     def _is_begun(self, name: str) -> bool:
         state = self._sequencer.fold.topics_by_name.get(name)
         return state is not None and state.mirrored and bool(self._begun(state))
 
-    def _add_sticky(self, topics: Mapping[str, TopicState], look: Look) -> None:
-        """What was found and stays so as long as our topic is the same."""
+    def _add_sticky(self, topics: Mapping[str, TopicState], inspection: Inspection) -> None:
+        """Add the findings that last as long as our topic is the same."""
         self._sticky = {
             tp: one for tp, one in self._sticky.items() if tp[0] in self._sequencer.fold.topics_by_id
         }
         for (topic_id, partition), finding in self._sticky.items():
             state = topics.get(finding.topic)
             if state is not None and state.topic_id == topic_id:
-                look.findings[finding.topic, partition] = finding
+                inspection.findings[finding.topic, partition] = finding
 
     def _followed(self) -> bool:
-        """Whether `from` was followed: that is done once."""
+        """Whether `from` was applied, which happens once."""
         return has_begun(self._sequencer.fold.positions, self._settings.name)
 
     def _follow_beginning(
@@ -277,8 +304,10 @@ class Mirror:
         *,
         is_whole: bool,
     ) -> None:
-        """Follow `from`, and note it as done once it is for all that there was when this process looked
-        first. `is_whole`: the cluster told of every topic.
+        """Apply `from` to the partitions of this process's first inspection, and record in the log when all
+        are done.
+
+        `is_whole`: the cluster described every topic.
         """
         places = frozenset(
             (name, partition) for name in topics for partition in range(found[name].partitions)
@@ -301,9 +330,7 @@ class Mirror:
         beginning: str,
         among: frozenset[Place] | None = None,
     ) -> bool:
-        """Put down where the partitions (of these) begin of which nothing is in; whether all have a beginning
-        now.
-        """
+        """Store the beginning of partitions without a position; whether all of them have one now."""
         fresh: dict[Place, tuple[TopicState, bytes]] = {}
         for name, state in topics.items():
             begun = self._begun(state)
@@ -318,81 +345,86 @@ class Mirror:
         source = self._sequencer.fold.positions.source(mirror_source(state.topic_id))
         return {int(item): one for item, one in source.begun.items()}
 
-    def _add_missing(self, found: Mapping[str, UpstreamTopic | None], look: Look) -> None:
-        """Topics that were mirrored and are not in the cluster, and those that it does not tell of."""
+    def _add_missing(self, found: Mapping[str, UpstreamTopic | None], inspection: Inspection) -> None:
+        """Add findings for mirrored topics that are missing in the cluster or not described."""
         for name in [name for name, topic in found.items() if topic is None]:
-            look.findings[name] = MirrorFinding(
+            inspection.findings[name] = MirrorFinding(
                 "unreadable", name, None, "is not described by the cluster now; it is asked again"
             )
         for name, state in self._sequencer.fold.topics_by_name.items():
             if state.mirrored and name not in found and self._settings.matches(name) and self._begun(state):
                 finding = judge_topic(name, None, {})
                 assert finding is not None, "a topic that is not there is a finding"
-                look.findings[name] = finding
+                inspection.findings[name] = finding
 
     def _judge(
         self,
         upstream: Upstream,
         topics: Mapping[str, TopicState],
         found: Mapping[str, UpstreamTopic],
-        look: Look,
+        inspection: Inspection,
     ) -> None:
-        """What can be read, and why the rest cannot."""
+        """Decide for each partition whether it can be read, or which finding stops it."""
         asked: dict[Place, Cursor] = {}
         for name, state in topics.items():
             begun = self._begun(state)
             finding = judge_topic(name, found[name], begun)
             if finding is not None:
-                look.findings[name] = finding
+                inspection.findings[name] = finding
                 continue
             for partition in set(range(found[name].partitions)) - begun.keys():
-                look.findings[name, partition] = MirrorFinding("unreadable", name, partition, NOT_TOLD)
+                inspection.findings[name, partition] = MirrorFinding(
+                    "unreadable", name, partition, NOT_REPORTED
+                )
             for partition, one in begun.items():
                 place = (name, partition)
-                if place not in look.findings and partition < found[name].partitions:
+                if place not in inspection.findings and partition < found[name].partitions:
                     known = self._cursors.get(place)
                     asked[place] = Cursor(place, state, one.identity, one.end, one.end, one.count)
                     if known is not None and known.is_where(asked[place]):
-                        # which may have grown; nothing in hand was numbered by what it was, as a look begins
-                        # with nothing
+                        # The topic may have grown. No unpublished record depends on the old state, see
+                        # `_inspect_if_due`.
                         known.topic = state
                         asked[place] = known
         bounds = upstream.bounds(asked)
         for place, cursor in asked.items():
             if place not in bounds:
-                look.findings[place] = MirrorFinding("unreadable", *place, NOT_TOLD)
+                inspection.findings[place] = MirrorFinding("unreadable", *place, NOT_REPORTED)
                 continue
             verdict = judge_partition(
                 *place, cursor.base, bounds[place], self._settings.lost.get(f"{place[0]}:{place[1]}")
             )
-            if not self._second_answers.confirmed(cursor, verdict):
-                look.findings[place] = MirrorFinding("unreadable", *place, UNCONFIRMED)
+            if not self._confirmations.confirmed(cursor, verdict):
+                inspection.findings[place] = MirrorFinding("unreadable", *place, UNCONFIRMED)
             elif isinstance(verdict, GoOn):
-                look.ready[place] = ready = self._gone_on(cursor, verdict.offset)
-                # What lies between the last record and the position are markers, perhaps of a later epoch:
-                # they prove nothing.
+                inspection.ready[place] = ready = self._after_lost(cursor, verdict.offset)
+                # Between the last record and the position are only markers, perhaps of a later epoch. The
+                # leader epoch is a proof only right after the record.
                 behind = self._sequencer.fold.next_offset((ready.topic.topic_id, place[1]))
                 proves = ready.epoch > 0 and behind >= bounds[place].low
-                look.reads[place] = (behind, ready.epoch - 1) if proves else (ready.end, None)
+                inspection.reads[place] = (behind, ready.epoch - 1) if proves else (ready.end, None)
                 if ready is not self._cursors.get(place):
-                    ready.read_from = look.reads[place][0]
+                    ready.read_from = inspection.reads[place][0]
             else:
-                look.findings[place] = verdict
+                inspection.findings[place] = verdict
 
-    def _gone_on(self, cursor: Cursor, offset: int) -> Cursor:
-        """The cursor behind records that were given up, if any were."""
+    def _after_lost(self, cursor: Cursor, offset: int) -> Cursor:
+        """The cursor after records that were declared lost, if there are any."""
         if offset == cursor.base:
             return cursor
         given_up = replace(cursor, end=offset, epoch=0)
         _log.warning(
-            "source %s: %s:%d goes on at offset %d, as lost says", self._settings.name, *cursor.place, offset
+            "source %s: %s:%d continues at offset %d, as configured in lost",
+            self._settings.name,
+            *cursor.place,
+            offset,
         )
         self._sequencer.append_moves([given_up.move(self._sequencer.fold.next_index)])
         return replace(given_up, base=offset)
 
-    def _adopt(self, upstream: Upstream, look: Look) -> None:
-        """Read what can be read, and nothing else."""
-        news = [finding for key, finding in look.findings.items() if self._findings.get(key) != finding]
+    def _apply(self, upstream: Upstream, inspection: Inspection) -> None:
+        """Read exactly the partitions that can be read, and log new findings."""
+        news = [finding for key, finding in inspection.findings.items() if self._findings.get(key) != finding]
         for finding in news[:LOGGED_MAX]:
             level = logging.WARNING if finding.why in ASKED_AGAIN else logging.ERROR
             _log.log(
@@ -400,25 +432,27 @@ class Mirror:
             )
         if len(news) > LOGGED_MAX:
             _log.error("source %s: %s more", self._settings.name, counted(len(news) - LOGGED_MAX, "finding"))
-        self._findings, self._refused_more = look.findings, look.refused_more
-        leaving = [place for place, cursor in self._cursors.items() if look.ready.get(place) is not cursor]
+        self._findings, self._refused_more = inspection.findings, inspection.refused_more
+        leaving = [
+            place for place, cursor in self._cursors.items() if inspection.ready.get(place) is not cursor
+        ]
         if leaving:
             upstream.stop_reading(leaving)
             for place in leaving:
                 del self._cursors[place]
-        coming = {place: cursor for place, cursor in look.ready.items() if place not in self._cursors}
+        coming = {place: cursor for place, cursor in inspection.ready.items() if place not in self._cursors}
         if any(cursor.epoch and place[0] in self._read_topics for place, cursor in coming.items()):
-            # Whether what was read is still there is only compared when a connection first hears of a topic
+            # The library compares leader epochs only when a connection first learns of a topic
             # (`KafkaClient.topics`).
             self.close()
             return
         if coming:
-            upstream.read({place: look.reads[place] for place in coming})
+            upstream.read({place: inspection.reads[place] for place in coming})
             self._cursors |= coming
             self._read_topics |= {topic for topic, _ in coming}
             new = coming.keys() - self._seen
             self._seen |= new
-            if new:  # the others are read again after a lost race or a reconnect, which is no news
+            if new:  # others are read again after a lost race or a reconnect, which is not worth a line
                 _log.info("source %s: %s more", self._settings.name, counted(len(new), "partition"))
 
     # reading
@@ -427,7 +461,7 @@ class Mirror:
         room = min(POLL_RECORDS_MAX, self._piece.records_max(len(self._cursors)))
         if not self._cursors or room < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes:
             if not self._cursors:
-                upstream.poll(1, POLL_WAIT_S)  # what the client has to say is heard
+                upstream.poll(1, POLL_WAIT_S)  # a poll delivers the client's callbacks
             return
         was_empty = not self._piece.moved
         polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
@@ -440,36 +474,36 @@ class Mirror:
         if was_empty and self._piece.moved:
             self._piece_since_s = self._clock.monotonic_s()
         self._proven.update(polled.epochs, polled.ends)
-        self._hear(upstream, polled)
+        self._handle_stopped(upstream, polled)
 
-    def _hear(self, upstream: Upstream, polled: Polled) -> None:
-        """Partitions that the client cannot read on: why, is what the next look finds."""
+    def _handle_stopped(self, upstream: Upstream, polled: Polled) -> None:
+        """Handle partitions that the client cannot read on; the next inspection finds the reason."""
         for one in polled.stopped:
             if one.place not in self._cursors:
                 continue
             cursor = self._cursors[one.place]
             if one.trouble == "truncated" and (
-                one.place in self._proven or not self._second_answers.truncation_confirmed(cursor)
+                one.place in self._proven or not self._confirmations.truncation_confirmed(cursor)
             ):
                 _log.warning(
-                    "source %s: %s:%d is read again from where the log stands: %s",
+                    "source %s: %s:%d is read again from the log's position: %s",
                     self._settings.name,
                     *one.place,
                     one.why,
                 )
-                # markers of another epoch, or a late answer, may have misled the client: the last record is
-                # what proves it
+                # Markers of another epoch or a late reply may have misled the client: only the last record is
+                # a proof.
                 self.close()
                 return
             if one.trouble == "truncated":
                 why = (
                     f"what was read is not in the cluster any more ({one.why}); delete the topic here and "
-                    "mirror it anew"
+                    "mirror it again"
                 )
                 self._stop_for_good(upstream, MirrorFinding("diverged", *one.place, why), one.place)
             elif (
                 one.trouble == "damaged"
-            ):  # not again and again: the library may end the process over it (its assertion in rdbuf.c)
+            ):  # not retried: the library may abort the process over it (its assertion in rdbuf.c)
                 self._stop_for_good(
                     upstream, MirrorFinding("unreadable", *one.place, f"{one.why}; {DAMAGED}"), one.place
                 )
@@ -477,21 +511,21 @@ class Mirror:
                 self._stop(
                     upstream,
                     one.place,
-                    MirrorFinding("unreadable", *one.place, f"{one.why}; it is tried again"),
+                    MirrorFinding("unreadable", *one.place, f"{one.why}; it is retried"),
                 )
             else:
                 _log.warning("source %s: %s:%d is not read on: %s", self._settings.name, *one.place, one.why)
                 self._stop(upstream, one.place, None)
-                if self._look_at_s is not None:
-                    self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
+                if self._inspect_at_s is not None:
+                    self._inspect_at_s = min(self._inspect_at_s, self._clock.monotonic_s() + INSPECT_AGAIN_S)
 
     def _stop_for_good(self, upstream: Upstream, finding: MirrorFinding, place: Place) -> None:
-        """Read a partition no longer, as long as our topic is the one it is."""
+        """Stop reading a partition for as long as our topic is the same."""
         self._sticky[self._cursors[place].topic.topic_id, place[1]] = finding
         self._stop(upstream, place, finding)
 
     def _stop(self, upstream: Upstream, place: Place, finding: MirrorFinding | None) -> None:
-        """Read a partition no longer; what was read of it before is good."""
+        """Stop reading a partition; records read before stay valid."""
         if finding is not None:
             _log.error("source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
             self._findings = {**self._findings, place: finding}
@@ -511,7 +545,7 @@ class Mirror:
         return full or self._clock.monotonic_s() - self._piece_since_s >= patience_s
 
     def _publish(self, upstream: Upstream) -> None:
-        """Take in what was read; after anything but success, go on from where the log says."""
+        """Append the piece; after anything but success, continue from the log's positions."""
         piece, self._piece = self._piece, self._new_piece()
         if not self._is_same(upstream, piece):
             self._rewind()
@@ -536,8 +570,8 @@ class Mirror:
         is_first = self._raced_s is None or now_s - self._raced_s >= RACES_APART_S
         self._raced_s = now_s
         text = (
-            "source %s: another process takes in the same topics and was faster (%s); reading on from "
-            "where the log stands"
+            "source %s: another process ingests the same topics and was faster (%s); continuing from "
+            "the log's positions"
         )
         _log.log(logging.INFO if is_first else logging.DEBUG, text, self._settings.name, refusal)
 
@@ -547,8 +581,8 @@ class Mirror:
         return self._sequencer.append_moves(moves)
 
     def _is_same(self, upstream: Upstream, piece: MirrorPiece) -> bool:
-        """Whether the topics are those that were begun. Asked after the last record was read, so what was
-        read is of those.
+        """Whether the topics are those of the positions. Described after the last record was read, so the
+        records are of those topics.
         """
         now = upstream.describe({place[0] for place in piece.moved})
         for place, cursor in piece.moved.items():
@@ -558,22 +592,22 @@ class Mirror:
         return True
 
     def _rewind(self) -> None:
-        """Read every partition on from where the log says it stands."""
+        """Continue every partition from the log's position."""
         self.close()
         self._sequencer.resolve()
 
     def _new_piece(self) -> MirrorPiece:
         return MirrorPiece(self._sequencer.entry_bytes_max, self._pieces.record_bytes_max)
 
-    def _tell(self, upstream: Upstream) -> None:
-        """Put into `state` what is known without asking, once in a while."""
+    def _update_state(self, upstream: Upstream) -> None:
+        """Update `state` from local knowledge, every `STATE_EVERY_S`."""
         now_s = self._clock.monotonic_s()
         if (
-            now_s - self._told_s < STATE_EVERY_S
+            now_s - self._state_at_s < STATE_EVERY_S
             and self.state.stopped == len(self._findings) + self._refused_more
         ):
             return
-        self._told_s = now_s
+        self._state_at_s = now_s
         ends = upstream.known_ends(self._cursors)
         behind = sum(max(0, end - self._cursors[place].base) for place, end in ends.items())
         ordered = sorted(

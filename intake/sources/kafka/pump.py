@@ -1,7 +1,7 @@
-"""The threads that mirror Kafka topics for as long as a daemon runs, one for each source.
+"""The threads of a daemon that mirror Kafka topics, one per source.
 
-Promises that no error ends a thread: what cannot be done now is said in `state` and tried again, after the
-source's `discover_interval` at the most. Nothing waits for it, and it waits for nothing without a bound.
+No error ends a thread: problems are in `state`, and the work is retried after at most `discover_interval`.
+Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from archiver.config.groups import IntakeSettings
+from archiver.config.kafka import KafkaSourceSettings
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import IdSource
 from intake.log.sequencer import Sequencer
-from intake.sources.kafka.mirror import Mirror, MirrorSettings, PieceSettings
+from intake.sources.kafka.mirror import Mirror
 from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Upstream
 from intake.write.accept_clock import AcceptClock
@@ -28,24 +29,8 @@ RETRY_FIRST_S = 0.2
 _log = logging.getLogger(__name__)
 
 
-class IntakeSettings(PieceSettings, Protocol):
-    """What a mirror and its publisher need of the `intake` settings; durations in seconds, sizes in bytes."""
-
-    @property
-    def row_group_bytes(self) -> int:
-        """Raw bytes at which a row group closes."""
-
-    @property
-    def clock_skew_max(self) -> float:
-        """How far the clock may be ahead of its reference."""
-
-    @property
-    def clock_settle(self) -> float:
-        """How long the clock must run evenly before the reference is taken anew."""
-
-
 def mirror_pump(
-    settings: MirrorSettings,
+    settings: KafkaSourceSettings,
     intake: IntakeSettings,
     sequencer: Sequencer,
     objects: ObjectStore,
@@ -53,7 +38,7 @@ def mirror_pump(
     ids: IdSource,
     connect: Callable[[], Upstream],
 ) -> MirrorPump:
-    """A source with everything it needs, not started. `connect` makes its connection."""
+    """Build a source, not started. `connect` opens its connection."""
     accept_clock = AcceptClock(clock, intake.clock_skew_max, intake.clock_settle)
     publisher = FlushWriter(objects, sequencer, intake.row_group_bytes, clock, ids, accept_clock)
     mirror = Mirror(settings, intake, sequencer, publisher, accept_clock, clock, connect)
@@ -61,8 +46,9 @@ def mirror_pump(
 
 
 def stop_all(pumps: Sequence[MirrorPump], timeout_s: float, clock: Clock) -> list[str]:
-    """End all of them within that time, not each; the names of those that have not ended. What they still
-    append is whole or not there.
+    """Stop all of them within `timeout_s` in total; returns the names of those still running.
+
+    A late append is complete or absent.
     """
     for pump in pumps:
         pump.begin_to_stop()
@@ -70,7 +56,7 @@ def stop_all(pumps: Sequence[MirrorPump], timeout_s: float, clock: Clock) -> lis
     late = [pump.name for pump in pumps if not pump.stop(max(0.0, until_s - clock.monotonic_s()))]
     for name in late:
         _log.warning(
-            "source %s has not ended within %g s and is left to itself: what it has not taken in is "
+            "source %s has not stopped within %g s and is abandoned: records that it has not ingested are "
             "read again",
             name,
             timeout_s,
@@ -89,17 +75,15 @@ class MirrorPump:
         self._thread = threading.Thread(target=self._run, name=f"mirror-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread."""
+        """Start the thread."""
         self._thread.start()
 
     def begin_to_stop(self) -> None:
-        """Read nothing more; does not wait."""
+        """Request the stop; does not wait."""
         self._stopping.set()
 
     def stop(self, timeout_s: float) -> bool:
-        """End it; whether it has ended within that time. What was read and is not in the log is read
-        again.
-        """
+        """Stop the thread; whether it ended in time. Records that are not in the log are read again."""
         self.begin_to_stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -107,7 +91,7 @@ class MirrorPump:
 
     @property
     def state(self) -> MirrorState:
-        """The source as of a moment ago."""
+        """The recent state of the source."""
         return self._mirror.state
 
     def _run(self) -> None:
@@ -119,16 +103,15 @@ class MirrorPump:
             except ArchiverError as error:
                 pause_s = self._after(str(error), pause_s)
             except Exception as error:  # noqa: BLE001
-                # The head of the loop: nobody else would learn of it, and the next step begins with what the
-                # log says.
-                _log.exception("mirroring ended in an error nobody expected")
+                # Head of the loop: log it and go on. The next step starts from the log's state.
+                _log.exception("mirroring ended in an unexpected error")
                 pause_s = self._after(f"{type(error).__name__}: {error}", pause_s)
         self._mirror.close()
 
     def _after(self, why: str, pause_s: float) -> float:
-        """Give up what is not in the log; how long to wait before the next try."""
+        """Drop what is not in the log; returns the wait before the next attempt."""
         try:
             self._mirror.give_up(why)
         except Exception:  # noqa: BLE001 - as above
-            _log.exception("letting go of the cluster ended in an error nobody expected")
+            _log.exception("closing the connection ended in an unexpected error")
         return min(self._retry_max_s, 2 * pause_s or RETRY_FIRST_S)

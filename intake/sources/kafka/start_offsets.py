@@ -1,8 +1,8 @@
-"""Where mirrored partitions begin: worked out once, and put into the log before anything is read.
+"""Start offsets of mirrored partitions: determined once, and stored in the log before anything is read.
 
-Promises that `from` is followed for what is there at a source's first look and never again: what comes later
-begins at its first record, so that nothing is missed between its making and its finding. A start that is in
-the log is never worked out again, whatever `from` says.
+`from` applies only to partitions of a source's first inspection. Later partitions begin at their first
+record, so nothing is missed between their creation and their discovery. A start in the log is never
+determined again, even if `from` changes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from intake.sources.kafka.upstream import Place, Upstream
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """The note in the log that a source's `from` was followed."""
+    """The note in the log that a source's `from` was applied."""
 
     item: str
 
     def move(self, source: str, seen: int) -> Move:
-        """The position that says so; it stands still."""
+        """The position that stores the note; it does not move."""
         return Move(source_note(source), self.item, 0, 0, False, b"", seen, 0)
 
 
@@ -33,14 +33,12 @@ FOLLOWED = _Followed("from")
 
 
 def source_note(source: str) -> str:
-    """What the log calls a Kafka source by the name it is configured under; its mirrored topics have names of
-    their own.
-    """
+    """The log's name of a configured Kafka source; its mirrored topics have their own names."""
     return f"kafka-source:{source}"
 
 
 def has_begun(positions: Positions, source: str) -> bool:
-    """Whether the `from` of the source was followed."""
+    """Whether the `from` of the source was applied."""
     return FOLLOWED.item in positions.source(source_note(source)).begun
 
 
@@ -51,11 +49,10 @@ def begin(
     beginning: str,
     since_ms: int | None,
 ) -> None:
-    """Put down where these partitions begin, of topics of ours with those identities. Where another process
-    was faster, its word counts.
+    """Store the start offsets of these partitions, for our topics with those identities.
 
-    Partitions of which the cluster does not tell (yet), and those beside one where another was faster, are
-    left for the next look.
+    If another process was faster, its offsets apply. Partitions that the cluster does not report yet, and
+    those in one entry with a lost race, are left for the next inspection.
     """
     starts = _starts(fresh, upstream, beginning, since_ms)
     places = sorted(starts)
@@ -79,8 +76,8 @@ def begin(
 
 
 def _is_unbegun(sequencer: Sequencer, moves: Sequence[Move]) -> bool:
-    """A partition that another process began at 0 stands where one does that nobody began, so the log itself
-    would take both beginnings.
+    """Whether no partition has a position yet. The log alone cannot reject a second start after one at 0,
+    because both positions are 0.
     """
     return all(sequencer.fold.positions.get(move.source, move.item) is None for move in moves)
 
@@ -94,8 +91,7 @@ def _starts(
     if beginning == "latest" or since_ms is None:
         return {place: one.high for place, one in bounds.items()}
     since = upstream.offsets_since(list(bounds), since_ms)
-    # A partition without this answer waits: to begin it at its end would pass over records that are new
-    # enough.
+    # A partition without a reply waits: starting it at its end would skip records that are new enough.
     return {
         place: since[place] if since[place] >= 0 else one.high
         for place, one in bounds.items()

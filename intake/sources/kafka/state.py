@@ -1,4 +1,4 @@
-"""What a mirror tells of itself."""
+"""The state of a Kafka source for status and metrics."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from intake.sources.kafka.upstream_changes import MirrorFinding
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """One source, as of a moment ago."""
+    """The recent state of one source."""
 
     name: str
     topics: int = 0
-    """That are mirrored now."""
+    """Topics mirrored now."""
     partitions: int = 0
-    """That are read now."""
+    """Partitions read now."""
     behind: int | None = None
-    """Offsets that are in the cluster and not taken in, of the partitions that are read; None before the
-    first look."""
+    """Offsets in the cluster that are not ingested, for the partitions that are read; None before the first
+    inspection."""
     looked_us: int | None = None
-    """When the cluster was last asked what there is; None: not yet."""
+    """Time of the last inspection of the cluster; None before the first."""
     findings: tuple[MirrorFinding, ...] = ()
-    """The first of them, by topic and partition."""
+    """The first findings, by topic and partition."""
     stopped: int = 0
-    """All of them: topics and partitions that are not read on."""
+    """Number of topics and partitions that are not read on."""
     trouble: str | None = None
-    """Why nothing at all is taken in now; None if nothing is wrong but with single topics."""
+    """Reason why nothing is ingested now; None if only single topics have problems."""
     records: int = 0
-    """Taken in since the start of this process."""
+    """Records ingested since the start of this process."""
     bytes: int = 0
     """Raw bytes of those records."""

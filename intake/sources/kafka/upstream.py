@@ -1,7 +1,6 @@
-"""What a mirror needs of a Kafka cluster: the Protocol, and the values that pass through it.
+"""The Protocol of a mirrored Kafka cluster, and its values.
 
-No SDK and no decisions here. Every method has a bound of its own; what the cluster does not answer, or
-refuses, is `RetryLater`.
+Every method is bounded. A missing reply or a refusal is `RetryLater`.
 """
 
 from __future__ import annotations
@@ -11,37 +10,36 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Place = tuple[str, int]
-"""A topic's name and a partition of it, upstream."""
+"""Topic name and partition in the upstream cluster."""
 Trouble = Literal["out_of_range", "truncated", "away", "damaged", "other"]
-"""What stops the reading of a partition: the position is outside of what is there, the log was cut off and
-written anew since, the topic is not there (any more, or under that id), a batch does not have the checksum it
-states, anything else."""
+"""The reason why a partition cannot be read: the position is out of range, the log was truncated and
+rewritten, the topic is missing (or has another id), a batch has a wrong checksum, or another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTopic:
-    """One topic, as the cluster describes it."""
+    """The cluster's description of one topic."""
 
     name: str
     topic_id: bytes
-    """16 bytes that no other topic ever has, not even one of the same name; empty if the cluster is too old
-    to have any."""
+    """Unique 16 bytes, different even for a recreated topic of the same name; empty if the cluster is too old
+    for topic ids."""
     partitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a partition has."""
+    """The offsets of a partition."""
 
     low: int
-    """The first offset that is still there."""
+    """The first existing offset."""
     high: int
-    """One past the last one, open transactions included."""
+    """One past the last offset, open transactions included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A partition that is not read on."""
+    """A partition that the client stopped reading."""
 
     place: Place
     trouble: Trouble
@@ -50,28 +48,27 @@ class Stopped:
 
 @dataclass(slots=True)
 class Polled:
-    """Records in the order of reading, one list for each field, and what else was heard."""
+    """Records in reading order, one list per field, and other events of the poll."""
 
     topics: list[str] = field(default_factory=list)
     partitions: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     timestamps_ms: list[int] = field(default_factory=list)
-    """-1: the record has none."""
+    """-1 for a record without a timestamp."""
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     headers: list[list[tuple[str, bytes | None]] | None] = field(default_factory=list)
     broken: dict[int, str] = field(default_factory=dict)
-    """Records that could not be read whole, by their number above: what is wrong with each."""
+    """Problems of records that could not be read completely, by their index in the lists."""
     epochs: dict[Place, int] = field(default_factory=dict)
-    """Leader epoch of the last record of each partition that knows it."""
+    """Leader epoch of the last record of each partition, where known."""
     ends: dict[Place, int] = field(default_factory=dict)
-    """Partitions that were read to their end, behind the records above: no committed record lies below this
-    offset."""
+    """Partitions that were read to their end, after the records above: no further committed record is below
+    this offset."""
     stopped: list[Stopped] = field(default_factory=list)
-    """Nothing of these partitions comes behind what stopped them, in this poll or later, until they are read
-    anew."""
+    """Stopped partitions. They deliver nothing more, in this poll or later, until they are read again."""
     more: bool = False
-    """It ended because it had enough: there is more to be had at once."""
+    """The poll reached its limit: more records are available at once."""
 
 
 class Upstream(Protocol):
@@ -81,27 +78,29 @@ class Upstream(Protocol):
         """The names of all topics."""
 
     def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
-        """Those of the topics that are there; None: the cluster does not tell of that one now."""
+        """The existing ones of the topics; None for a topic that the cluster does not describe now."""
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
-        """What the partitions have; those that are not there, or have no leader now, are left out."""
+        """The bounds of the partitions; missing ones and those without a leader are left out."""
 
     def offsets_since(self, places: Collection[Place], since_ms: int) -> dict[Place, int]:
-        """The first offset with a record that is not older, -1 if there is none; as `bounds` leaves out."""
+        """The first offset with a record at or after that time, -1 if none; leaves out the same as
+        `bounds`.
+        """
 
     def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
-        """Read these partitions as well, from the offset on; the leader epoch of the record before it lets
-        the cluster tell whether what was read is still there.
+        """Read these partitions too, from that offset. With the leader epoch of the record before it, the
+        cluster detects a truncation.
         """
 
     def stop_reading(self, places: Sequence[Place]) -> None:
-        """Read these no longer: nothing of them comes any more."""
+        """Stop reading these partitions; nothing more of them is delivered."""
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
-        """What has come; waits for some of it, no longer than `timeout_s`."""
+        """Records and events; waits for the first at most `timeout_s`."""
 
     def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
-        """The high offsets that were heard of last, without asking."""
+        """The last known end offsets, without a request."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the connection."""

@@ -1,7 +1,7 @@
-"""What it means when an upstream is not what a mirror has read so far: typed findings, and what may be done.
+"""Decide what to do when a cluster differs from what a mirror has read (pure).
 
-Pure. Promises that nothing is ever passed over in silence: a partition is read on only where every record
-that it had is in, was never committed, or was given up by somebody in writing (`lost`).
+No record is skipped silently. A partition is read on only if each of its earlier records was ingested, was
+never committed, or was declared lost in the configuration (`lost`).
 """
 
 from __future__ import annotations
@@ -16,65 +16,63 @@ from intake.sources.kafka.upstream import Bounds, UpstreamTopic
 
 NO_ID = b"no id"
 WITHOUT_ID: Final = (
-    "is described without the id that it has, so it is not known which topic it is; it is asked again"
+    "is described without its topic id, so it is not known which topic it is; it is asked again"
 )
 FindingKind = Literal[
     "recreated", "gone", "truncated", "behind", "diverged", "unstorable", "unreadable", "refused"
 ]
-"""`recreated`: the topic is another one of the same name. `gone`: it is not there any more. `truncated`:
-records were deleted before they were read. `behind`: the partition ends before what was read, so the upstream
-lost records that are here. `diverged`: what was read is not what the upstream has at those offsets any more.
-`unstorable`: a record breaks a rule of ours. `unreadable`: the cluster refuses to give it. `refused`: our
-topic of that name cannot be a mirror."""
+"""`recreated`: the topic is another one of the same name. `gone`: it no longer exists. `truncated`: records
+were deleted before they were read. `behind`: the partition ends before the position, so the cluster lost
+records that are ingested. `diverged`: the cluster now has other records at offsets that were read.
+`unstorable`: a record breaks a rule of the archiver. `unreadable`: the cluster does not deliver it.
+`refused`: our topic of that name cannot be a mirror."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorFinding:
-    """Why a topic, or one partition of it, is not read on."""
+    """The reason why a topic or one of its partitions is not read on."""
 
     kind: FindingKind
     topic: str
     partition: int | None
-    """None: all of them."""
+    """None for all partitions."""
     why: str
-    """And what to do; an excerpt, because it may repeat what a cluster says."""
+    """The reason and the action for an operator; an excerpt, because it may quote the cluster."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "why", excerpt(self.why, MESSAGE_MAX))
 
     @property
     def where(self) -> str:
-        """For people."""
+        """The name in messages."""
         return self.topic if self.partition is None else f"{self.topic}:{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The partition is read from there on; what lies between its position and there is lost, and was given
-    up.
-    """
+    """Read the partition from that offset. Records between its position and there were declared lost."""
 
     offset: int
 
 
 def judge_topic(name: str, found: UpstreamTopic | None, begun: Mapping[int, Begun]) -> MirrorFinding | None:
-    """Is it the topic that was begun? `begun`: its partitions of which something was taken in."""
+    """The finding if `found` is not the topic of the positions `begun`; None if it is."""
     if found is None:
         why = (
-            "is not in the cluster any more; what was taken in stays. If it was deleted for good, take it "
-            "out of the source's topics"
+            "is not in the cluster any more; the ingested records stay. If it was deleted permanently, "
+            "remove it from the source's topics"
         )
         return MirrorFinding("gone", name, None, why)
     if all(fits(one.identity, found) for one in begun.values()):
         return None
     if not found.topic_id:
-        # Its topic has an id, so an answer without one (of a broker that is older, or has not loaded the
-        # topic) proves nothing.
+        # The positions have a topic id. A reply without one (of an older broker, or one that has not loaded
+        # the topic) proves nothing.
         return MirrorFinding("unreadable", name, None, WITHOUT_ID)
     why = (
-        "was deleted and made anew in the cluster, so its offsets mean other records; nothing of the "
+        "was deleted and recreated in the cluster, so its offsets mean other records; nothing of the "
         "new one is mirrored into the old one. "
-        "To mirror the new one: take the topic's entry out of topics, `archiver topics delete` it "
+        "To mirror the new one: remove the topic's entry from topics, `archiver topics delete` it "
         "here, then `archiver topics create` it "
         "with a table of another name"
     )
@@ -84,40 +82,40 @@ def judge_topic(name: str, found: UpstreamTopic | None, begun: Mapping[int, Begu
 def judge_partition(
     name: str, partition: int, position: int, bounds: Bounds, given_up: int | None
 ) -> GoOn | MirrorFinding:
-    """May the partition be read on at `position`? `given_up`: up to where somebody has written that its
-    records are lost.
+    """Whether the partition may be read on at `position`. `given_up` is the end of its records declared
+    lost.
     """
     if position > bounds.high:
         why = (
-            f"ends at offset {bounds.high} in the cluster, and was taken in up to {position}: the "
+            f"ends at offset {bounds.high} in the cluster, and was ingested up to {position}: the "
             "cluster has lost records that are here, "
-            "and gives their offsets to others. Nothing is read on, because it would mix the two; "
-            "delete the topic here and mirror it anew"
+            "and assigns their offsets to others. The partition is not read on, "
+            "because it would mix the two; "
+            "delete the topic here and mirror it again"
         )
         return MirrorFinding("behind", name, partition, why)
     if position >= bounds.low:
         return GoOn(position)
     if given_up is not None and bounds.low <= given_up <= bounds.high:
-        return GoOn(
-            bounds.low
-        )  # not further: what the cluster still has is taken in, whatever else was given up
+        return GoOn(bounds.low)  # not `given_up`: records that the cluster still has are ingested
     why = (
-        f"begins at offset {bounds.low} in the cluster, and was taken in up to {position} only: what "
-        "lies between was deleted there before "
-        f'it was read. To go on without it, set the source\'s lost: {{"{name}:{partition}": {bounds.low}}}'
+        f"begins at offset {bounds.low} in the cluster, and was ingested up to {position} only: the records "
+        "between were deleted there before "
+        "they were read. To continue without them, set the source's lost: "
+        f'{{"{name}:{partition}": {bounds.low}}}'
     )
     return MirrorFinding("truncated", name, partition, why)
 
 
 def identity_of(topic: UpstreamTopic) -> bytes:
-    """What the log keeps of which topic it is. A cluster that gives no ids tells two of one name apart only
-    by their offsets.
+    """The topic's identity in the log. Without topic ids, two topics of one name differ only by their
+    offsets.
     """
     return topic.topic_id or NO_ID
 
 
 def fits(identity: bytes, topic: UpstreamTopic) -> bool:
-    """Whether it may be the topic that was begun under that identity. One that had no id may have got one
-    since (Kafka 2.8).
+    """Whether the topic may have that identity. A topic without an id may have got one by an upgrade (Kafka
+    2.8).
     """
     return identity in (NO_ID, identity_of(topic))
