@@ -45,7 +45,7 @@ def test_a_cluster_that_is_away_is_a_few_lines(closed: str, caplog: pytest.LogCa
     log = ClientLog("source s", SystemClock())
     for _ in range(2):
         client = KafkaClient(settings, SystemClock(), log)
-        with pytest.raises(RetryLater, match="does not say which topics"):
+        with pytest.raises(RetryLater, match="does not list its topics"):
             client.topics()
         client.poll(1, 0.1)
         client.close()
