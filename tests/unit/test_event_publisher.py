@@ -428,7 +428,7 @@ def test_nothing_is_left_out_where_others_trimmed_just_up_to_the_position(
     trimmed(at, (10, 20, 33), below=reached)
     at.publisher(topic.connect).run()
     assert ids(topic) == [event.entry_id.hex() for event in left]
-    assert "does not go on" not in caplog.text
+    assert "does not continue at entry" not in caplog.text
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
