@@ -1,11 +1,11 @@
-"""The deep audit: every row of a topic's files.
+"""The deep audit: reads every row of a topic's files.
 
-Archives of ours are read one by one: seal and footer first, then all rows with page checksums compared. The
-records are rebuilt by the function that `consume` uses, and compared by digest with the footer and, where all
-its intake files still exist, with intake. Files of other writers are read together: first their coordinates,
-then every column, row by row with the rows of our archives at the same offsets (`compare.py`). A file that
-went while it was read, or was not seen for another reason, is `unknown` and never `invalid`. The driver holds
-runs of offsets and never rows.
+Archives are read one by one: first seal and footer, then all rows with page checksums. The records are
+rebuilt by the function that `consume` uses. Their digest is compared with the footer and, if all their intake
+files still exist, with intake. Files of other writers are read together: first their coordinates, then every
+column, row by row against the archive rows at the same offsets (`external_rows.py`). A file that disappears
+while it is read, or that is unreadable for another reason, is `unknown` and never `invalid`. The driver holds
+runs of offsets, never rows.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ from intake.log.backlog import Backlog, windows
 from intake.parquet_pages import checked_batches
 from reconcile.audit.external_rows import comparable, compared, needed, reference_files
 from reconcile.audit.proof import Sealed, between_files, proven
-from reconcile.audit.rows import Coordinates, FileRows, ForeignRows, IntakeRange, RowFile, RowReader
+from reconcile.audit.rows import Coordinates, ExternalRows, FileRows, IntakeRange, RowFile, RowReader
 from reconcile.snapshot.offset_coverage import Range, merge
 from reconcile.snapshot.topic_views import FileView, RewrittenRows, RowFault, TableState, TopicView
 
 FOOTERS_AT_A_TIME = 8
-SECOND_LOOKS_MAX = 20
-"""So many files that came back short are read once more, to say why; of the others it is only said that they
-did."""
+REREADS_MAX = 20
+"""Incomplete files that are read again to find the reason; the others are only reported as incomplete."""
 
-_SECOND_LOOK_ROWS = 16_384
-"""Rows that are read at a time where only the reading counts."""
+_REREAD_ROWS = 16_384
+"""Rows per batch when only readability matters."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """One archive of ours."""
+    """One archive."""
 
     view: FileView
     key: str
@@ -58,17 +57,17 @@ class _Work:
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of a topic."""
+    """The data read for one topic."""
 
     works: list[_Work] = field(default_factory=list)
     others: list[FileView] = field(default_factory=list)
-    """Files as they are told without their rows."""
-    foreign: list[tuple[FileView, RowFile]] = field(default_factory=list)
-    found: ForeignRows = field(default_factory=ForeignRows)
+    """Files reported without their rows."""
+    external: list[tuple[FileView, RowFile]] = field(default_factory=list)
+    found: ExternalRows = field(default_factory=ExternalRows)
 
 
 class RowProof:
-    """Looks at the rows of one topic after the other."""
+    """Reads the rows of one topic at a time."""
 
     def __init__(
         self, objects: ObjectStore, cluster_id: str, reader: RowReader, progress: Callable[[str], None]
@@ -79,8 +78,8 @@ class RowProof:
         self._progress = progress
 
     def proven(self, view: TopicView, ledger: TopicLedger, intake: Backlog) -> TopicView:
-        """The view with what its files' rows show. Never raises an `ArchiverError`: what cannot be read is
-        said.
+        """The view with the proof of its files' rows. Never raises an `ArchiverError`: unreadable data is
+        reported.
         """
         view = replace(view, by_rows=True)
         table = view.table
@@ -94,11 +93,11 @@ class RowProof:
     def _table(
         self, view: TopicView, topic_id: TopicId, table: TableState, ledger: TopicLedger, intake: Backlog
     ) -> TableState:
-        wanted = [place.partition for place in view.partitions]
+        numbers = [place.partition for place in view.partitions]
         read = _Read()
         hidden = self._hidden(table)
         self._sort(
-            table, wanted if len(wanted) < (view.count or 0) else None, hidden, read, _coordinates(ledger)
+            table, numbers if len(numbers) < (view.count or 0) else None, hidden, read, _coordinates(ledger)
         )
         rows = sum(work.sealed.rows for work in read.works)
         self._progress(
@@ -106,17 +105,17 @@ class RowProof:
         )
         self._read_archives(ledger, read)
         self._read_intake(topic_id, read.works, intake)
-        if read.foreign:
-            self._progress(f"{view.topic}: reading {counted(len(read.foreign), 'file')} of somebody else")
-            read.found = self._reader.foreign([file for _, file in read.foreign])
-        rewritten = self._compared(topic_id, view, table, ledger, intake, read, wanted)
+        if read.external:
+            self._progress(f"{view.topic}: reading {counted(len(read.external), 'file')} of other writers")
+            read.found = self._reader.external([file for _, file in read.external])
+        rewritten = self._compared(topic_id, view, table, ledger, intake, read, numbers)
         own = [(work.view.path, work.rows) for work in read.works if work.rows is not None]
         short = [work.key for work in read.works if work.rows is None or work.rows.rows != work.sealed.rows]
-        doubted = set(short[:SECOND_LOOKS_MAX])
+        doubted = set(short[:REREADS_MAX])
         files = [
             *read.others,
-            *(self._told(work, look_again=work.key in doubted) for work in read.works),
-            *(_told_foreign(one, file, read.found) for one, file in read.foreign),
+            *(self._file_view(work, reread=work.key in doubted) for work in read.works),
+            *(_external_view(one, file, read.found) for one, file in read.external),
         ]
         unread = [one for one in table.hidden if not one.readable]
         return replace(
@@ -129,13 +128,13 @@ class RowProof:
             },
             removed={partition: tuple(runs) for partition, runs in read.found.removed.items()},
             removed_by=tuple(sorted({one.snapshot_id for one in table.hidden if one.readable})),
-            faults=tuple(between_files(own, read.found, wanted)),
+            faults=tuple(between_files(own, read.found, numbers)),
             rewritten=rewritten,
         )
 
     def _hidden(self, table: TableState) -> dict[str, tuple[Range, ...]]:
-        """Positions that delete files hide, by the data file's key. One hides nothing of a data file that is
-        newer than itself.
+        """Row positions that delete files hide, by the data file's key. A delete file hides no rows of a
+        newer data file.
         """
         numbers = {key_of(self._objects, one.path) or one.path: one.sequence_number for one in table.files}
         files = [
@@ -151,27 +150,27 @@ class RowProof:
     def _sort(
         self,
         table: TableState,
-        wanted: Sequence[int] | None,
+        numbers: Sequence[int] | None,
         hidden: dict[str, tuple[Range, ...]],
         read: _Read,
         coordinates: Coordinates | None,
     ) -> None:
-        """What is to be read, and how; seals and footers are read here."""
+        """Select the files and how they are read; reads seals and footers."""
         mine: list[tuple[FileView, str]] = []
         for view in table.files:
             key = view.path if view.part is not None else key_of(self._objects, view.path)
             if key is None or view.object_size is None or view.unread is not None:
                 read.others.append(view)
             elif view.key is None:
-                # Read by its path in the store, which is what the object is known by there.
+                # Read by its object key, so that the spelling of its path does not matter.
                 one = RowFile(
                     self._objects.uri(key),
                     view.object_size,
                     hidden=hidden.get(key, ()),
                     coordinates=coordinates,
                 )
-                read.foreign.append((view, one))
-            elif wanted is None or view.key.partition in wanted:
+                read.external.append((view, one))
+            elif numbers is None or view.key.partition in numbers:
                 mine.append((view, key))
             else:
                 read.others.append(view)
@@ -180,7 +179,7 @@ class RowProof:
                 read.works.append(found) if isinstance(found, _Work) else read.others.append(found)
 
     def _footer(self, view: FileView, key: str, hidden: tuple[Range, ...]) -> _Work | FileView:
-        """The archive as it is to be read; its view with a fault if its footer cannot be trusted."""
+        """The archive to read, or its view with a fault if its footer is not trustworthy."""
         parsed = view.key
         assert parsed is not None, "only archives of ours have such a footer"
         found = FoundArchive.of(key, view.object_size or 0, parsed)
@@ -213,7 +212,7 @@ class RowProof:
         return _Work(view, key, file, Sealed(footer, metadata.num_rows))
 
     def _read_archives(self, ledger: TopicLedger, read: _Read) -> None:
-        """Rows of archives, one schema version after the other: their columns differ."""
+        """Read the rows of archives, one schema version at a time: their columns differ."""
         by_version: dict[int, list[_Work]] = {}
         for work in read.works:
             by_version.setdefault(work.file.schema_version, []).append(work)
@@ -245,7 +244,7 @@ class RowProof:
                 )
 
     def _read_intake(self, topic_id: TopicId, works: Sequence[_Work], intake: Backlog) -> None:
-        """Digests of the same offsets in intake, of archives whose intake files are all still there."""
+        """Digests of the same offsets in intake, for archives whose intake files all exist."""
         there = {info.key: info.size for info in self._objects.list(paths.INTAKE_PREFIX)}
         ranges = [
             one
@@ -263,13 +262,17 @@ class RowProof:
         key = work.view.key
         assert key is not None, "an archive of ours"
         try:
-            looks = list(windows(intake, (topic_id, key.partition), key.base, key.end))
+            found = list(windows(intake, (topic_id, key.partition), key.base, key.end))
         except ArchiverError:
-            return  # the shelf went with the intake files
-        segments = tuple(dict.fromkeys(segment for look in looks for segment in look.segments))
+            return  # the history file was deleted with the intake files
+        segments = tuple(dict.fromkeys(segment for window in found for segment in window.segments))
         if segments and all(there.get(segment.file.key) == segment.file.size for segment in segments):
             yield IntakeRange(
-                work.file.uri, key.base, key.end, segments, merge(gap for look in looks for gap in look.gaps)
+                work.file.uri,
+                key.base,
+                key.end,
+                segments,
+                merge(gap for window in found for gap in window.gaps),
             )
 
     def _compared(
@@ -280,23 +283,23 @@ class RowProof:
         ledger: TopicLedger,
         intake: Backlog,
         read: _Read,
-        wanted: Sequence[int],
+        numbers: Sequence[int],
     ) -> dict[int, tuple[RewrittenRows, ...]]:
-        """What became of the rows in other writers' files, by partition. What keeps us from comparing is said
-        of the rows, never raised.
+        """The comparison result of rows in other writers' files, by partition. A failed comparison is
+        reported for its rows, never raised.
         """
         starts = {place.partition: place.start for place in view.partitions}
-        rows = comparable(read.found, {partition: starts.get(partition, 0) for partition in wanted})
+        rows = comparable(read.found, {partition: starts.get(partition, 0) for partition in numbers})
         if not rows or read.found.trouble is not None:
             return {}
         try:
             references, lacking = self._references(topic_id, ledger, intake, read, rows)
             self._progress(
-                f"{view.topic}: comparing {counted(len(read.foreign), 'file')} of another writer with "
+                f"{view.topic}: comparing {counted(len(read.external), 'file')} of another writer with "
                 f"{counted(len(references), 'archive')}"
             )
             versions = [TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items())]
-            return compared(self._reader, table, read.foreign, references, rows, versions, lacking)
+            return compared(self._reader, table, read.external, references, rows, versions, lacking)
         except ArchiverError as error:
             why = f"they could not be compared with the archives: {error}"
             return {partition: (RewrittenRows(ranges, 0, why),) for partition, ranges in rows.items()}
@@ -309,10 +312,10 @@ class RowProof:
         read: _Read,
         rows: Mapping[int, Sequence[Range]],
     ) -> tuple[list[RowFile], dict[int, list[tuple[Range, str]]]]:
-        """The archives that rows are compared with, each proved by its digest first; ranges of those that
-        cannot be, with the reason.
+        """The archives for the comparison, each proved by its digest first, and the ranges of unproved ones
+        with the reason.
 
-        An archive counts whether or not the table still names it: its records are a function of the log.
+        An archive counts even if the table no longer references it: its records are a function of the log.
         """
         known = {work.key: work for work in read.works}
         seen = {
@@ -334,7 +337,7 @@ class RowProof:
                 others.works.append(one) if isinstance(one, _Work) else others.others.append(one)
         self._read_archives(ledger, others)
         self._read_intake(topic_id, others.works, intake)
-        views = [self._told(work, look_again=False) for work in (*read.works, *others.works)]
+        views = [self._file_view(work, reread=False) for work in (*read.works, *others.works)]
         sound = {view.path for view in views if not view.faults}
         files = [work.file for work in (*read.works, *others.works) if work.view.path in sound]
         lacking: dict[int, list[tuple[Range, str]]] = {}
@@ -345,7 +348,7 @@ class RowProof:
                 )
         return reference_files(files, rows), lacking
 
-    def _told(self, work: _Work, *, look_again: bool) -> FileView:
+    def _file_view(self, work: _Work, *, reread: bool) -> FileView:
         """The judge's view of an archive."""
         rows = work.rows
         if rows is not None and rows.rows == work.sealed.rows:
@@ -356,24 +359,22 @@ class RowProof:
             if rows is None or rows.trouble is None
             else rows.trouble
         )
-        fault = (
-            self._second_look(work, why) if look_again else RowFault(None, f"{work.key}: {why}", unclear=True)
-        )
+        fault = self._reread(work, why) if reread else RowFault(None, f"{work.key}: {why}", unclear=True)
         view = _with_fault(work.view, fault)
-        # Rows that were only not seen prove nothing.
+        # Unread rows prove nothing.
         return view if rows is None or not got or fault.unclear else proven(view, work.sealed, rows, None)
 
-    def _second_look(self, work: _Work, why: str) -> RowFault:
-        """Why a file came back short: gone, damaged, or not to be told."""
+    def _reread(self, work: _Work, why: str) -> RowFault:
+        """Why a file was read incompletely: deleted, damaged, or unknown."""
         partition = None if work.view.key is None else work.view.key.partition
         if self._objects.info(work.key) is None:
-            return RowFault(partition, f"{work.key} went while it was read; audit again", unclear=True)
+            return RowFault(partition, f"{work.key} disappeared while it was read; audit again", unclear=True)
         try:
             with (
                 self._objects.open_input(work.key) as source,
                 pq.ParquetFile(source, page_checksum_verification=True) as file,
             ):
-                for _ in checked_batches(source, file, _SECOND_LOOK_ROWS, range(file.num_row_groups)):
+                for _ in checked_batches(source, file, _REREAD_ROWS, range(file.num_row_groups)):
                     pass
         except (pa.ArrowException, OSError, ValueError, ArchiverError) as error:
             if isinstance(error, RetryLater | NotFound) or passing(error, work.key) is not None:
@@ -383,11 +384,11 @@ class RowProof:
             return RowFault(
                 partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it"
             )
-        return RowFault(partition, f"{work.key}: {why}, though it can be read otherwise", unclear=True)
+        return RowFault(partition, f"{work.key}: {why}, although a second read succeeded", unclear=True)
 
 
 def _coordinates(ledger: TopicLedger) -> Coordinates | None:
-    """The columns of the topic's coordinates, by the newest recorded schema; None if there is none."""
+    """The columns of the topic's coordinates in the newest recorded schema; None without a schema."""
     if not ledger.schemas:
         return None
     schema = TopicSchema.from_entry(ledger.schemas[max(ledger.schemas)]).schema()
@@ -400,11 +401,9 @@ def _with_fault(view: FileView, fault: RowFault) -> FileView:
     return replace(view, faults=(*view.faults, fault))
 
 
-def _told_foreign(view: FileView, file: RowFile, found: ForeignRows) -> FileView:
-    """The judge's view of a file of somebody else: its number of rows; which they are stands in the table's
-    spans.
-    """
+def _external_view(view: FileView, file: RowFile, found: ExternalRows) -> FileView:
+    """The judge's view of a file of another writer with its row count; the table's spans have its offsets."""
     if found.trouble is not None:
-        # Its bounds are its writer's word, so rows of any partition may be in it.
+        # The bounds come from its writer, so it may hold rows of any partition.
         return replace(view, unread=found.trouble, partition_min=None, partition_max=None)
     return replace(view, rows={}, rows_in_file=found.counts.get(file.uri, 0))

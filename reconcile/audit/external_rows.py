@@ -1,10 +1,9 @@
-"""Rows in files of other writers, compared with our archives: what is compared with what, and what the result
-means.
+"""Compares rows in files of other writers with the archives, and interprets the result.
 
-Another writer may move rows between files, and may not change them. Each row is compared with the rows of our
-archives at the same partition and offset. It is *altered* if an archive has the offset and no archive has
-such a row. Where no archive is left, or none that its own digest proves, nothing can be said, and the reason
-is given. Which rows are compared is bounded by runs of offsets, never listed.
+Another writer may move rows between files but must not change them. Each row is compared with the archive
+rows at the same partition and offset. It is *altered* if an archive has the offset but no archive has an
+equal row. If no archive is left, or none with a correct digest, the result is unknown, with the reason. The
+rows to compare are given as runs of offsets, never as a list.
 """
 
 from __future__ import annotations
@@ -14,30 +13,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from archiver.schema.evolution.state import TopicSchema
-from reconcile.audit.rows import Compared, ForeignRows, RowFile, RowReader
+from reconcile.audit.rows import Compared, ExternalRows, RowFile, RowReader
 from reconcile.snapshot.offset_coverage import Range, intersect, merge, subtract
 from reconcile.snapshot.topic_views import FileView, RewrittenRows, TableState
 
 RANGES_MAX = 64
-"""Ranges by which the rows to read of a file are narrowed; of more than that, the whole stretch between the
-first and the last is read."""
+"""Most ranges that select rows of a file; beyond that, the whole span from the first to the last range is
+read."""
 
 NO_ARCHIVE = "no archive is left to compare them with"
-_HIDDEN = "they are not as they were archived, but delete files that are not understood here may hide them"
+_HIDDEN = "they differ from the archived rows, but unsupported delete files may hide them"
 _DECODED = (
-    "they give the records that were archived, in columns that are not those of the archives: another "
-    "schema version decoded them, or they "
-    "were altered"
+    "they give the archived records, but their columns differ from those of the archives: another schema "
+    "version decoded them, or they were altered"
 )
 
 Rows = Mapping[int, tuple[Range, ...]]
 """Offsets by partition, merged."""
 Lacking = Mapping[int, Sequence[tuple[Range, str]]]
-"""By partition: ranges whose archive cannot be compared with, and why."""
+"""By partition: ranges without a usable archive, and the reason."""
 
 
-def comparable(found: ForeignRows, starts: Mapping[int, int]) -> Rows:
-    """The offsets of the rows that are to be compared: in the partitions of `starts`, from there on."""
+def comparable(found: ExternalRows, starts: Mapping[int, int]) -> Rows:
+    """The offsets of the rows to compare: in the partitions of `starts`, from the start on."""
     ranges = {
         partition: subtract(
             merge((one.low, one.high) for one in stretches),
@@ -50,14 +48,14 @@ def comparable(found: ForeignRows, starts: Mapping[int, int]) -> Rows:
 
 
 def needed(rows: Mapping[int, Sequence[Range]], partition: int, base: int, end: int) -> bool:
-    """Whether an archive of [base, end) has offsets of rows that are to be compared."""
+    """Whether an archive of [base, end) has offsets of rows to compare."""
     ranges = rows.get(partition, ())
     place = bisect_right(ranges, base, key=lambda one: one[1])
     return place < len(ranges) and ranges[place][0] < end
 
 
 def reference_files(files: Iterable[RowFile], rows: Mapping[int, Sequence[Range]]) -> list[RowFile]:
-    """Those of our archives that have such offsets, narrowed to them."""
+    """The archives with such offsets, limited to them."""
     found: list[RowFile] = []
     for file in files:
         key = file.key
@@ -75,8 +73,8 @@ def compared(
     versions: Sequence[TopicSchema],
     lacking: Lacking,
 ) -> dict[int, tuple[RewrittenRows, ...]]:
-    """What is to be said of `rows`, by partition; nothing of rows that are as they were archived. Raises as
-    the reader does.
+    """The results for `rows`, by partition; none for rows equal to the archived ones. Raises like the
+    reader.
     """
     if not versions or not references:
         return _not_compared(rows, lacking, files)
@@ -120,8 +118,8 @@ def _by_records(
     versions: Sequence[TopicSchema],
     first: Compared,
 ) -> tuple[dict[tuple[int, int], tuple[Range, ...]], dict[tuple[int, int], tuple[Range, ...]]]:
-    """The altered rows, and those that only another schema version decoded: an archive may have been made
-    again since by a replay.
+    """The altered rows, and rows that were only decoded by another schema version: a replay may have
+    rewritten an archive since.
     """
     odd = {
         partition: merge(run for (_, of), runs in first.altered.items() if of == partition for run in runs)
@@ -147,7 +145,7 @@ def _by_records(
 def _not_compared(
     rows: Rows, lacking: Lacking, files: Sequence[tuple[FileView, RowFile]]
 ) -> dict[int, tuple[RewrittenRows, ...]]:
-    """There is nothing to compare any row with."""
+    """The results if there is nothing to compare with."""
     ids = {view.snapshot_id for view, _ in files}
     snapshot_id = ids.pop() if len(ids) == 1 else 0
     return {
@@ -159,7 +157,7 @@ def _not_compared(
 def _alone(
     ranges: Sequence[Range], snapshot_id: int, lacking: Sequence[tuple[Range, str]]
 ) -> list[RewrittenRows]:
-    """Rows of which no archive was compared, by the reason."""
+    """Rows without a compared archive, by reason."""
     found: list[RewrittenRows] = []
     for held, why in lacking:
         if mine := intersect(ranges, [held]):
@@ -169,7 +167,7 @@ def _alone(
 
 
 def _is_certain(view: FileView, table: TableState) -> bool:
-    """Whether no delete file that is not understood can hide rows of the file."""
+    """Whether no unsupported delete file can hide rows of the file."""
     if table.has_deletes:
         return False
     unread = (one for one in table.hidden if not one.readable)

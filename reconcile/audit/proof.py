@@ -1,9 +1,8 @@
-"""What rows prove of the files they stand in: pure, from what workers read to file views that the judge
-takes.
+"""The proof of files by their rows: pure, from the results of workers to file views for the judge.
 
-Promises a fault that names the file, and an offset or a digest, for everything that no list of offsets can
-say: wrong order, an ingest time that goes back, a row on the wrong day, records whose digest is not the
-footer's or not that of intake. Must never call a file wrong that was only not read.
+A fault names the file, and an offset or a digest. It covers what a list of offsets cannot show: wrong order,
+a decreasing ingest time, a row on the wrong day, and records whose digest differs from the footer or from
+intake. An unread file is never a fault.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from archiver.stream.archives import FoundFooter
-from reconcile.audit.rows import FileRows, ForeignRows, Stretch
+from reconcile.audit.rows import ExternalRows, FileRows, Stretch
 from reconcile.snapshot.offset_coverage import intersect, merge, subtract, total
 from reconcile.snapshot.offset_ranges import shown
 from reconcile.snapshot.topic_views import FileView, RowFault
@@ -23,14 +22,14 @@ _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What the sealed footer of an archive says."""
+    """The contents of an archive's sealed footer."""
 
     footer: FoundFooter
     rows: int
 
 
 def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes | None) -> FileView:
-    """The view of an archive of ours whose rows were all read."""
+    """The view of an archive whose rows were all read."""
     key = file.key
     assert key is not None, "only archives of ours are read one by one"
     faults = [*_order_faults(file, found)]
@@ -47,7 +46,7 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
     if held != expected:
         lacking, more = subtract(expected, held), subtract(held, expected)
         texts = [f"lacks offsets {shown(lacking)}"] if lacking else []
-        texts += [f"has offsets {shown(more)} besides"] if more else []
+        texts += [f"has additional offsets {shown(more)}"] if more else []
         faults.append(RowFault(key.partition, f"{file.path} {' and '.join(texts)}, by its name and footer"))
     elif found.rows == total(expected):
         faults += _digest_faults(file, sealed, found, intake_digest)
@@ -72,15 +71,15 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
 def _order_faults(file: FileView, found: FileRows) -> Iterable[RowFault]:
     if found.disorder is not None:
         yield RowFault(
-            None, f"{file.path}: offset {found.disorder[0]} stands behind offset {found.disorder[1]}"
+            None, f"{file.path}: offset {found.disorder[0]} comes after offset {found.disorder[1]}"
         )
     if found.backwards is not None:
         yield RowFault(None, f"{file.path}: {_back(*found.backwards)}")
     if found.misplaced is not None:
         yield RowFault(
             None,
-            f"{file.path}: offset {found.misplaced} was ingested at another time than the file's path "
-            "and partition say",
+            f"{file.path}: the ingest time of offset {found.misplaced} does not match the file's path and "
+            "partition",
         )
     if found.trouble is not None:
         yield RowFault(None, f"{file.path}: {found.trouble}")
@@ -90,53 +89,51 @@ def _digest_faults(
     file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes | None
 ) -> Iterable[RowFault]:
     assert file.key is not None
-    there = f"some record of offsets {file.key.base} to {file.key.end - 1}"
+    record = f"some record of offsets {file.key.base} to {file.key.end - 1}"
     if (
         found.digest is None or found.disorder is not None
-    ):  # told already; in another order it is another digest
+    ):  # reported already; another order has another digest
         return
     if found.digest != sealed.footer.records_digest:
         yield RowFault(
             None,
             f"{file.path}: the digest of its records is {found.digest.hex()}, its footer says "
-            f"{sealed.footer.records_digest.hex()}: "
-            f"{there} was altered; restore the object",
+            f"{sealed.footer.records_digest.hex()}: {record} was altered; restore the object",
         )
     if intake_digest is not None and found.digest != intake_digest:
         yield RowFault(
             None,
             f"{file.path}: the digest of its records is {found.digest.hex()}, that of the same offsets "
-            f"in intake is {intake_digest.hex()}: "
-            f"{there} is not what was sent",
+            f"in intake is {intake_digest.hex()}: {record} differs from what was sent",
         )
 
 
 def between_files(
-    own: Iterable[tuple[str, FileRows]], foreign: ForeignRows, wanted: Sequence[int]
+    own: Iterable[tuple[str, FileRows]], external: ExternalRows, partitions: Sequence[int]
 ) -> list[RowFault]:
-    """Ingest times that go back from one file to the next, or inside the files of somebody else; the first of
-    each partition.
+    """Ingest times that decrease from one file to the next, or inside files of other writers; the first one
+    of each partition.
     """
     places: dict[int, list[tuple[Stretch, str]]] = {}
     for path, found in own:
         for partition, stretches in found.stretches.items():
             places.setdefault(partition, []).extend((one, path) for one in stretches)
-    for partition, stretches in foreign.stretches.items():
-        places.setdefault(partition, []).extend((one, "a file of somebody else") for one in stretches)
+    for partition, stretches in external.stretches.items():
+        places.setdefault(partition, []).extend((one, "a file of another writer") for one in stretches)
     faults = [
-        RowFault(partition, f"files of somebody else: {_back(*back)}")
-        for partition, back in foreign.backwards.items()
-        if partition in wanted
+        RowFault(partition, f"files of another writer: {_back(*back)}")
+        for partition, back in external.backwards.items()
+        if partition in partitions
     ]
-    for partition in sorted(set(places) & set(wanted)):
+    for partition in sorted(set(places) & set(partitions)):
         back = _first_back(places[partition])
         faults += [] if back is None else [RowFault(partition, back)]
     return faults
 
 
 def _first_back(places: list[tuple[Stretch, str]]) -> str | None:
-    """Overlaps are passed over: that offsets are there twice is told elsewhere, and either row may be the
-    wrong one.
+    """The first decrease between two files. Overlaps are skipped: duplicate offsets are reported elsewhere,
+    and either row may be wrong.
     """
     before: tuple[Stretch, str] | None = None
     for one, path in sorted(places, key=lambda place: (place[0].low, place[0].high)):

@@ -13,24 +13,26 @@ because their transaction was aborted, archived or not. `altered` are offsets wh
 changed; only the deep audit reports them. `why` is null or text. Partitions stand in the order of topic names
 and numbers.
 
-The fast audit goes by manifests; the deep one (`reconcile.audit.deep`) then looks at every row of the files
-that were seen. Both judge alike.
+The fast audit reads manifests; the deep one (`reconcile.audit.deep`) then reads every row of these files.
+Both use the same rules.
 
-Order of looking: ledger, tables, data folder, intake log, intake files. Each may have moved on while the one
-before was looked at, and only in this order is a newer state never taken for a fault: tables may be ahead of
-the ledger, the intake log may be ahead of all.
+Order of reads: ledger, tables, data folder, intake log, intake files. Each may advance while the previous one
+is read. Only in this order is a newer state never reported as a fault: tables may be ahead of the ledger, and
+the intake log may be ahead of all.
 
-A log that was lost or put back from an old copy knows nothing of what it lost, so the audit does not start
-from the log alone. What only the data folder or a catalog tells of has entries of its own, `unknown`, with
-zero offsets and the reason: one per configured partition of a topic that the log does not know and that has
-rows, archives or intake files (its `topic_id` as the table or the folder says, or null); one per partition of
-a folder below `archive/` whose topic id or partition the log does not know (its name from `topic.json`, else
-`(unknown)`); one `(unknown)` if nothing is configured and objects stand beside an empty log. A configured
-topic of which there is no trace is new, and has no entry.
+A log that was lost or restored from an old copy does not know what it lost, so the audit does not start from
+the log alone. Data that only the data folder or a catalog has gets its own entries: `unknown`, with zero
+offsets and the reason.
 
-A topic that was deleted has no entry either, though its archives and its table may stand for ever: nobody
-promises anything of it any more. Nor is what it left behind taken for the trace of a lost topic, neither its
-folder nor its table, nor intake files that wait for the vacuum.
+- One per configured partition of a topic that the log does not know and that has rows, archives or intake
+  files. Its `topic_id` is that of the table or the folder, or null.
+- One per partition of a folder below `archive/` whose topic id or partition the log does not know. Its name
+  is that in `topic.json`, else `(unknown)`.
+- One `(unknown)` if nothing is configured, the log is empty, and the data folder has objects.
+
+A configured topic without any trace is new, and has no entry. A deleted topic has no entry either, although
+its archives and its table may remain: no guarantee applies to it any more. Its folder, its table and its
+intake files that wait for the vacuum are not traces of a lost topic.
 """
 
 from __future__ import annotations
@@ -73,26 +75,26 @@ Scope = tuple[str, frozenset[int] | None]
 """A topic's name and its partitions (None: all)."""
 
 UNKNOWN_NAME = "(unknown)"
-"""In place of a topic's name that nothing tells; no topic can have it."""
+"""The name of a topic whose name is unknown; no topic can have it."""
 
 _REPAIR = "the metadata store is empty, an old copy, or another deployment's: put the newest one in place"
 
-LOOKS_MAX = 5
-LOOK_PAUSE_S = 1.0
-"""An archiver that works meanwhile may commit to a table after the ledger was read and before the table was:
-then it is looked again, so often, after so long. What is still so at the last look is told."""
+ATTEMPTS_MAX = 5
+ATTEMPT_PAUSE_S = 1.0
+"""Attempts and the pause between them. An active archiver may commit to a table after the ledger was read and
+before the table was; then both are read again. Differences in the last attempt are reported."""
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Look(NamedTuple):
+class _Views(NamedTuple):
     views: list[TopicView]
     ledger: LedgerFold
     intake: Backlog
 
 
 class Audit:
-    """Compares intake log, ledger, object store and tables; changes nothing."""
+    """Compares intake log, ledger, object store and tables, without changes."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Audit:
         clock: Clock,
         rows: RowProof | None = None,
     ) -> None:
-        """With `rows` it is the deep audit: every row of every table is looked at."""
+        """With `rows` it is the deep audit, which reads every row of every table."""
         self._objects = objects
         self._rows = rows
         self._observer = Observer(objects, cluster_id, tables, rows_follow=rows is not None)
@@ -115,32 +117,32 @@ class Audit:
     ) -> dict[str, object]:
         """The audit document of every topic, or of `scope`.
 
-        `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what
-        neither the intake log nor the configuration has; what cannot be looked at (a catalog that is down) is
-        `unknown` in the document, never an error.
+        `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` is neither
+        in the intake log nor in the configuration. What cannot be read (a catalog that is down) is `unknown`
+        in the document, never an error.
         """
         if self._rows is not None:
-            metadata_cache.SHARED.clear()  # it proves what is stored, not what was read a few minutes ago
-        for _ in range(LOOKS_MAX - 1):
-            look = self._look(ledger, intake, scope)
-            if not any(_is_overtaken(view) for view in look.views):
-                return self._document(self._by_rows(look))
-            self._clock.sleep(LOOK_PAUSE_S)
-        return self._document(self._by_rows(self._look(ledger, intake, scope)))
+            metadata_cache.SHARED.clear()  # it must prove the stored data, not a cached read
+        for _ in range(ATTEMPTS_MAX - 1):
+            found = self._read_views(ledger, intake, scope)
+            if not any(_is_overtaken(view) for view in found.views):
+                return self._document(self._by_rows(found))
+            self._clock.sleep(ATTEMPT_PAUSE_S)
+        return self._document(self._by_rows(self._read_views(ledger, intake, scope)))
 
-    def _by_rows(self, look: _Look) -> Sequence[TopicView]:
+    def _by_rows(self, found: _Views) -> Sequence[TopicView]:
         if self._rows is None:
-            return look.views
+            return found.views
         return [
-            self._rows.proven(view, look.ledger.topic(view.topic_id or TopicId("")), look.intake)
-            for view in look.views
+            self._rows.proven(view, found.ledger.topic(view.topic_id or TopicId("")), found.intake)
+            for view in found.views
         ]
 
-    def _look(
+    def _read_views(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None
-    ) -> _Look:
-        """Everything as of now. The ledger first: what it says of a table must be in the table that is loaded
-        after it.
+    ) -> _Views:
+        """All views as of now. The ledger is first: its statements about a table must hold in the table
+        loaded later.
         """
         known = ledger()
         before = intake()
@@ -157,16 +159,17 @@ class Audit:
         }
         tables = {settings.name: self._observer.unlogged(settings) for settings in unlogged}
         folder, unlisted = self._folder()
-        # Files with records of a deleted topic of that name go with the vacuum; until then they say nothing.
+        # The vacuum deletes files with records of a deleted topic of that name; until then they prove
+        # nothing.
         unnamed = self._unnamed(
             before,
             {settings.name for settings in unlogged if before.fold.deleted_named(settings.name) is None},
         )
         records = intake()
-        wanted = None if scope is None else scope[1]
-        # A topic may have been deleted while the tables were looked at.
+        partitions = None if scope is None else scope[1]
+        # A topic may have been deleted while the tables were read.
         left = [topic for topic in topics if topic.topic_id in records.topics_by_id]
-        views = [self._view(topic, seen[topic.topic_id], known, records, wanted) for topic in left]
+        views = [self._view(topic, seen[topic.topic_id], known, records, partitions) for topic in left]
         views = self._with_intake([_with_folder(view, folder, unlisted) for view in views], known, records)
         unlogged = [settings for settings in unlogged if settings.name not in records.topics_by_name]
         tables = {name: _undeleted(table, records) for name, table in tables.items()}
@@ -181,20 +184,20 @@ class Audit:
             if records.next_index == 0:
                 proofs += self._anything(folder)
             if proofs:
-                views.append(_lost_topic(settings, table, folders, proofs, wanted))
+                views.append(_lost_topic(settings, table, folders, proofs, partitions))
                 merged.update(stray.topic_id for stray in folders)
         views += [view for stray in strays if stray.topic_id not in merged for view in _scoped(stray, scope)]
         if not views and scope is None and records.next_index == 0 and (proofs := self._anything(folder)):
             why = f"{proofs[0]}; {_REPAIR}"
             views.append(TopicView(UNKNOWN_NAME, None, "none", _zeros([0]), unreadable=why, stray=True))
-        return _Look(
+        return _Views(
             sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")), known, records
         )
 
     def _unlogged(self, intake: Backlog, scope: Scope | None) -> list[TopicSettings]:
-        """The configured topics that the log does not know, as far as they are asked for."""
-        wanted = self._settings.values() if scope is None else filter(None, [self._settings.get(scope[0])])
-        return [settings for settings in wanted if settings.name not in intake.topics_by_name]
+        """The configured topics in the scope that the log does not know."""
+        chosen = self._settings.values() if scope is None else filter(None, [self._settings.get(scope[0])])
+        return [settings for settings in chosen if settings.name not in intake.topics_by_name]
 
     def _view(
         self,
@@ -202,10 +205,10 @@ class Audit:
         seen: SeenTable,
         known: LedgerFold,
         records: Backlog,
-        wanted: frozenset[int] | None,
+        numbers: frozenset[int] | None,
     ) -> TopicView:
         settings = self._settings.get(topic.name)
-        partitions = partition_views(topic, known.topic(topic.topic_id), records, wanted)
+        partitions = partition_views(topic, known.topic(topic.topic_id), records, numbers)
         kind = "none" if settings is None else settings.archive.kind
         return TopicView(
             topic.name,
@@ -219,17 +222,17 @@ class Audit:
         )
 
     def _folder(self) -> tuple[ArchiveFolders, str | None]:
-        """What is below `archive/`, or why that cannot be told."""
+        """The objects below `archive/`, or why they are unknown."""
         try:
             return archive_folders(self._objects), None
         except ArchiverError as error:
             return ArchiveFolders(), f"{paths.ARCHIVE_PREFIX} could not be listed: {error}"
 
-    def _unnamed(self, intake: Backlog, wanted: set[str]) -> UnnamedIntake:
-        """Traces of the wanted topics in intake files that the log does not name. Without any log there is no
-        need to look into them.
+    def _unnamed(self, intake: Backlog, topics: set[str]) -> UnnamedIntake:
+        """Traces of the given topics in intake files that the log does not reference. An empty log needs no
+        such check.
         """
-        if not wanted or intake.next_index == 0:
+        if not topics or intake.next_index == 0:
             return UnnamedIntake()
         try:
             named = {
@@ -240,14 +243,14 @@ class Audit:
                     intake, (topic.topic_id, partition), 0, intake.next_offset((topic.topic_id, partition))
                 )
             }
-            return unnamed_intake(self._objects, named, wanted)
+            return unnamed_intake(self._objects, named, topics)
         except ArchiverError as error:
             return UnnamedIntake(
                 unread=f"{paths.INTAKE_PREFIX} could not be compared with the intake log: {error}"
             )
 
     def _anything(self, folder: ArchiveFolders) -> list[str]:
-        """Beside a log without entries nothing can stand in the data folder."""
+        """Objects in the data folder although the log has no entries."""
         try:
             key = folder.example or first_key(self._objects, paths.INTAKE_PREFIX)
         except ArchiverError as error:
@@ -282,14 +285,14 @@ class Audit:
                 for view in views
             ]
         except ArchiverError as error:
-            why = f"intake files could not be looked at: {error}"
+            why = f"intake files could not be read: {error}"
             return [
                 _doubted(view, lambda place: why if place.watermark < place.stable else None)
                 for view in views
             ]
 
     def _strays(self, folder: ArchiveFolders, records: Backlog) -> list[TopicView]:
-        """Topics and partitions that only the folder below `archive/` knows."""
+        """Topics and partitions that only the folder below `archive/` has."""
         strays: list[TopicView] = []
         for topic_id, reaches in folder.topics.items():
             topic = records.topics_by_id.get(topic_id)
@@ -332,15 +335,15 @@ class Audit:
 
 
 def _is_overtaken(view: TopicView) -> bool:
-    """Has the table commits that the ledger does not have?"""
-    told = {} if view.table is None else view.table.watermarks or {}
-    return any(told.get(place.partition, 0) > place.watermark for place in view.partitions)
+    """Whether the table has commits that the ledger does not have."""
+    watermarks = {} if view.table is None else view.table.watermarks or {}
+    return any(watermarks.get(place.partition, 0) > place.watermark for place in view.partitions)
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """The worst of them: invalid if anything is, else unknown if anything is, else valid.
+    """The worst verdict: invalid before unknown before valid.
 
-    Of none at all it is valid: `Audit` makes an entry for whatever there is to judge, so nothing was ever
+    Without any it is valid: `Audit` makes an entry for everything that can be judged, so no record was ever
     sent.
     """
     return "invalid" if "invalid" in verdicts else "unknown" if "unknown" in verdicts else "valid"
@@ -375,9 +378,7 @@ def _lists(ranges: Sequence[Range]) -> list[list[int]]:
 
 
 def _gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:
-    """The gaps of one topic that the log knew before the tables were looked at; none where it cannot be
-    asked.
-    """
+    """The gaps of one topic that the log knew before the tables were read; none if they are unreadable."""
 
     def gaps(partition: int, start: int, end: int) -> Sequence[Range]:
         try:
@@ -389,25 +390,25 @@ def _gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:
 
 
 def _segments(intake: Backlog, tp: TopicPartition, start: int, stop: int) -> Iterator[SegmentRef]:
-    """The segments in [start, stop), never many of them at a time."""
+    """The segments in [start, stop), in windows of limited size."""
     for window in windows(intake, tp, start, stop):
         yield from window.segments
 
 
 def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettings]) -> list[TopicState]:
-    """The topics of the log to look at, by name; raises `NotFound` for a scope that neither they nor the
-    `unlogged` ones meet.
+    """The topics of the log to audit, by name; raises `NotFound` if neither they nor the `unlogged` ones
+    match the scope.
     """
     if scope is None:
         return [intake.topics_by_name[name] for name in sorted(intake.topics_by_name)]
-    name, wanted = scope
+    name, numbers = scope
     topic = intake.topics_by_name.get(name)
     if topic is None and not unlogged:
         if intake.fold.deleted_named(name) is not None:
             raise NotFound(f"topic {name} was deleted; `archiver topics list` shows those there are")
         raise no_topic(name, intake.topics_by_name)
     count = unlogged[0].partitions if topic is None else topic.partitions
-    beyond = [partition for partition in sorted(wanted or ()) if partition >= count]
+    beyond = [partition for partition in sorted(numbers or ()) if partition >= count]
     if beyond:
         raise no_partition(name, beyond[0], count)
     return [] if topic is None else [topic]
@@ -415,7 +416,7 @@ def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettin
 
 def _with_folder(view: TopicView, folder: ArchiveFolders, unlisted: str | None) -> TopicView:
     """The view with doubts where archives reach beyond the log. They were listed before the log was read, so
-    the log cannot be behind.
+    the log cannot merely be older.
     """
     reaches = folder.topics.get(TopicId(view.topic_id or ""), {})
 
@@ -444,7 +445,7 @@ def _doubted(view: TopicView, doubt: Callable[[PartitionView], str | None]) -> T
 def _proofs(
     table: UnloggedTable, folders: Sequence[TopicView], intake_key: str | None, unlooked: Sequence[str | None]
 ) -> list[str]:
-    """Everything that says that a topic without an entry in the log is not new, or keeps us from telling."""
+    """All evidence that a topic without a log entry is not new, and all reasons why that is unknown."""
     proofs = [] if table.proof is None else [table.proof]
     proofs += [f"{paths.ARCHIVE_PREFIX}{folder.topic_id}/ holds objects of it" for folder in folders]
     if intake_key is not None:
@@ -453,7 +454,7 @@ def _proofs(
 
 
 def _undeleted(table: UnloggedTable, records: Backlog) -> UnloggedTable:
-    """What a table says, unless it is the table of a topic that was deleted: then nothing is lost."""
+    """The table's evidence, unless it belongs to a deleted topic: then nothing is lost."""
     return (
         UnloggedTable(snapshot_id=table.snapshot_id)
         if table.topic_id in records.fold.deleted_topics
@@ -466,9 +467,9 @@ def _lost_topic(
     table: UnloggedTable,
     folders: Sequence[TopicView],
     proofs: Sequence[str],
-    wanted: frozenset[int] | None,
+    scope: frozenset[int] | None,
 ) -> TopicView:
-    """A configured topic that the log has lost. Folders of its name go into it, with partitions that the
+    """A configured topic that the log has lost. Folders of its name are part of it, with partitions that the
     configuration lacks.
     """
     numbers = {
@@ -481,12 +482,12 @@ def _lost_topic(
         f"{_REPAIR}"
     )
     state = TableState(settings.archive.table or "", table.snapshot_id, None)
-    places = _zeros([number for number in sorted(numbers) if wanted is None or number in wanted])
+    places = _zeros([number for number in sorted(numbers) if scope is None or number in scope])
     return TopicView(settings.name, topic_id, settings.archive.kind, places, state, unreadable=why)
 
 
 def _scoped(stray: TopicView, scope: Scope | None) -> Iterator[TopicView]:
-    """The part of the stray topic that was asked for, if any."""
+    """The part of the topic that is in the scope, if any."""
     if scope is None or (scope[0] == stray.topic and scope[1] is None):
         yield stray
     elif scope[0] == stray.topic:

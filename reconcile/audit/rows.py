@@ -1,8 +1,7 @@
-"""What the deep audit asks of whoever reads rows, and what it is told: plain values that travel to workers
-and back.
+"""The requests and results of the row reader in the deep audit: plain values that travel to workers and back.
 
-Owns no judgement and no effect. Promises that what comes back grows with the number of runs of offsets, never
-with the number of rows. Ranges are [low, high); times are microseconds since 1970.
+Results grow with the number of runs of offsets, never with the number of rows. Ranges are [low, high); times
+are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from reconcile.snapshot.offset_coverage import Range
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows whose offsets follow each other without a hole."""
+    """Rows with consecutive offsets."""
 
     low: int
     high: int
     low_us: int
-    """Ingest time of the first …"""
+    """Ingest time of the first row."""
     high_us: int
-    """… and of the last of them."""
+    """Ingest time of the last row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Field ids of the columns that say which record a row is."""
+    """Field ids of the columns that identify the record of a row."""
 
     kafka: int
     partition: int
@@ -47,61 +46,58 @@ class RowFile:
     size: int
     """Bytes."""
     key: ArchiveKey | None = None
-    """What the path of an archive of ours says; None for a file of somebody else, of which only the
-    coordinates are read."""
+    """The parsed path of an archive; None for a file of another writer, of which only the coordinates are
+    read."""
     rows: int = 0
-    """By its own footer."""
+    """From its own footer."""
     row_bytes: int = 0
-    """Of a row in memory, on average, by its own footer."""
+    """Average size of a row in memory, from its own footer."""
     schema_version: int = 0
     hidden: tuple[Range, ...] = ()
     """Positions of rows that delete files hide; merged."""
     offsets: tuple[Range, ...] | None = None
     """Only rows with these offsets are compared; None: all."""
     origin: int = 0
-    """A number by which the results of a comparison say which file, or which of several alike, a row came
-    from."""
+    """A number that identifies the file, or a group of equal files, in the results of a comparison."""
     extent: tuple[int, int, int, int] | None = None
-    """The lowest and highest partition and offset that the table's metadata promises, all inclusive; None if
-    it says nothing."""
+    """The lowest and highest partition and offset in the table's metadata, all inclusive; None if it has
+    none."""
     coordinates: Coordinates | None = None
-    """Of a file of another writer: the columns that must be its coordinates; None: no schema is recorded to
-    compare it with."""
+    """For a file of another writer: its required coordinate columns. None: no schema is recorded for the
+    check."""
 
 
 @dataclass(slots=True)
 class FileRows:
-    """What the rows of one archive of ours are."""
+    """The rows of one archive."""
 
     uri: str
     rows: int = 0
-    """Read; fewer than there are, if the file could not be read to its end."""
+    """Rows read; fewer than exist if the file is not readable to its end."""
     stretches: dict[int, list[Stretch]] = field(default_factory=dict)
-    """Per partition, in the order of the file, without what is hidden."""
+    """Per partition, in file order, without hidden rows."""
     removed: dict[int, list[Range]] = field(default_factory=dict)
     """Offsets of the hidden rows."""
     disorder: tuple[int, int] | None = None
-    """The first offset that does not come behind the one before it, and that one."""
+    """The first offset that is not greater than the previous one, and the previous one."""
     backwards: tuple[int, int, int] | None = None
-    """The first offset whose ingest time lies before that of the row before it, and both times."""
+    """The first offset whose ingest time is before that of the previous row, and both times."""
     misplaced: int | None = None
-    """The first offset whose ingest time is not of the day (hour, month) in the file's path."""
+    """The first offset whose ingest time is not in the day (hour, month) of the file's path."""
     digest: bytes | None = None
-    """Of the records that the rows give, if they can be rebuilt."""
+    """The digest of the rebuilt records."""
     trouble: str | None = None
-    """Why they cannot."""
+    """Why they could not be rebuilt."""
 
 
 @dataclass(slots=True)
-class ForeignRows:
-    """What the rows of all files of somebody else are, together: nobody says in which order they stand in
-    which file.
-    """
+class ExternalRows:
+    """The rows of all files of other writers together: their order across and within files is unknown."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Rows per file, by uri."""
     stretches: dict[int, list[Stretch]] = field(default_factory=dict)
-    """Per partition, by offset. An offset that is there twice is in two of them."""
+    """Per partition, by offset. A duplicate offset is in two of them."""
     removed: dict[int, list[Range]] = field(default_factory=dict)
     backwards: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     trouble: str | None = None
@@ -110,48 +106,48 @@ class ForeignRows:
 
 @dataclass(slots=True)
 class Compared:
-    """How the rows of other writers' files compare with the rows of our archives. Offsets by `RowFile.origin`
-    and partition.
+    """The result of comparing other writers' rows with archive rows. Offsets by `RowFile.origin` and
+    partition.
     """
 
     altered: dict[tuple[int, int], list[Range]] = field(default_factory=dict)
-    """An archive has the offset, and none of the archives that have it has such a row."""
+    """An archive has the offset, but no archive has an equal row."""
     alone: dict[tuple[int, int], list[Range]] = field(default_factory=dict)
-    """No archive was given that has the offset."""
+    """No given archive has the offset."""
     trouble: str | None = None
     """Why the rows could not be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeRange:
-    """An archive's offsets as they stand in intake files."""
+    """The offsets of an archive in intake files."""
 
     uri: str
-    """Of the archive."""
+    """The uri of the archive."""
     base: int
     end: int
     segments: tuple[SegmentRef, ...]
-    """In offset order; they hold every offset of the range that is no gap."""
+    """In offset order; they hold every offset of the range except gaps."""
     gaps: tuple[Range, ...]
 
 
 class RowReader(Protocol):
-    """Reads rows, many files at a time. What cannot be read is told in the results; `RetryLater` if nothing
-    can be read at all.
+    """Reads rows of many files at a time. The results report unreadable files; `RetryLater` if nothing is
+    readable.
     """
 
     def positions(self, files: Sequence[RowFile]) -> Mapping[tuple[str, int], tuple[Range, ...]]:
-        """Which positions these position-delete files name, by the path of the data file as they spell it and
-        by `RowFile.origin`. Raises `RetryLater` if one of them cannot be read.
+        """The positions in these position-delete files, by the data file's path as they spell it and by
+        `RowFile.origin`. Raises `RetryLater` if one is unreadable.
         """
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
-        """Of archives of one topic and schema version. A file that is not in the answer could not be read at
-        all.
+        """Rows of archives of one topic and schema version. A file that is missing in the result is
+        unreadable.
         """
 
-    def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
-        """Of files of somebody else."""
+    def external(self, files: Sequence[RowFile]) -> ExternalRows:
+        """Rows of files of other writers."""
 
     def comparison(
         self,
@@ -161,14 +157,12 @@ class RowReader(Protocol):
         *,
         records: bool,
     ) -> Compared:
-        """Every visible row of `files`, which other writers made, compared with the rows of `archives` at the
-        same offsets.
+        """Compare every visible row of `files` of other writers with the rows of `archives` at the same
+        offsets.
 
-        `versions` are the recorded schemas, the oldest first. Rows are the same if all columns of the newest
-        schema are; with `records`, if the columns give the same record under one of the versions.
+        `versions` are the recorded schemas, oldest first. Rows are equal if all columns of the newest schema
+        are. With `records`, they are equal if the columns give the same record under one of the versions.
         """
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
-        """The digests of the records that stand in intake, by the archive's uri; of what cannot be read,
-        none.
-        """
+        """The digests of the records in intake, by the archive's uri; none for unreadable ranges."""

@@ -1,15 +1,14 @@
-"""The audit's verdict on one topic: pure, from views to findings per partition.
+"""The audit's verdict on one topic: pure, from views to one finding per partition.
 
-*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was
-removed by a snapshot that says so; and every later one is in an intake file that is there. Which offsets are
-gaps is said by the intake log as far as it is stable, and else by the footers of archives and the ledger.
-*invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be told from what could be seen.
-Promises never to say valid of something it has not seen, and never invalid without an offset, a file or a
-contradiction to point to.
+*valid*: every offset from the start to the watermark is in the table exactly once, or is a gap, or was
+removed by a snapshot that says so; every later offset is in an existing intake file. The intake log shows the
+gaps below its stable offset; above it, the footers of archives and the ledger do. *invalid*: some offset is
+not, and the verdict names it. *unknown*: the views do not show it. A verdict is never valid for data that was
+not read, and never invalid without an offset, a file or a contradiction.
 
-Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name
-once, so its name, its bounds and its number of rows prove its content. Any other file proves by rows. Where
-every row was looked at (`reconcile.audit.deep`), all do.
+The proof `bounds` rests on the writer's invariants: an archive holds each offset of the range in its name
+once, so its name, bounds and row count prove its content. Other files need the proof `rows`. After the deep
+audit (`reconcile.audit.deep`) all files have it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Proof = Literal["bounds", "rows"]
 
 @dataclass
 class PartitionFinding:
-    """What the audit says of one topic partition."""
+    """The audit's result for one topic partition."""
 
     view: PartitionView
     rows: int = 0
@@ -36,10 +35,10 @@ class PartitionFinding:
     missing: tuple[Range, ...] = ()
     doubled: tuple[Range, ...] = ()
     outside: tuple[Range, ...] = ()
-    """From the start on, where rows stand and none should."""
+    """Offsets from the start on that have unexpected rows."""
     removed: tuple[Range, ...] = ()
     altered: tuple[Range, ...] = ()
-    """Rows of other writers' files that are not the ones that were archived."""
+    """Rows in files of other writers that differ from the archived ones."""
     pending: tuple[Range, ...] = ()
     proof: Proof = "bounds"
     wrong: list[str] = field(default_factory=list)
@@ -47,36 +46,34 @@ class PartitionFinding:
     unclear: list[str] = field(default_factory=list)
     """Reasons for unknown."""
     notes: list[str] = field(default_factory=list)
-    """Worth knowing, not wrong."""
+    """Information without effect on the verdict."""
 
     @property
     def verdict(self) -> Verdict:
-        """The worst that was found: invalid beats unknown beats valid."""
+        """The worst result: invalid before unknown before valid."""
         return "invalid" if self.wrong else "unknown" if self.unclear else "valid"
 
     @property
     def why(self) -> str | None:
-        """Everything that led to the verdict, or is worth knowing beside it."""
+        """All reasons and notes."""
         return "; ".join([*self.wrong, *self.unclear, *self.notes]) or None
 
 
 def judge_topic(view: TopicView) -> list[PartitionFinding]:
-    """A finding per partition, in order; behind them one for each partition of the table's rows that the
-    topic does not have.
-    """
+    """One finding per partition, in order; then one per partition that only the table's rows have."""
     if view.unreadable is not None:
-        findings = [_untold(partition, view.unreadable) for partition in view.partitions]
+        findings = [_unknown(partition, view.unreadable) for partition in view.partitions]
     elif view.table is None:
         findings = [_without_table(view, partition) for partition in view.partitions]
     else:
         findings = _judge_table(view, view.table)
     for found in findings:
-        told = (
+        own = (
             None
             if view.table is None or view.table.watermarks is None
             else view.table.watermarks.get(found.view.partition)
         )
-        _judge_lost(found, max(found.view.watermark, told or 0))
+        _judge_lost(found, max(found.view.watermark, own or 0))
         found.unclear += found.view.doubts
         found.proof = "rows" if view.by_rows else found.proof
     return findings
@@ -86,14 +83,14 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     count = len(view.partitions) if view.count is None else view.count
     contents = _Contents(table, range(count))
     partitions = list(view.partitions)
-    whole = len(partitions) == count  # nobody asked for some of them only
+    whole = len(partitions) == count  # the scope includes every partition
     if whole:
         partitions += [
             PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count
         ]
     findings = [_with_table(table, partition, contents) for partition in partitions]
-    strange = contents.unplaced() + sum(total(found.outside) + total(found.doubled) for found in findings)
-    explained = _explain_removals(table, findings, min(strange, table.additions), whole=whole)
+    unexpected = contents.unplaced() + sum(total(found.outside) + total(found.doubled) for found in findings)
+    explained = _explain_removals(table, findings, min(unexpected, table.additions), whole=whole)
     for found in findings:
         seen_all = (
             explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
@@ -102,14 +99,14 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     return findings
 
 
-def _untold(partition: PartitionView, why: str) -> PartitionFinding:
+def _unknown(partition: PartitionView, why: str) -> PartitionFinding:
     return PartitionFinding(
         partition, gaps=_gaps(partition, ()), pending=merge(partition.pending), unclear=[why]
     )
 
 
 def _without_table(view: TopicView, partition: PartitionView) -> PartitionFinding:
-    """No table of this topic: right as long as nothing was archived."""
+    """Without a table of this topic: valid while nothing was archived."""
     found = PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending))
     found.missing = subtract(merge([(partition.start, partition.watermark)]), found.gaps)
     if found.missing:
@@ -123,8 +120,8 @@ def _without_table(view: TopicView, partition: PartitionView) -> PartitionFindin
 
 
 def held(table: TableState, partitions: int) -> Mapping[int, tuple[Range, ...]] | None:
-    """The offsets of the table's rows per partition, an offset that is there twice in two ranges; None if a
-    file cannot be told, or is not as the table says.
+    """The offsets of the table's rows per partition; a duplicate offset is in two ranges. None if a file is
+    unreadable or contradicts the table.
     """
     contents = _Contents(table, range(partitions))
     if contents.wrong or contents.unclear:
@@ -133,7 +130,7 @@ def held(table: TableState, partitions: int) -> Mapping[int, tuple[Range, ...]] 
 
 
 class _Contents:
-    """The offsets that a table's files hold, per partition, and what is wrong with single files."""
+    """The offsets in a table's files, per partition, and the faults of single files."""
 
     def __init__(self, table: TableState, partitions: range) -> None:
         self.spans: dict[int, list[Range]] = {}
@@ -142,7 +139,7 @@ class _Contents:
         self.unclear: dict[int, list[str]] = {}
         self.removed: dict[int, list[Range]] = {}
         self.rewriters: dict[int, set[int]] = {}
-        """Per partition: snapshots that added files of other writers whose offsets alone were read."""
+        """Per partition: snapshots that added files of other writers of which only the offsets were read."""
         self.by_rows: set[int] = set()
         self._counted = 0
         self._partitions = partitions
@@ -152,14 +149,14 @@ class _Contents:
             for partition, ranges in found.items():
                 into.setdefault(partition, []).extend(ranges)
         for one in table.faults:
-            self._say(self.unclear if one.unclear else self.wrong, self._of(one.partition), one.why)
+            self._add_reason(self.unclear if one.unclear else self.wrong, self._of(one.partition), one.why)
 
     def partitions(self) -> list[int]:
-        """Every partition that a file holds rows of, or that something is said about."""
+        """Every partition with rows, faults or doubts."""
         return sorted({*self.spans, *self.wrong, *self.unclear})
 
     def unplaced(self) -> int:
-        """How many rows of the files that could be told have no partition and offset."""
+        """The number of rows without a partition and offset, in readable files."""
         placed = sum(
             high - low
             for found in (self.spans, self.removed)
@@ -172,23 +169,23 @@ class _Contents:
         concerned = self._concerned(file)
         fault = _object_fault(file)
         for one in file.faults:
-            self._say(
+            self._add_reason(
                 self.unclear if one.unclear else self.wrong,
                 concerned if one.partition is None else [one.partition],
                 one.why,
             )
         if fault is not None:
-            self._say(self.wrong, concerned, fault)
+            self._add_reason(self.wrong, concerned, fault)
         if file.rows is not None:
             self._counted += file.record_count
             self._add_rows(file, file.rows)
         elif fault is not None or file.faults:
             return
         elif file.unread is not None or file.key is None:
-            self._say(
+            self._add_reason(
                 self.unclear,
                 concerned,
-                f"{file.path} was written by somebody else, and its rows were not read: "
+                f"{file.path} was written by another writer, and its rows were not read: "
                 f"{file.unread or 'not tried'}",
             )
         else:
@@ -196,7 +193,7 @@ class _Contents:
 
     def _add_rows(self, file: FileView, rows: Mapping[int, tuple[Range, ...]]) -> None:
         if file.rows_in_file is not None and file.rows_in_file != file.record_count:
-            self._say(
+            self._add_reason(
                 self.wrong,
                 self._concerned(file),
                 f"{file.path} holds {file.rows_in_file} rows, the table says {file.record_count}",
@@ -214,13 +211,13 @@ class _Contents:
         if file.key is not None:
             self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
             if counted != file.record_count and file.rows_in_file in (None, file.record_count):
-                self._say(
+                self._add_reason(
                     self.wrong,
                     self._concerned(file),
                     f"{file.path} holds {counted} rows, the table says {file.record_count}",
                 )
             if set(rows) - {file.key.partition}:
-                self._say(
+                self._add_reason(
                     self.wrong, [file.key.partition], f"{file.path} holds rows of partitions {sorted(rows)}"
                 )
 
@@ -229,7 +226,7 @@ class _Contents:
         assert key is not None
         fault = _bounds_fault(file)
         if fault is not None:
-            self._say(self.wrong, [key.partition], fault)
+            self._add_reason(self.wrong, [key.partition], fault)
             return
         self._counted += file.record_count
         low, high = file.part or (key.base, key.end)
@@ -237,7 +234,7 @@ class _Contents:
         self.spans.setdefault(key.partition, []).extend(_without((low, high), file.gaps))
 
     def _concerned(self, file: FileView) -> list[int]:
-        """The partitions a file can hold rows of."""
+        """The partitions that may have rows in a file."""
         if file.key is not None:
             return [file.key.partition]
         if file.rows:
@@ -248,20 +245,20 @@ class _Contents:
             for partition in self._partitions
             if (low is None or partition >= low) and (high is None or partition <= high)
         ]
-        # Bounds that no partition of the topic is within: it has to be said somewhere.
+        # The bounds match no partition of the topic, but the fault must be reported for some partition.
         return within or [number for number in (low, high) if number is not None][:1]
 
     def _of(self, partition: int | None) -> list[int]:
         return list(self._partitions) if partition is None else [partition]
 
     @staticmethod
-    def _say(where: dict[int, list[str]], partitions: Sequence[int], why: str) -> None:
+    def _add_reason(where: dict[int, list[str]], partitions: Sequence[int], why: str) -> None:
         for partition in partitions:
             where.setdefault(partition, []).append(why)
 
 
 def _object_fault(file: FileView) -> str | None:
-    """What is wrong with the object behind a file; None if it stands there as the table says."""
+    """The fault of the object behind a file; None if it matches the table."""
     if file.object_size is None:
         return f"the table names {file.path}, which is not in the object store"
     if file.file_size is not None and file.object_size != file.file_size:
@@ -270,14 +267,12 @@ def _object_fault(file: FileView) -> str | None:
 
 
 def _without(whole: Range, gaps: Sequence[Range]) -> tuple[Range, ...]:
-    """What is left of a file's range; most files have no gaps."""
+    """A file's range without its gaps; most files have none."""
     return subtract((whole,), merge(gaps)) if gaps else (whole,)
 
 
 def _bounds_fault(file: FileView) -> str | None:
-    """What in a file of ours contradicts its name; None if its bounds and its number of rows prove its
-    content.
-    """
+    """A contradiction between an archive and its name; None if its bounds and row count prove its content."""
     key = file.key
     assert key is not None
     held = _without((key.base, key.end), file.gaps)
@@ -299,40 +294,40 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     found.wrong += contents.wrong.get(number, [])
     found.unclear += contents.unclear.get(number, [])
     spans = contents.spans.get(number, [])
-    told = None if table.watermarks is None else table.watermarks.get(number, 0)
-    end = max(view.watermark, told or 0)
+    own = None if table.watermarks is None else table.watermarks.get(number, 0)
+    end = max(view.watermark, own or 0)
     found.gaps = _gaps(view, contents.gaps.get(number, ()))
     coverage = cover(view.start, end, found.gaps, spans)
     found.rows = sum(high - low for low, high in spans)
     found.missing = coverage.missing
-    _take_hidden(found, table, merge(contents.removed.get(number, ())))
+    _classify_hidden(found, table, merge(contents.removed.get(number, ())))
     found.pending = subtract(merge(view.pending), merge([(0, end)]))
     _judge_claims(found, contents.gaps.get(number, ()))
     if table.has_deletes:
-        # Whatever is there too often may be what they hide: an engine that updates rows so leaves both
-        # versions in data files.
+        # Delete files may hide the duplicates: an engine that updates rows this way leaves both versions in
+        # data files.
         found.unclear.append(
-            "the table has delete files of somebody else: which rows they remove is not told by its manifests"
+            "the table has delete files of another writer: its manifests do not show which rows they remove"
         )
     else:
         _judge_doubled(found, coverage.doubled)
         _judge_outside(found, coverage.outside, merge(spans), end)
-    _judge_watermarks(found, table, told)
+    _judge_watermarks(found, table, own)
     _judge_rewritten(found, table, contents.rewriters.get(number, ()))
     return found
 
 
 def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Collection[int]) -> None:
-    """The content of rows in other writers' files; `uncompared` are the snapshots of files of which only
+    """Judge the content of rows in other writers' files. `uncompared`: snapshots of files of which only
     offsets were read.
 
-    The fast audit has only ever proved offsets, of our own files too. So such files leave its verdict as it
-    is, and it says what it did not compare (decision 0067).
+    The fast audit proves offsets only, in archives too. So such files do not change its verdict, and a note
+    says what was not compared (decision 0067).
     """
     expected = subtract(merge([(found.view.start, found.view.watermark)]), found.gaps)
     runs_of: dict[tuple[int, str], list[Range]] = {}
     for one in table.rewritten.get(found.view.partition, ()):
-        # Rows where none should be are reported already, and no archive can have them.
+        # Unexpected rows are reported already, and no archive can have them.
         ranges = intersect(one.ranges, expected) if one.why else one.ranges
         runs_of.setdefault((one.snapshot_id, one.why), []).extend(ranges)
     for (snapshot_id, why), runs in sorted(runs_of.items()):
@@ -345,12 +340,12 @@ def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Col
                 "that were archived"
             )
         elif ranges:
-            found.unclear.append(f"offsets {_shown(ranges)} were written again by {by}: {why}")
+            found.unclear.append(f"offsets {_shown(ranges)} were rewritten by {by}: {why}")
     if uncompared:
         by = _snapshots(sorted(uncompared, reverse=True)[:SHOWN_MAX])
         found.notes.append(
-            f"rows were written again by {by}; their offsets were read, `archiver audit --deep` "
-            "compares their content"
+            f"rows were rewritten by {by}; their offsets were read, `archiver audit --deep` compares their "
+            "content"
         )
 
 
@@ -360,30 +355,32 @@ def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:
         found.wrong.append(f"offsets {_shown(doubled)} are in the table more than once")
 
 
-def _take_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
-    """Rows that are in a file and that delete files hide are not missing: somebody removed them."""
+def _classify_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
+    """Rows that delete files hide are not missing: another writer removed them."""
     retained = [number for number in table.removed_by if number not in _expired(table)]
     by = _snapshots(retained, [number for number in table.removed_by if number not in retained])
     found.removed = intersect(found.missing, hidden)
     found.missing = subtract(found.missing, found.removed)
     if found.removed:
-        found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {by}")
+        found.notes.append(f"offsets {_shown(found.removed)} were removed by external {by}")
 
 
 def _snapshots(retained: Sequence[int], expired: Sequence[int] = ()) -> str:
-    """As people read them, the newest first; what is expired nobody can look up any more."""
+    """Snapshot ids as text, newest first. Expired ones are marked, because they can no longer be looked
+    up.
+    """
     gone = [f"{number} (which has expired)" for number in expired]
     return "snapshot " + ", ".join([*map(str, retained), *gone])
 
 
 def _expired(table: TableState) -> list[int]:
-    """Ids of expired snapshots that removed rows, the newest first."""
+    """Ids of expired snapshots that removed rows, newest first."""
     return [number for one in table.removals for number in reversed(one.expired)]
 
 
 def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
-    """The offsets that should hold no record. Below the stable offset the log has the last word: all is
-    decided there.
+    """The offsets without a record. Below the stable offset only the log counts: every offset is decided
+    there.
     """
     others = merge([*footers, *view.passed])
     if view.gaps is None:
@@ -392,20 +389,22 @@ def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
 
 
 def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
-    """What is missing because archives, or the ledger, take it for a gap; and what could not be compared."""
+    """Offsets that are missing because archives or the ledger treat them as gaps, and a note if gaps are
+    unknown.
+    """
     claimed = intersect(found.missing, merge([*footers, *found.view.passed]))
     if claimed:
         found.wrong.append(
             f"offsets {_shown(claimed)} were archived as gaps, and the intake log has records there"
         )
     if found.view.gaps is None and found.missing:
-        found.unclear.append("the intake log could not tell which offsets are gaps")
+        found.unclear.append("the intake log does not show which offsets are gaps")
 
 
 def _judge_outside(
     found: PartitionFinding, outside: Sequence[Range], held: Sequence[Range], end: int
 ) -> None:
-    """Rows where none should be: at offsets that are not stable, in gaps, and beyond the watermark."""
+    """Unexpected rows: at offsets that are not stable, in gaps, and beyond the watermark."""
     view = found.view
     unstable = subtract(held, merge([(0, view.stable)]))
     if unstable:
@@ -427,33 +426,33 @@ def _judge_outside(
         )
     elif beyond:
         found.unclear.append(
-            f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger "
-            "has still to settle"
+            f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger has "
+            "not resolved yet"
         )
 
 
-def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | None) -> None:
-    """The ledger's watermark against the table's own evidence and against the log."""
+def _judge_watermarks(found: PartitionFinding, table: TableState, own: int | None) -> None:
+    """Compare the ledger's watermark with the table's own evidence and with the log."""
     view = found.view
     if table.doubt is not None or table.watermarks is None:
         found.unclear.append(
-            f"table {table.name}: {table.doubt or 'it does not tell how far it is complete'}"
+            f"table {table.name}: {table.doubt or 'it does not show up to which offset it is complete'}"
         )
-    if told is not None and told < view.watermark:
+    if own is not None and own < view.watermark:
         reason = (
-            f"the table is complete up to offset {told} by its own evidence, the ledger says {view.watermark}"
+            f"the table is complete up to offset {own} by its own evidence, the ledger says {view.watermark}"
         )
         (found.wrong if found.missing else found.unclear).append(f"{reason}: it was rolled back or replaced")
-    if told is not None and told > view.watermark:
-        unknown = subtract(((view.watermark, told),), merge(view.pending))
+    if own is not None and own > view.watermark:
+        unknown = subtract(((view.watermark, own),), merge(view.pending))
         if unknown:
             found.unclear.append(
-                f"the table holds commits up to offset {told} that the ledger does not know (it ends "
+                f"the table holds commits up to offset {own} that the ledger does not know (it ends "
                 f"at {view.watermark})"
             )
         else:
             found.notes.append(
-                f"the newest commit (up to offset {told}) is not in the ledger yet; the next archiving "
+                f"the newest commit (up to offset {own}) is not in the ledger yet; the next archiving "
                 "run records it"
             )
     if view.watermark > view.stable and not found.wrong and not found.missing:
@@ -466,13 +465,13 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | No
 def _explain_removals(
     table: TableState, findings: Sequence[PartitionFinding], still_there: int, *, whole: bool
 ) -> bool:
-    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows,
-    less those that others had added and that are not there any more (`still_there` are); False if that cannot
-    be told: not all partitions were looked at (`whole`), and no snapshot says from which it took them, or it
-    is not known what expired ones did.
+    """Classify missing offsets as removed if external snapshots removed exactly as many rows.
 
-    Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says
-    nothing of it.
+    Rows that other writers added and that are no longer there are subtracted (`still_there` are). Returns
+    False if the cause is unknown: not all partitions were audited (`whole`) and no snapshot names the
+    partitions, or the changes of expired snapshots are unknown.
+
+    Hidden rows count as well: a compaction removes them from the data files and does not report it.
     """
     if table.changes_unknown is not None:
         for found in findings:
@@ -488,8 +487,8 @@ def _explain_removals(
         for found in findings:
             if found.missing:
                 found.unclear.append(
-                    f"somebody else's {by} removed {removed} rows of the table; audit the whole topic "
-                    "to tell whether these"
+                    f"external {by} removed {removed} rows of the table; audit the whole topic to find out "
+                    "whether these"
                 )
         return False
     gone = missing + sum(total(found.removed) for found in findings)
@@ -500,37 +499,35 @@ def _explain_removals(
         if later:
             explained = False
             found.wrong.append(
-                f"somebody else's {by} came before offsets {_shown(later)} were in the table, and "
-                "cannot have removed them"
+                f"external {by} came before offsets {_shown(later)} were in the table, and cannot have "
+                "removed them"
             )
-    # Retention takes out what others removed and added as well, and nothing says how much of it.
+    # Retention also removes rows that other writers added, and their number is unknown.
     passed = any(found.view.start for found in findings)
     short = not explained and passed and gone <= removed
     for found in findings:
         if explained and found.missing:
-            found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
+            found.notes.append(f"offsets {_shown(found.missing)} were removed by external {by}")
             found.removed, found.missing = merge([*found.removed, *found.missing]), ()
         elif not explained:
-            _tell_difference(found, by, removed, gone, short=short)
+            _report_difference(found, by, removed, gone, short=short)
     return not short
 
 
-def _tell_difference(found: PartitionFinding, by: str, removed: int, gone: int, *, short: bool) -> None:
-    """The numbers do not meet."""
+def _report_difference(found: PartitionFinding, by: str, removed: int, gone: int, *, short: bool) -> None:
+    """Report that the numbers of removed and missing rows differ."""
     if gone > removed and found.missing:
-        found.wrong.append(f"somebody else's {by} removed {removed} rows, but {gone} are missing")
+        found.wrong.append(f"external {by} removed {removed} rows, but {gone} are missing")
     if gone < removed:
-        found.unclear.append(
-            f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing"
-        )
+        found.unclear.append(f"external {by} removed {removed} rows, but only {gone} offsets are missing")
     if short and found.missing:
         found.unclear.append(
-            f"how much of what others added and removed ({by}) retention has taken out, nothing tells"
+            f"it is unknown how many of the rows that others added and removed ({by}) retention has removed"
         )
 
 
 def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, ...]:
-    """What is missing of that which came into the table after every removal."""
+    """Missing offsets that entered the table after every removal."""
     ends = [None if one.below is None else one.below.get(found.view.partition, 0) for one in table.removals]
     known = [end for end in ends if end is not None]
     if len(known) < len(ends):
@@ -539,7 +536,7 @@ def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, 
 
 
 def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
-    """Offsets that no archive holds and no intake file any more."""
+    """Report offsets that neither an archive nor an intake file holds."""
     whys: dict[str, list[Range]] = {}
     for item in found.view.lost:
         whys.setdefault(item.why, []).extend(
@@ -552,21 +549,21 @@ def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
 
 
 def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
-    """Offsets that are still missing after removals were explained."""
+    """Report offsets that are still missing after removals were explained."""
     if found.missing and seen_all:
         found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
     elif found.missing:
         found.unclear.append(
-            f"offsets {_shown(found.missing)} were not seen, or nothing tells who removed them"
+            f"offsets {_shown(found.missing)} were not seen, or it is unknown who removed them"
         )
 
 
 SHOWN_MAX = 5
-"""So many ranges are named in a reason; the finding has them all."""
+"""Ranges that a reason lists; the finding has all of them."""
 
 
 def _shown(ranges: Sequence[Range]) -> str:
-    """The first few ranges as people read them, both ends inclusive."""
+    """The first few ranges as text, both ends inclusive."""
     texts = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in ranges[:SHOWN_MAX]]
     more = f" and {len(ranges) - SHOWN_MAX} more ranges" if len(ranges) > SHOWN_MAX else ""
     return ", ".join(texts) + more

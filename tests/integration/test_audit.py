@@ -21,7 +21,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import NotFound, RetryLater
 from archiver.runtime.ids import TopicId
 from archiver.stream.seal import UNSEALED, seal
-from reconcile.audit.report import LOOKS_MAX
+from reconcile.audit.report import ATTEMPTS_MAX
 from tests.support.builders.audited import CLUSTER, TABLE, World, verdicts
 
 
@@ -79,7 +79,7 @@ def test_a_commit_that_comes_between_ledger_and_table_is_looked_at_again(world: 
 
     world.clock = Meanwhile()
     document = world.audit()
-    assert (document["verdict"], len(pauses)) == (("valid", 2) if in_time else ("unknown", LOOKS_MAX - 1))
+    assert (document["verdict"], len(pauses)) == (("valid", 2) if in_time else ("unknown", ATTEMPTS_MAX - 1))
 
 
 def test_scope(world: World) -> None:

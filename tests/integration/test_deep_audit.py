@@ -58,7 +58,7 @@ def test_rows_that_somebody_compacted_and_deleted(documents: DOCUMENTS) -> None:
     found = documents["good deep"]["clicks", 0]
     assert (found["verdict"], found["proof"], found["rows"]) == ("valid", "rows", 17)
     assert (found["removed"], found["missing"], found["pending"]) == ([[2, 4], [11, 12]], [], [[20, 30]])
-    assert f"offsets 2 to 3, 11 were removed by somebody else's snapshot {snapshot_id}" in found["why"]
+    assert f"offsets 2 to 3, 11 were removed by external snapshot {snapshot_id}" in found["why"]
     assert documents["good fast"]["clicks", 0]["verdict"] == "unknown"
 
 

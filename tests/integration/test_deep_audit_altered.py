@@ -298,7 +298,7 @@ def test_rows_without_an_archive_left_are_unknown_and_the_others_are_compared(wo
     assert verdicts(document) == ["unknown", "valid"]
     assert whys(document) == [
         (
-            f"offsets 10 to 19 were written again by snapshot {snapshot_id}: no archive is left to compare "
+            f"offsets 10 to 19 were rewritten by snapshot {snapshot_id}: no archive is left to compare "
             "them with"
         ),
         None,
@@ -312,7 +312,7 @@ def test_no_archive_left_at_all(world: World) -> None:
         world.store.delete(file.archive.key)
     document = deep(world)
     assert verdicts(document) == ["unknown", "unknown"]
-    assert "offsets 0 to 29 were written again by snapshot" in whys(document)[0]
+    assert "offsets 0 to 29 were rewritten by snapshot" in whys(document)[0]
 
 
 def test_an_altered_archive_proves_nothing_of_other_rows(world: World) -> None:
@@ -325,7 +325,7 @@ def test_an_altered_archive_proves_nothing_of_other_rows(world: World) -> None:
     path.write_bytes(bytes(content))
     document = deep(world)
     assert verdicts(document) == ["unknown", "valid"]
-    assert "offsets 10 to 19 were written again by snapshot" in whys(document)[0]
+    assert "offsets 10 to 19 were rewritten by snapshot" in whys(document)[0]
     assert files[1].archive.key in whys(document)[0]
 
 
@@ -370,7 +370,7 @@ def test_the_fast_audit_says_whose_rows_it_did_not_compare(world: World) -> None
         "each offset is there once, which is what the fast audit proves"
     )
     text = (
-        f"rows were written again by snapshot {snapshot_id}; their offsets were read, `archiver audit "
+        f"rows were rewritten by snapshot {snapshot_id}; their offsets were read, `archiver audit "
         "--deep` compares their content"
     )
     assert whys(document) == [text, None]

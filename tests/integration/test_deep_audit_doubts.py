@@ -93,7 +93,7 @@ def test_a_file_that_goes_while_it_is_read(world: World) -> None:
     files = world.archived()
     document = deep(world, HereRows(world.store, lambda: world.store.delete(files[1].archive.key)))
     assert verdicts(document) == ["unknown", "valid"]
-    assert "went while it was read; audit again" in document["partitions"][0]["why"]
+    assert "disappeared while it was read; audit again" in document["partitions"][0]["why"]
     document = deep(world)
     assert (verdicts(document), document["partitions"][0]["missing"]) == (["invalid", "valid"], [[10, 20]])
 
@@ -129,7 +129,7 @@ def test_a_file_that_only_spark_cannot_read_is_unknown(world: World) -> None:
     world.archived()
     document = deep(world, Short(world.store))
     assert verdicts(document) == ["unknown", "valid"]
-    assert "though it can be read otherwise" in document["partitions"][0]["why"]
+    assert "although a second read succeeded" in document["partitions"][0]["why"]
 
 
 def test_archives_without_a_table(world: World) -> None:
@@ -171,4 +171,6 @@ def test_times_that_somebody_elses_files_move(world: World) -> None:
     world.tables.replace_files(TABLE, [files[1].data_file.path], [told])
     document = deep(world)
     assert verdicts(document) == ["invalid", "valid"]
-    assert "files of somebody else: the ingest time goes back at offset 1" in document["partitions"][0]["why"]
+    assert (
+        "files of another writer: the ingest time goes back at offset 1" in document["partitions"][0]["why"]
+    )

@@ -97,7 +97,7 @@ def test_what_was_erased_stays_removed_when_its_snapshot_has_expired(stage: Stag
     assert stage.explained(1)[0] == "removed"
     stage.go_on()
     assert first not in stage.retained()
-    assert f"by somebody else's snapshot {first} (which has expired)" in stage.check("valid", [[1, 3]])
+    assert f"by external snapshot {first} (which has expired)" in stage.check("valid", [[1, 3]])
     state, why = stage.explained(1)
     assert (state, f"snapshot {first}, which has expired" in why) == ("removed", True), why
     findings = [finding for finding, _ in reconciled(stage.deployment, ahead_s=LATER_S).findings]

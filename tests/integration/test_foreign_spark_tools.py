@@ -344,7 +344,7 @@ def test_an_update_is_a_finding_and_a_note_of_the_fast_audit(hands: Hands) -> No
         ["valid", "valid"],
         [("foreign-rows", "clicks")],
     )
-    assert f"rows were written again by snapshot {snapshot_id}" in found.partitions[0]["why"]
+    assert f"rows were rewritten by snapshot {snapshot_id}" in found.partitions[0]["why"]
     assert "`archiver audit --deep` compares their content" in found.partitions[0]["why"]
     assert found.partitions[1]["why"] is None
 

@@ -82,7 +82,7 @@ def test_a_shortage_of_a_worker_is_waited_out(
         StorePlace(f"file://{tmp_path}"),
         CLUSTER,
     )
-    with pytest.raises(RetryLater, match="a worker ran short of something while it audited, audit again"):
+    with pytest.raises(RetryLater, match="a worker ran out of a resource during the audit, audit again"):
         rows._job(
             lambda session: _results(session.range(1).mapInArrow(partial(raising, error), "result binary"))
         )

@@ -74,7 +74,7 @@ def test_a_data_file_that_is_no_regular_file_is_not_opened(tmp_path: Path, kind:
         path.symlink_to(tmp_path / "fifo")
     target = tmp_path / "fifo" if kind == "fifo" else path
     objects = LocalObjectStore(tmp_path / "data")
-    with pytest.raises(NotFound, match="no regular file"):
+    with pytest.raises(NotFound, match="not a regular file"):
         opened(objects, RowFile(f"file://{target}", 100))
     path.rename(tmp_path / "away")
     path.write_bytes(b"PAR1")

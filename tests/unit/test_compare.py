@@ -18,7 +18,7 @@ from reconcile.audit.external_rows import (
     needed,
     reference_files,
 )
-from reconcile.audit.rows import Compared, ForeignRows, RowFile, RowReader, Stretch
+from reconcile.audit.rows import Compared, ExternalRows, RowFile, RowReader, Stretch
 from reconcile.audit.rules import judge_topic
 from reconcile.snapshot.topic_views import (
     FileView,
@@ -73,7 +73,7 @@ def concluded(
 
 
 def test_rows_below_the_start_and_of_other_partitions_are_left_out() -> None:
-    found = ForeignRows(stretches={0: [Stretch(0, 5, 1, 1), Stretch(5, 20, 1, 1)], 1: [Stretch(0, 9, 1, 1)]})
+    found = ExternalRows(stretches={0: [Stretch(0, 5, 1, 1), Stretch(5, 20, 1, 1)], 1: [Stretch(0, 9, 1, 1)]})
     assert comparable(found, {0: 3}) == {0: ((3, 20),)}
     assert comparable(found, {0: 20}) == {}
     assert comparable(found, {0: 0, 1: 8}) == {0: ((0, 20),), 1: ((8, 9),)}

@@ -185,7 +185,7 @@ def test_a_column_that_is_there_twice_is_refused(numbers: tuple[int | None, int 
     )
     rows = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"forged"])], schema=schema)
     for ask in (lambda: fingerprints(COLUMNS, rows), lambda: names_in(COLUMNS, schema)):
-        with pytest.raises(ValueError, match="is there 2 times"):
+        with pytest.raises(ValueError, match="exists 2 times"):
             ask()
 
 

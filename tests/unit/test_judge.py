@@ -218,7 +218,7 @@ def test_a_log_that_cannot_tell_its_gaps_is_stood_in_for() -> None:
     assert (passed.verdict, passed.gaps) == ("valid", ((10, 20),))
     lost = one([WHOLE[0], WHOLE[2]], gaps=None)
     assert (lost.verdict, lost.missing) == ("unknown", ((10, 20),))
-    assert "the intake log could not tell which offsets are gaps" in (lost.why or "")
+    assert "the intake log does not show which offsets are gaps" in (lost.why or "")
 
 
 def test_compacted_by_others_proves_by_rows() -> None:
@@ -341,8 +341,7 @@ def test_what_has_expired_is_named_as_such() -> None:
     removals = (Removal(99, 1), Removal(98, 1, expired=(97, 98)))
     found = one([foreign({0: ((0, 12), (14, 30))})], removals=removals)
     assert (
-        found.why
-        == "offsets 12 to 13 were removed by somebody else's snapshot 99, 98 (which has expired), 97 "
+        found.why == "offsets 12 to 13 were removed by external snapshot 99, 98 (which has expired), 97 "
         "(which has expired)"
     )
     hidden = one(

@@ -14,7 +14,7 @@ from archiver.objects.paths import ArchiveKey
 from archiver.runtime.ids import TopicId
 from archiver.stream.archives import FoundFooter
 from reconcile.audit.proof import Sealed, between_files, proven
-from reconcile.audit.rows import FileRows, ForeignRows, Stretch
+from reconcile.audit.rows import ExternalRows, FileRows, Stretch
 from reconcile.audit.rules import PartitionFinding, judge_topic
 from reconcile.audit.spark.summary import add_stretches
 from reconcile.snapshot.topic_views import FileView, PartitionView, RowFault, TableState, TopicView
@@ -66,7 +66,7 @@ def test_intake_that_is_gone_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (read(disorder=(12, 12)), "offset 12 stands behind offset 12"),
+        (read(disorder=(12, 12)), "offset 12 comes after offset 12"),
         (
             read(backwards=(12, 5, 6)),
             (
@@ -74,7 +74,7 @@ def test_intake_that_is_gone_is_no_fault() -> None:
                 "1970-01-01T00:00:00.000006Z"
             ),
         ),
-        (read(misplaced=12), "offset 12 was ingested at another time"),
+        (read(misplaced=12), "the ingest time of offset 12 does not match"),
         (read(trouble="its records cannot be rebuilt: x", digest=None), "its records cannot be rebuilt: x"),
         (read(digest=b"e" * 32), "its footer says"),
         (read(rows=9), "gave 9 rows, its footer says 8"),
@@ -179,7 +179,7 @@ def test_rows_of_somebody_elses_files_count_together() -> None:
     assert (whole.verdict, whole.rows) == ("valid", 18)
     lacking = judged((one,), spans={0: ((10, 14), (17, 30))}, removed={0: ((16, 17),)}, removed_by=(5, 6))
     assert (lacking.verdict, lacking.removed, lacking.missing) == ("valid", ((16, 17),), ())
-    assert "offsets 16 were removed by somebody else's snapshot 5, 6" in str(lacking.why)
+    assert "offsets 16 were removed by external snapshot 5, 6" in str(lacking.why)
     lost = judged((one,), spans={0: ((10, 14), (17, 30))})
     assert (lost.verdict, lost.missing) == ("invalid", ((16, 17),))
 
@@ -190,24 +190,24 @@ def stretches(*given: tuple[int, int, int, int]) -> FileRows:
 
 def test_ingest_times_between_files() -> None:
     first, later, earlier = stretches((0, 10, 5, 9)), stretches((10, 20, 9, 12)), stretches((10, 20, 8, 12))
-    assert between_files([("a", first), ("b", later)], ForeignRows(), [0]) == []
-    (fault,) = between_files([("b", earlier), ("a", first)], ForeignRows(), [0])
+    assert between_files([("a", first), ("b", later)], ExternalRows(), [0]) == []
+    (fault,) = between_files([("b", earlier), ("a", first)], ExternalRows(), [0])
     assert "b: the ingest time goes back at offset 10" in fault.why
     assert fault.why.endswith("at offset 9 in a")
-    assert between_files([("a", first), ("b", earlier)], ForeignRows(), [1]) == [], (
+    assert between_files([("a", first), ("b", earlier)], ExternalRows(), [1]) == [], (
         "nobody asked for partition 0"
     )
 
 
 def test_an_overlap_says_nothing_of_times() -> None:
     assert (
-        between_files([("a", stretches((0, 10, 5, 9))), ("b", stretches((5, 15, 1, 2)))], ForeignRows(), [0])
+        between_files([("a", stretches((0, 10, 5, 9))), ("b", stretches((5, 15, 1, 2)))], ExternalRows(), [0])
         == []
     )
 
 
 def test_ingest_times_inside_somebody_elses_files() -> None:
-    (fault,) = between_files([], ForeignRows(backwards={0: (3, 1, 2)}), [0])
+    (fault,) = between_files([], ExternalRows(backwards={0: (3, 1, 2)}), [0])
     assert fault.partition == 0
     assert "goes back at offset 3" in fault.why
 

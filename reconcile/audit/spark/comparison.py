@@ -1,7 +1,7 @@
-"""Rows of files of other writers, held against the rows of our archives at the same offsets.
+"""Compares rows of other writers' files with archive rows at the same offsets.
 
-Each row travels as its place and its fingerprint; Spark sorts them, so that all rows of an offset come
-together. Memory stays within a batch; what comes back grows with the number of runs of offsets.
+Each row travels as its coordinates and its fingerprint; Spark sorts them, so that all rows of an offset are
+adjacent. Memory is limited to one batch; results grow with the number of runs of offsets.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from reconcile.snapshot.offset_coverage import Range
 
 PRINTS = "partition long, offset long, origin long, print binary"
 OURS = -1
-"""Origin of the rows of our archives: they sort before the rows that are compared with them."""
+"""Origin of archive rows: they sort before the rows to compare."""
 PRINTS_PER_OFFSET_MAX = 1024
-"""Different fingerprints that are kept of one offset. No honest object store holds so many archives of the
-same offset."""
+"""Most different fingerprints kept per offset. A correct object store never holds as many archives of one
+offset."""
 
 _RECORD_KINDS: dict[str, Leaf | Items] = {
     "offset": Leaf("long"),
@@ -56,15 +56,13 @@ _RECORD = tuple(Column(0, name, _RECORD_KINDS[name]) for name in STREAM_SCHEMA.n
 
 
 class ColumnPrints:
-    """Fingerprints of the columns, all of them, as the newest recorded schema of the topic has them. Travels
-    to the workers.
-    """
+    """Fingerprints of all columns in the topic's newest recorded schema. Travels to the workers."""
 
     def __init__(self, newest: TopicSchema) -> None:
         self._columns = columns_of(newest.schema())
 
     def names(self, schema: pa.Schema) -> list[str] | None:
-        """Which of a file's top columns are read; None: all."""
+        """The top-level columns of a file to read; None: all."""
         return names_in(self._columns, schema)
 
     def of(self, file: RowFile, rows: pa.RecordBatch) -> Iterator[list[bytes]]:
@@ -74,10 +72,9 @@ class ColumnPrints:
 
 
 class RecordPrints:
-    """Fingerprints of the records that the columns give, under each of the recorded schema versions. Travels
-    to the workers.
+    """Fingerprints of the decoded records, under each recorded schema version. Travels to the workers.
 
-    A file of another writer does not say under which version its rows were decoded; an archive does.
+    A file of another writer does not name the version that decoded its rows; an archive does.
     """
 
     def __init__(self, versions: Sequence[TopicSchema]) -> None:
@@ -85,12 +82,12 @@ class RecordPrints:
         self._codecs: dict[int, RecordCodec] = {}
 
     def names(self, schema: pa.Schema) -> list[str] | None:
-        """Which of a file's top columns are read; None: all."""
+        """The top-level columns of a file to read; None: all."""
         del schema
         return None
 
     def of(self, file: RowFile, rows: pa.RecordBatch) -> Iterator[list[bytes]]:
-        """One list for each version under which the rows can be read."""
+        """One list for each version under which the rows are readable."""
         for version in [file.schema_version] if file.key is not None else list(self._schemas):
             if version not in self._schemas:
                 continue
@@ -98,23 +95,22 @@ class RecordPrints:
             try:
                 records = archive_records(file.uri, codec, rows)
             except (ArchiverError, pa.ArrowException, ValueError, TypeError, KeyError):
-                continue  # they were decoded under another one
+                continue  # another version decoded them
             yield fingerprints(_RECORD, records)
 
 
 def printed_rows(
     objects: ObjectStore, file: RowFile, prints: ColumnPrints | RecordPrints
 ) -> Iterator[pa.RecordBatch]:
-    """`PRINTS` of the rows of one file that have a partition and an offset and are not hidden. Raises what
-    reading it raises.
+    """`PRINTS` of the visible rows of one file with a partition and an offset. Raises all read errors.
 
-    Of an archive of ours hidden rows count too: they are what a row that took their place is compared with.
+    Hidden rows of an archive count too: a row that replaces them is compared with them.
     """
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
         names = prints.names(parquet.schema_arrow)
-        # Statistics of a file are its writer's word, so they narrow our own archives only.
+        # Statistics come from the file's writer, so only those of archives are trusted for pruning.
         groups = _groups(parquet.metadata, None if file.key is None else file.offsets)
         at = 0
         for batch in parquet.iter_batches(
@@ -136,7 +132,7 @@ def printed_rows(
 
 
 def _groups(metadata: pq.FileMetaData, offsets: Sequence[Range] | None) -> list[int]:
-    """The row groups that can hold these offsets, by their statistics; all, where nothing is said."""
+    """The row groups that may hold these offsets, by their statistics; all without statistics."""
     column = next(
         (
             place
@@ -173,7 +169,7 @@ def _kept(batch: pa.RecordBatch, file: RowFile, at: int) -> npt.NDArray[np.bool_
 
 
 def printing(stored: StoredFiles, prints: ColumnPrints | RecordPrints) -> Worker:
-    """The function for `mapInArrow`: rows with a column `task`, a packed list of files, in, `PRINTS` out."""
+    """The function for `mapInArrow`: from rows with a column `task`, a packed list of files, to `PRINTS`."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for objects, file in stored.files(batches):
@@ -183,9 +179,9 @@ def printing(stored: StoredFiles, prints: ColumnPrints | RecordPrints) -> Worker
 
 
 def summary_of(*, records: bool) -> Worker:
-    """The function for `mapInArrow` over `PRINTS` sorted by partition, offset and origin: one `Compared` out.
+    """The function for `mapInArrow`: from `PRINTS` sorted by partition, offset and origin to one `Compared`.
 
-    With `records` a row has several fingerprints, of which one has to be that of an archive's row.
+    With `records` a row has several fingerprints, and one of them must equal that of an archive row.
     """
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -200,7 +196,7 @@ def summary_of(*, records: bool) -> Worker:
 
 
 class _Sums:
-    """Goes from offset to offset; holds the fingerprints of one."""
+    """Goes from offset to offset and holds the fingerprints of one offset."""
 
     def __init__(self, records: bool) -> None:
         self._records = records
@@ -229,7 +225,7 @@ class _Sums:
 
 
 def merged_comparison(parts: Iterable[Compared]) -> Compared:
-    """What several workers found, as one."""
+    """The merged results of several workers."""
     whole = Compared()
     for part in parts:
         for into, found in ((whole.altered, part.altered), (whole.alone, part.alone)):

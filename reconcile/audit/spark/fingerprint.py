@@ -1,10 +1,10 @@
-"""A fingerprint for each row of a data file, whichever program wrote the file.
+"""Computes a fingerprint for each row of a data file of any writer.
 
 Two rows have the same fingerprint if and only if they have the same values in the columns of the recorded
-schema. Columns are found by their Iceberg field id; a column that a file does not have is null, as every
-engine reads it. Columns of other programs do not count. Names count only in a file without any field id:
-engines ignore a column without an id where other columns have one. Values are compared in the widest type of
-their kind (an engine may promote `int` to `long`); the bits of floating-point numbers count as they are.
+schema. Columns are found by Iceberg field id; a missing column is null, as in every engine. Columns of other
+programs are ignored. Names are used only in a file without any field id: engines ignore a column without an
+id if other columns have one. Values are compared in the widest type of their kind (an engine may promote
+`int` to `long`); floating-point numbers are compared by their bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BYTES = frozenset({"string", "binary", "uuid"})
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column without parts; `kind` is Iceberg's name for its type."""
+    """A column without parts; `kind` is Iceberg's type name."""
 
     kind: str
 
@@ -48,7 +48,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A named column, on top or inside a struct."""
+    """A named column, at top level or in a struct."""
 
     field_id: int
     name: str
@@ -61,14 +61,14 @@ class Fields:
 
     columns: tuple[Column, ...]
     entries: bool = False
-    """The key and the value of a map's entries, which are what they are by their place."""
+    """Whether these are the key and value of a map's entries, which are identified by position."""
 
 
 Kind = Leaf | Items | Fields
 
 
 def columns_of(schema: dict[str, Any]) -> tuple[Column, ...]:
-    """The top columns of an Iceberg schema, as its JSON has it."""
+    """The top-level columns of an Iceberg schema in JSON form."""
     return tuple(Column(one["id"], one["name"], _kind(one["type"])) for one in schema["fields"])
 
 
@@ -91,15 +91,15 @@ def _kind(kind: Any) -> Kind:
 
 
 def names_in(columns: Sequence[Column], file: pa.Schema) -> list[str]:
-    """The file's names of those of the top columns that it has. Raises `ValueError` as `fingerprints`."""
+    """The file's names of the top-level columns that it has. Raises `ValueError` like `fingerprints`."""
     by_id = has_ids(file)
     found = (_place(column, list(file), by_id=by_id) for column in columns)
     return [file.field(place).name for place in found if place is not None]
 
 
 def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]:
-    """One for each row. Raises `ValueError` (pyarrow's errors are such) if a column is of another type than
-    the schema says, or is there twice.
+    """One fingerprint per row. Raises `ValueError` (pyarrow's errors are subclasses) if a column has another
+    type than in the schema, or exists twice.
     """
     fields, by_id = list(rows.schema), has_ids(rows.schema)
     parts = []
@@ -112,11 +112,11 @@ def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]
 
 
 def check_coordinates(ids: Coordinates, file: pa.Schema) -> None:
-    """Raise `ValueError` unless the columns that are named `kafka.partition` and so on are those with these
-    ids, and no others are.
+    """Raise `ValueError` unless the columns named `kafka.partition` and so on are exactly those with these
+    ids.
 
-    Coordinates are read by name. In a file with field ids engines go by these, so a second `kafka` column
-    could hide where its rows are.
+    Coordinates are read by name. Engines use the field ids if a file has them, so a second `kafka` column
+    could hide the real coordinates of its rows.
     """
     if not has_ids(file):
         return
@@ -142,7 +142,7 @@ def _named(name: str, field_id: int, fields: Sequence[pa.Field[Any]]) -> pa.Fiel
 
 
 def has_ids(file: pa.Schema) -> bool:
-    """Whether a file has a field id anywhere. Engines then find all its columns by their ids."""
+    """Whether a file has any field id. Engines then find all its columns by id."""
     return any(_has_ids(field) for field in file)
 
 
@@ -157,8 +157,8 @@ def _id_of(field: pa.Field[Any]) -> int | None:
 
 
 def _place(column: Column, fields: Sequence[pa.Field[Any]], *, by_id: bool) -> int | None:
-    """Where a column stands among fields: by its id, or by its name in a file that has no ids. Raises
-    `ValueError` if there are two.
+    """The position of a column among fields: by id, or by name in a file without ids. Raises `ValueError` if
+    there are two.
     """
     found = [
         place
@@ -166,23 +166,24 @@ def _place(column: Column, fields: Sequence[pa.Field[Any]], *, by_id: bool) -> i
         if (_id_of(field) == column.field_id if by_id else field.name == column.name)
     ]
     if len(found) > 1:
-        raise ValueError(f"the column {column.name} (field id {column.field_id}) is there {len(found)} times")
+        raise ValueError(f"the column {column.name} (field id {column.field_id}) exists {len(found)} times")
     return found[0] if found else None
 
 
 def _encoded(array: Array | None, kind: Kind, rows: int, *, by_id: bool) -> Array:
-    """Bytes for each value: one byte for null; else one byte, then the value. Different values have different
-    bytes, of which none begins another one.
+    """Bytes for each value: one byte for null; otherwise one byte and the value. The encoding is prefix-free,
+    so different values have different bytes.
     """
     if array is None or pa.types.is_null(array.type):
         return _repeated(_NULL, rows)
     found = _joined([_repeated(_VALUE, rows), *_parts(array, kind, rows, by_id=by_id)], rows)
-    # What a file stores behind a null does not count, nor whether it has the column at all.
+    # Neither the bytes stored behind a null nor the presence of an all-null column may change the
+    # fingerprint.
     return pc.if_else(array.is_valid(), found, arrow.scalar(_NULL, _LARGE)) if array.null_count else found
 
 
 def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
-    """The bytes of the values, in parts; any at all for a null."""
+    """The bytes of the values, in parts; arbitrary for a null."""
     if isinstance(kind, Leaf):
         return _leaf(array, kind.kind)
     if isinstance(kind, Fields):
@@ -191,7 +192,7 @@ def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
         fields = [array.type.field(number) for number in range(array.type.num_fields)]
         ids_here = by_id and not kind.entries
         places = [(_place(column, fields, by_id=ids_here), column.kind) for column in kind.columns]
-        # flatten() hands the nulls of the struct down to its children.
+        # flatten() applies the nulls of the struct to its children.
         children = array.flatten()
         return [
             _encoded(None if place is None else children[place], one, rows, by_id=by_id)
@@ -209,7 +210,7 @@ def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
 
 
 def _items(array: Array) -> tuple[npt.NDArray[np.int64], Array]:
-    """How many items each list has, and all of them in a row; of a map, its entries."""
+    """The number of items of each list, and all items in sequence; for a map, its entries."""
     if pa.types.is_map(array.type):
         keys, values = array.type.key_field.with_name("key"), array.type.item_field.with_name("value")
         ends: npt.NDArray[np.int32] = array.offsets.to_numpy()
@@ -227,7 +228,7 @@ def _items(array: Array) -> tuple[npt.NDArray[np.int64], Array]:
 
 
 def _leaf(array: Array, kind: str) -> list[Array]:
-    """The value's bytes, nothing or zeros for a null; behind their number where it is not always the same."""
+    """The value's bytes, empty or zeros for a null, prefixed with their length if it varies."""
     if kind in _BYTES or kind.startswith("fixed"):
         values = pc.fill_null(array.cast(_LARGE), b"")
         return [_fixed(pc.binary_length(values).to_numpy(zero_copy_only=False), 8), values]
@@ -248,7 +249,7 @@ def _leaf(array: Array, kind: str) -> list[Array]:
 
 
 def _whole(array: Array, kind: str) -> Array:
-    """A number, a time or a truth value as int64."""
+    """A number, time or boolean as int64."""
     types = pa.types
     if kind.startswith("timestamp"):
         fits, array = (
@@ -278,7 +279,7 @@ def _whole(array: Array, kind: str) -> Array:
 
 
 def _fixed(values: npt.NDArray[Any], width: int) -> Array:
-    """Values of the same number of bytes each."""
+    """Values with the same number of bytes each."""
     data = np.ascontiguousarray(values)
     count = data.nbytes // width
     ends = np.arange(count + 1, dtype=np.int64) * width
@@ -298,7 +299,7 @@ def _joined(parts: Sequence[Array], rows: int) -> Array:
 
 
 def _buffers(array: Array) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
-    """Where the values of an array without nulls begin and end, and their bytes."""
+    """The offsets of the values of an array without nulls, and their bytes."""
     if len(array) == 0:
         return np.zeros(1, np.int64), pa.py_buffer(b"")
     _, ends, data = array.buffers()

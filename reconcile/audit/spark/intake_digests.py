@@ -1,8 +1,8 @@
-"""What runs in a Spark worker: the digests of records as they stand in intake files.
+"""Runs in a Spark worker: computes digests of records in intake files.
 
-Owns the order in which intake is read: each file once, for all archives of the task. Promises a digest only
-of a range whose every record was read; a range that cannot be read in full has none, because intake below the
-watermark may go at any time. Must never raise for what is in a file or missing in the store.
+Each intake file is read once for all archives of the task. A range has a digest only if all its records were
+read; otherwise it has none, because intake below the watermark may be deleted at any time. Bad or missing
+files never raise an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reconcile.snapshot.offset_coverage import total
 
 @dataclass(slots=True)
 class _Range:
-    wanted: IntakeRange
+    intake: IntakeRange
     digest: RecordsDigest = field(default_factory=RecordsDigest)
     rows: int = 0
     lost: bool = False
@@ -36,7 +36,7 @@ class _Range:
 def digest_batches(
     place: StorePlace, cluster_id: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: rows with a column `task` in, one mapping of digests per task out."""
+    """The function for `mapInArrow`: from rows with a column `task` to one mapping of digests per task."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         objects = open_store(place, cluster_id)
@@ -48,11 +48,11 @@ def digest_batches(
 
 
 def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, bytes]:
-    """The digest of each range that can be read in full, by the archive's uri."""
-    works = [_Range(wanted) for wanted in ranges]
+    """The digest of each completely readable range, by the archive's uri."""
+    works = [_Range(one) for one in ranges]
     files: dict[int, tuple[FileRef, dict[tuple[int, int], tuple[SegmentRef, list[_Range]]]]] = {}
     for work in works:
-        for segment in work.wanted.segments:
+        for segment in work.intake.segments:
             _, needed = files.setdefault(segment.file.log_index, (segment.file, {}))
             needed.setdefault((segment.row_group, segment.first_row), (segment, []))[1].append(work)
     reader = IntakeReader(objects)
@@ -70,20 +70,20 @@ def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, by
                 for work in needed[place][1]:
                     work.lost = True
     return {
-        work.wanted.uri: work.digest.digest()
+        work.intake.uri: work.digest.digest()
         for work in works
-        if not work.lost and work.rows == _due(work.wanted)
+        if not work.lost and work.rows == _due(work.intake)
     }
 
 
-def _due(wanted: IntakeRange) -> int:
-    return wanted.end - wanted.base - total(wanted.gaps)
+def _due(intake: IntakeRange) -> int:
+    return intake.end - intake.base - total(intake.gaps)
 
 
 def _feed(work: _Range, segment: SegmentRef, records: pa.RecordBatch) -> None:
-    """The part of a segment that is in the range; the log's order is the order of offsets."""
+    """Add the part of a segment in the range; the order of the log is the order of offsets."""
     rows = from_segment(segment, records)
-    low, high = max(work.wanted.base, segment.base), min(work.wanted.end, segment.end)
+    low, high = max(work.intake.base, segment.base), min(work.intake.end, segment.end)
     if low < high:
         work.digest.update(rows.slice(low - segment.base, high - low))
         work.rows += high - low

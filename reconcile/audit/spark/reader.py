@@ -1,11 +1,10 @@
-"""The deep audit's jobs on Spark: files in, runs of offsets and digests back.
+"""The deep audit's Spark jobs: files in, runs of offsets and digests out.
 
-Owns which worker reads what (`stored.py` has how): whole files, so that a worker sees each one's rows in
-their order. Rows of an archive stay in the worker that reads and rebuilds them; of somebody else's files the
-coordinates are sorted first, because such files mix offsets as they like. Promises that a job is bounded
-(`JOB_BYTES` of files, one of them at least), that each waits for its turn on the session, and that the
-session's settings stay as they are. An archive that cannot be read does not stop the others: it comes back
-short. Must never collect rows.
+Each worker reads whole files (`stored.py`), so it has each file's rows in order. Rows of an archive stay in
+the worker that reads and rebuilds them. Coordinates of other writers' files are sorted first, because such
+files may mix offsets in any way. A job is limited (`JOB_BYTES` of files, at least one) and waits for its turn
+on the session, whose settings stay unchanged. An unreadable archive does not stop the others: its result is
+incomplete. Rows are never collected.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from archiver.spark.session import parallelism
 from archiver.spark.tasks import handed_out
 from archiver.spark.watchdog import JobWatch, JvmHeartbeat, run_in_thread
 from archiver.spark.worker_checks import same_version, shortage, unfit
-from reconcile.audit.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.audit.rows import Compared, ExternalRows, FileRows, IntakeRange, RowFile
 from reconcile.audit.spark.comparison import (
     PRINTS,
     ColumnPrints,
@@ -39,9 +38,9 @@ from reconcile.audit.spark.comparison import (
 from reconcile.audit.spark.intake_digests import digest_batches
 from reconcile.audit.spark.stored import StoredFiles
 from reconcile.audit.spark.summary import (
-    FOREIGN,
+    EXTERNAL,
     RESULT,
-    merged_foreign,
+    merged_external,
     pack,
     positions_summary,
     sorted_summary,
@@ -50,12 +49,12 @@ from reconcile.audit.spark.summary import (
 from reconcile.snapshot.offset_coverage import Range
 
 JOB_BYTES = 1024**3
-"""Files of one job. It bounds how long a round of archiving waits for an audit that is under way."""
+"""Files of one job. It limits how long an archiving round waits for a running audit."""
 _TASK_BYTES = 128 * 1024**2
 _TASKS_PER_CORE = 4
 _TASKS_PER_JOB = 8
 _OFFSETS_TOGETHER = 2**20
-"""Rows of somebody else's files are sorted in blocks of so many offsets."""
+"""Rows of other writers' files are sorted in blocks of so many offsets."""
 _POSITIONS = "file_path string, pos long, origin long"
 _JOB = "archiver-audit"
 _TEXT_MAX = 300
@@ -64,7 +63,9 @@ Turn = Callable[[str], AbstractContextManager[None]]
 
 
 class SparkRows:
-    """The `RowReader` on the session that `session` returns at each call, so that a lost one is replaced."""
+    """The `RowReader` on the session that `session` returns at each call, so that a lost session is
+    replaced.
+    """
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class SparkRows:
         cluster_id: str,
         job_bytes: int = JOB_BYTES,
     ) -> None:
-        """`timeout_s` bounds a job; `place` and `cluster_id` are what a worker opens to read intake."""
+        """`timeout_s` limits a job; a worker opens `place` and `cluster_id` to read intake."""
         self._session = session
         self._turn = turn
         self._timeout_s = timeout_s
@@ -86,7 +87,7 @@ class SparkRows:
         self._job_bytes = job_bytes
 
     def positions(self, files: Sequence[RowFile]) -> Mapping[tuple[str, int], tuple[Range, ...]]:
-        """As the Protocol says."""
+        """See `RowReader`."""
         if not files:
             return {}
 
@@ -102,11 +103,11 @@ class SparkRows:
         return found
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
-        """As the Protocol says."""
+        """See `RowReader`."""
         return [one for chunk in _chunks(files, self._job_bytes) for one in self._archives(chunk, schema)]
 
     def _archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
-        """One job, or more if it fails: a file that makes it fail is found by halving."""
+        """One job, or more if it fails: bisection finds the file that makes it fail."""
 
         def ask(session: SparkSession) -> list[Any]:
             return _results(
@@ -121,14 +122,14 @@ class SparkRows:
             half = len(files) // 2
             return self._archives(files[:half], schema) + self._archives(files[half:], schema)
 
-    def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
-        """As the Protocol says. One job, however large: offsets of all files are sorted together."""
+    def external(self, files: Sequence[RowFile]) -> ExternalRows:
+        """See `RowReader`. One job of any size: offsets of all files are sorted together."""
         if not files:
-            return ForeignRows()
+            return ExternalRows()
 
         def ask(session: SparkSession) -> list[Any]:
             tasks = _tasks(session, files)
-            coordinates = tasks.mapInArrow(same_version(self._stored.coordinates()), FOREIGN)
+            coordinates = tasks.mapInArrow(same_version(self._stored.coordinates()), EXTERNAL)
             block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
             together = coordinates.repartition(
                 parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block
@@ -139,13 +140,13 @@ class SparkRows:
                 )
             )
             counts = _results(tasks.mapInArrow(same_version(self._stored.counts()), RESULT))
-            return [merged_foreign(parts, {uri: rows for part in counts for uri, rows in part.items()})]
+            return [merged_external(parts, {uri: rows for part in counts for uri, rows in part.items()})]
 
         try:
-            found: ForeignRows = self._job(ask)[0]
+            found: ExternalRows = self._job(ask)[0]
             return found
         except _Unreadable as error:
-            return ForeignRows(trouble=str(error))
+            return ExternalRows(trouble=str(error))
 
     def comparison(
         self,
@@ -155,8 +156,8 @@ class SparkRows:
         *,
         records: bool,
     ) -> Compared:
-        """As the Protocol says. A job has about `job_bytes` of the files, and the archives that can have
-        their offsets.
+        """See `RowReader`. A job has about `job_bytes` of the files, and all archives that may share their
+        offsets.
         """
         prints = RecordPrints(versions) if records else ColumnPrints(versions[-1])
         chunks = list(_chunks(sorted(files, key=_first_offset), self._job_bytes))
@@ -184,7 +185,7 @@ class SparkRows:
         return merged_comparison(parts)
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
-        """As the Protocol says."""
+        """See `RowReader`."""
         found: dict[str, bytes] = {}
         ordered = sorted(
             ranges, key=lambda one: (one.segments[0].file.log_index if one.segments else 0, one.base)
@@ -203,8 +204,8 @@ class SparkRows:
         return found
 
     def _job(self, ask: Callable[[SparkSession], list[Any]]) -> list[Any]:
-        """One job, in its turn and within its time. Raises `RetryLater`, `_Unreadable` if files cannot be
-        read, `Halt` if the workers cannot run our code.
+        """Run one job, in its turn and within its time limit. Raises `RetryLater`, `_Unreadable` if files
+        cannot be read, `Halt` if the workers cannot run the archiver's code.
         """
         with self._turn("a deep audit"):
             session, pulse = self._session(), self._answering()
@@ -219,8 +220,7 @@ class SparkRows:
             except (PySparkException, Py4JError, OSError, EOFError) as error:
                 if pulse.silent:
                     raise RetryLater(
-                        f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was "
-                        "killed; audit again"
+                        f"the JVM of spark did not answer for {pulse.timeout_s:g} s and was killed; repeat"
                     ) from error
                 if watch.overdue:
                     raise RetryLater(
@@ -231,13 +231,13 @@ class SparkRows:
                     raise Halt(why) from error
                 if short_of := shortage(error):
                     raise RetryLater(
-                        f"a worker ran short of something while it audited, audit again: {short_of}"
+                        f"a worker ran out of a resource during the audit, audit again: {short_of}"
                     ) from error
-                raise _Unreadable(f"spark could not read it: {_told(error)}") from error
+                raise _Unreadable(f"spark could not read it: {_cause(error)}") from error
 
 
 class _Unreadable(RetryLater):
-    """A job failed, for a reason that may be in the files."""
+    """A job failed, possibly because of a file."""
 
 
 def _tasks(session: SparkSession, files: Sequence[RowFile]) -> DataFrame:
@@ -266,12 +266,12 @@ def _chunks(files: Sequence[RowFile], bytes_max: int) -> Iterator[list[RowFile]]
 
 
 def _first_offset(file: RowFile) -> tuple[int, int]:
-    """For an order in which files with the same offsets are close to each other."""
+    """A sort key that puts files with the same offsets close together."""
     return (0, 0) if file.extent is None else (file.extent[2], file.extent[0])
 
 
 def _can_share(file: RowFile, archive: RowFile) -> bool:
-    """Whether an archive can have an offset of a file, by what the table's metadata says of the file."""
+    """Whether an archive may share an offset with a file, by the table's metadata of the file."""
     key = archive.key
     if file.extent is None or key is None:
         return True
@@ -280,7 +280,7 @@ def _can_share(file: RowFile, archive: RowFile) -> bool:
 
 
 def _rounds(ranges: Sequence[IntakeRange], tasks_max: int) -> Iterator[list[list[IntakeRange]]]:
-    """Ranges in bundles of about `_TASK_BYTES` of records, and those in jobs of `tasks_max`."""
+    """Ranges in bundles of about `_TASK_BYTES` of records, and the bundles in jobs of `tasks_max`."""
     tasks: list[list[IntakeRange]] = []
     size = 0
     for one in ranges:
@@ -296,8 +296,8 @@ def _rounds(ranges: Sequence[IntakeRange], tasks_max: int) -> Iterator[list[list
         yield tasks
 
 
-def _told(error: BaseException) -> str:
-    """The innermost cause that Java names, else the first line."""
+def _cause(error: BaseException) -> str:
+    """The innermost Java cause, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return excerpt(causes[-1] if causes else lines[0] if lines else type(error).__name__, _TEXT_MAX)

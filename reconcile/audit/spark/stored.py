@@ -1,10 +1,10 @@
-"""What runs in a Spark worker of the deep audit: files read through our own store, with its requests and its
-credentials.
+"""Runs in a Spark worker of the deep audit: reads files through the archiver's own store, with its requests
+and credentials.
 
-Spark's own reader takes a multiple of the CPU to read an archive and hand it over, and for a bucket it would
-need Hadoop's file system and the credentials (decision 0051). Promises that page checksums are compared, that
-rows of a file come in their order, and that memory stays within a batch. A file of somebody else that cannot
-be read fails the job; an archive of ours comes back short.
+Spark's own reader needs a multiple of the CPU for an archive, and for a bucket also Hadoop's file system and
+the credentials (decision 0051). Page checksums are verified, the rows of a file come in order, and memory is
+limited to one batch. An unreadable file of another writer fails the job; an unreadable archive is reported as
+incomplete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reconcile.audit.spark.summary import ArchiveRows, Batches, packed, unhidden
 
 Worker = Callable[[Batches], Iterator[pa.RecordBatch]]
 BATCH_ROWS = 16_384
-"""What is in the processor's cache is looked at fastest; fewer rows have costs of their own."""
+"""A batch of this size fits the CPU cache; smaller ones have more overhead."""
 _BATCH_BYTES = 16 * 1024 * 1024
 _BATCH_ROWS_MIN = 16
 _POSITIONS = pa.schema([pa.field("file_path", pa.string())]).append(pa.field("pos", pa.int64()))
@@ -38,8 +38,8 @@ _COORDINATES = ("kafka.partition", "kafka.offset", "kafka.ingest_timestamp")
 
 
 class StoredFiles:
-    """Makes the functions for `mapInArrow`: rows with a column `task`, a packed list of files, in. Travels to
-    the workers.
+    """Makes the functions for `mapInArrow`, whose input rows have a column `task`, a packed list of files.
+    Travels to the workers.
     """
 
     def __init__(self, place: StorePlace, cluster_id: str) -> None:
@@ -47,7 +47,7 @@ class StoredFiles:
         self._cluster_id = cluster_id
 
     def archives(self, schema: TopicSchema) -> Worker:
-        """One `FileRows` per file out."""
+        """Returns one `FileRows` per file."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             codec = RecordCodec(schema)
@@ -57,16 +57,16 @@ class StoredFiles:
         return work
 
     def coordinates(self) -> Worker:
-        """`FOREIGN` rows out."""
+        """Returns `EXTERNAL` rows."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self.files(batches):
-                yield from foreign_rows(objects, file)
+                yield from external_rows(objects, file)
 
         return work
 
     def counts(self) -> Worker:
-        """A mapping from the uri to the number of rows out, by the footers."""
+        """Returns a mapping from uri to row count, from the footers."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self.files(batches):
@@ -75,7 +75,7 @@ class StoredFiles:
         return work
 
     def positions(self) -> Worker:
-        """Rows of position-delete files out: `file_path`, `pos`, `origin`."""
+        """Returns rows of position-delete files: `file_path`, `pos`, `origin`."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self.files(batches):
@@ -84,7 +84,7 @@ class StoredFiles:
         return work
 
     def files(self, batches: Batches) -> Iterator[tuple[ObjectStore, RowFile]]:
-        """The files of the tasks, each with the store to read it from."""
+        """The files of the tasks, each with its store."""
         objects = open_store(self._place, self._cluster_id)
         for batch in batches:
             for cell in batch.column("task"):
@@ -95,38 +95,36 @@ class StoredFiles:
 def archive_rows(
     objects: ObjectStore, file: RowFile, codec: RecordCodec, batch_rows: int = BATCH_ROWS
 ) -> FileRows:
-    """What the rows of one archive of ours are, as far as it can be read; `codec` is of its schema
-    version.
-    """
+    """The rows of one archive as far as it is readable; `codec` is of its schema version."""
     found = ArchiveRows(file, codec)
     try:
         for rows in _rows(objects, file, None, batch_rows, ours=True):
             found.add(rows)
     except (ArchiverError, pa.ArrowException, OSError, ValueError, KeyError):
-        pass  # it comes back short, which the audit looks at
+        pass  # the result is incomplete, and the audit finds the reason
     return found.finish()
 
 
-def foreign_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
-    """`FOREIGN` rows of a file of somebody else. Raises whatever reading it raises."""
+def external_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
+    """`EXTERNAL` rows of a file of another writer. Raises all read errors."""
     return unhidden(file, _rows(objects, file, _COORDINATES))
 
 
 def position_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
-    """Rows of a position-delete file, each with the file's origin. Raises what reading it raises."""
+    """Rows of a position-delete file, each with the file's origin. Raises all read errors."""
     for rows in _rows(objects, file, ("file_path", "pos")):
         places = rows.select(["file_path", "pos"]).cast(_POSITIONS)
         yield places.append_column("origin", pa.array([file.origin] * rows.num_rows, pa.int64()))
 
 
 def row_count(objects: ObjectStore, file: RowFile) -> int:
-    """By its footer. Raises whatever reading it raises."""
+    """The row count in its footer. Raises all read errors."""
     with opened(objects, file) as source:
         return pq.read_metadata(source).num_rows
 
 
 def batch_rows(metadata: pq.FileMetaData) -> int:
-    """How many rows of a file are read at a time, by what its footer says of their size in memory."""
+    """Rows per batch, from the row size in memory in the file's footer."""
     memory = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(_BATCH_ROWS_MIN, min(BATCH_ROWS, _BATCH_BYTES // max(1, memory // max(1, metadata.num_rows))))
 
@@ -139,7 +137,7 @@ def _rows(
     *,
     ours: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """`ours`: the file's page headers have to be what its footer says."""
+    """Batches of a file. `ours`: its page headers must match its footer."""
     at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         if file.coordinates is not None:
@@ -155,16 +153,16 @@ def _rows(
 
 
 def opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
-    """The object behind a uri, however engines spell its scheme. Files of somebody else may also lie beside a
-    local data folder.
+    """The object of a uri in any engine's spelling of its scheme. Files of other writers may also be next to
+    a local data folder.
     """
     key = key_of(objects, file.uri)
     if key is not None:
         return objects.open_input(key)
     path = local_path(file.uri)
     if path is None:
-        raise NotFound(f"{excerpt(file.uri)} lies outside of the data folder")
-    # Table metadata may name a FIFO, which is waited for without end, or a device.
+        raise NotFound(f"{excerpt(file.uri)} is outside of the data folder")
+    # Table metadata may name a FIFO, whose open would block forever, or a device.
     if Path(path).exists() and not Path(path).is_file():
-        raise NotFound(f"{excerpt(file.uri)} is no regular file and is not opened")
+        raise NotFound(f"{excerpt(file.uri)} is not a regular file and is not opened")
     return pa.OSFile(path, "rb")

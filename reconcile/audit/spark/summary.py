@@ -1,9 +1,8 @@
-"""What the rows of files say: rows in, in batches, and a few numbers per file out.
+"""Summarizes the rows of files: batches of rows in, a few numbers per file out.
 
-Needs the Python packages, nothing of Spark, and no object store (`stored.py` reads). Promises that memory
-stays within a batch, whatever the size of a file, and that rows of one file are taken in the order in which
-they stand there. Must never let one archive's trouble become an exception: Spark would throw away what the
-other files of the task have shown.
+Needs the Python packages but neither Spark nor an object store (`stored.py` reads). Memory is limited to one
+batch for any file size, and the rows of a file are processed in file order. The fault of one archive never
+becomes an exception: Spark would discard the results of the task's other files.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from archiver.runtime.errors import ArchiverError, passing
 from archiver.schema.codec import RecordCodec
 from archiver.stream.rebuild import archive_records
 from intake.read.digest import RecordsDigest
-from reconcile.audit.rows import FileRows, ForeignRows, RowFile, Stretch
+from reconcile.audit.rows import ExternalRows, FileRows, RowFile, Stretch
 from reconcile.snapshot.offset_coverage import Range
 
 Numbers = npt.NDArray[np.int64]
@@ -51,7 +50,7 @@ def unpacked(data: bytes) -> Any:
 
 
 class ArchiveRows:
-    """One archive of ours, row by row."""
+    """Summarizes one archive."""
 
     def __init__(self, file: RowFile, codec: RecordCodec) -> None:
         self._file = file
@@ -62,17 +61,17 @@ class ArchiveRows:
         self._at = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows, all columns of them."""
+        """Add the next rows, with all columns."""
         positions = np.arange(self._at, self._at + batch.num_rows)
         self._at += batch.num_rows
         self._found.rows += batch.num_rows
         partitions, offsets, times = coordinates(batch.column("kafka"))
         if len(offsets) != batch.num_rows:
             self._found.trouble = (
-                self._found.trouble or "it holds rows without an offset, a partition or an ingest time"
+                self._found.trouble or "it has rows without an offset, a partition or an ingest time"
             )
             return
-        self._look(offsets, times)
+        self._check_order(offsets, times)
         hidden = hidden_rows(positions, self._file.hidden)
         if hidden is not None:
             add_removed(self._found.removed, partitions[hidden], offsets[hidden])
@@ -84,13 +83,13 @@ class ArchiveRows:
             self._rebuild(batch)
 
     def finish(self) -> FileRows:
-        """All rows have come."""
+        """Return the summary after all rows were added."""
         if self._found.trouble is None:
             self._found.digest = self._digest.digest()
         return self._found
 
-    def _look(self, offsets: Numbers, times: Numbers) -> None:
-        """Order, and where the times belong."""
+    def _check_order(self, offsets: Numbers, times: Numbers) -> None:
+        """Check the order of offsets and times, and the period of the times."""
         found, key = self._found, self._file.key
         if self._last is not None:
             offsets, times = np.append(self._last[0], offsets), np.append(self._last[1], times)
@@ -114,7 +113,8 @@ class ArchiveRows:
         except (ArchiverError, pa.ArrowException, ValueError) as error:
             self._found.trouble = f"its records cannot be rebuilt: {error}"
             if passing(error, self._file.uri) is not None:
-                self._found.rows -= batch.num_rows  # as if they were not read: that says nothing of the file
+                # count them as unread: a temporary error says nothing about the file
+                self._found.rows -= batch.num_rows
 
 
 def coordinates(kafka: Any) -> tuple[Numbers, Numbers, Numbers]:
@@ -128,7 +128,7 @@ def coordinates(kafka: Any) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def hidden_rows(positions: Numbers, hidden: Sequence[Range]) -> npt.NDArray[np.bool_] | None:
-    """Which rows are hidden; None if none is."""
+    """A mask of the hidden rows; None if there are none."""
     if not hidden or not len(positions):
         return None
     lows, highs = (np.array(side, np.int64) for side in zip(*hidden, strict=True))
@@ -140,7 +140,7 @@ def hidden_rows(positions: Numbers, hidden: Sequence[Range]) -> npt.NDArray[np.b
 def add_stretches(
     stretches: dict[int, list[Stretch]], partitions: Numbers, offsets: Numbers, times: Numbers
 ) -> None:
-    """Add rows in their order, going on with the last stretch of a partition where they follow it."""
+    """Add rows in their order. Rows that continue the last stretch of a partition extend it."""
     for partition in np.unique(partitions).tolist():
         mine = partitions == partition
         numbers, moments = offsets[mine], times[mine]
@@ -163,10 +163,10 @@ def add_removed(removed: dict[int, list[Range]], partitions: Numbers, offsets: N
 
 
 def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The `FOREIGN` rows of the rows of a file of somebody else (column `kafka`): where they are, and whether
-    delete files hide them.
+    """The `EXTERNAL` rows of a file of another writer (column `kafka`): coordinates, and whether delete files
+    hide them.
 
-    Raises ValueError if one has no ingest time.
+    Raises ValueError for a row without an ingest time.
     """
     at = 0
     for batch in batches:
@@ -179,26 +179,26 @@ def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
         hidden = hidden_rows(positions, file.hidden)
         partitions, offsets, times = coordinates(kafka.filter(pa.array(whole)))
         if len(offsets) != len(positions):
-            raise ValueError(f"{file.uri} holds rows without an ingest time")
+            raise ValueError(f"{file.uri} has rows without an ingest time")
         flags = np.zeros(len(offsets), np.bool_) if hidden is None else hidden
         yield pa.RecordBatch.from_arrays(
-            [pa.array(one) for one in (partitions, offsets, times, flags)], names=list(_FOREIGN)
+            [pa.array(one) for one in (partitions, offsets, times, flags)], names=list(_EXTERNAL)
         )
 
 
-_FOREIGN = ("partition", "offset", "time", "hidden")
-FOREIGN = "partition long, offset long, time long, hidden boolean"
+_EXTERNAL = ("partition", "offset", "time", "hidden")
+EXTERNAL = "partition long, offset long, time long, hidden boolean"
 
 
 def sorted_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow` over `FOREIGN` rows sorted by partition and offset: one `ForeignRows`
-    out.
+    """The function for `mapInArrow`: from `EXTERNAL` rows sorted by partition and offset to one
+    `ExternalRows`.
     """
-    found = ForeignRows()
+    found = ExternalRows()
     last: dict[int, tuple[int, int]] = {}
     for batch in batches:
         partitions, offsets, times = (
-            batch.column(name).to_numpy(zero_copy_only=False) for name in _FOREIGN[:3]
+            batch.column(name).to_numpy(zero_copy_only=False) for name in _EXTERNAL[:3]
         )
         hidden = batch.column("hidden").to_numpy(zero_copy_only=False)
         add_removed(found.removed, partitions[hidden], offsets[hidden])
@@ -224,8 +224,8 @@ def sorted_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def positions_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow` over rows of position-delete files sorted by `file_path`, `origin` and
-    `pos`: a mapping from path and origin to runs out.
+    """The function for `mapInArrow`: from rows of position-delete files, sorted by `file_path`, `origin` and
+    `pos`, to a mapping from path and origin to runs.
     """
     found: dict[tuple[str, int], list[Range]] = {}
     for batch in batches:
@@ -244,15 +244,15 @@ def positions_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _both(paths: Any, origins: Any) -> Iterator[tuple[Any, Any]]:
-    """Each path with each origin that it has."""
+    """Each path with each of its origins."""
     for path in paths.unique():
         for origin in origins.filter(pc.equal(paths, path)).unique():
             yield path, origin
 
 
-def merged_foreign(parts: Iterable[ForeignRows], counts: Mapping[str, int]) -> ForeignRows:
-    """What several workers found, as one."""
-    whole = ForeignRows(counts=dict(counts))
+def merged_external(parts: Iterable[ExternalRows], counts: Mapping[str, int]) -> ExternalRows:
+    """The merged results of several workers."""
+    whole = ExternalRows(counts=dict(counts))
     for part in parts:
         for partition, stretches in part.stretches.items():
             whole.stretches.setdefault(partition, []).extend(stretches)

@@ -161,7 +161,7 @@ SPOILINGS = (
     Spoiling(
         "two rows with their offsets swapped",
         lambda place: place.change(1, _swapped),
-        why="offset 16 stands behind offset 17",
+        why="offset 16 comes after offset 17",
         fast="valid",
     ),
     Spoiling(
@@ -179,7 +179,7 @@ SPOILINGS = (
     Spoiling(
         "an ingest time on another day",
         lambda place: place.change(2, lambda rows: _moved(rows, range(ROWS - 1, ROWS), 86_400_000_000)),
-        why="offset 32 was ingested at another time",
+        why="the ingest time of offset 32 does not match",
         fast="valid",
     ),
     Spoiling(

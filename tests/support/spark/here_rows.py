@@ -14,7 +14,7 @@ import pyarrow as pa
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema
-from reconcile.audit.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.audit.rows import Compared, ExternalRows, FileRows, IntakeRange, RowFile
 from reconcile.audit.spark.comparison import (
     ColumnPrints,
     RecordPrints,
@@ -23,8 +23,8 @@ from reconcile.audit.spark.comparison import (
     summary_of,
 )
 from reconcile.audit.spark.intake_digests import digests
-from reconcile.audit.spark.stored import archive_rows, foreign_rows, position_rows, row_count
-from reconcile.audit.spark.summary import merged_foreign, positions_summary, sorted_summary, unpacked
+from reconcile.audit.spark.stored import archive_rows, external_rows, position_rows, row_count
+from reconcile.audit.spark.summary import merged_external, positions_summary, sorted_summary, unpacked
 from reconcile.snapshot.offset_coverage import Range
 
 ROWS = 7
@@ -60,17 +60,17 @@ class HereRows:
         self.asked += [file.uri for file in files]
         return [archive_rows(self._objects, file, RecordCodec(schema), ROWS) for file in files]
 
-    def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
+    def external(self, files: Sequence[RowFile]) -> ExternalRows:
         try:
-            batches = [batch for file in files for batch in foreign_rows(self._objects, file)]
+            batches = [batch for file in files for batch in external_rows(self._objects, file)]
         except ValueError as error:  # as Spark's reader reports a job that failed
-            return ForeignRows(trouble=str(error))
+            return ExternalRows(trouble=str(error))
         rows = pa.Table.from_batches(batches).sort_by([("partition", "ascending"), ("offset", "ascending")])
         parts = [
             unpacked(packed.column(0)[0].as_py())
             for packed in sorted_summary(rows.to_batches(max_chunksize=ROWS))
         ]
-        return merged_foreign(parts, {file.uri: row_count(self._objects, file) for file in files})
+        return merged_external(parts, {file.uri: row_count(self._objects, file) for file in files})
 
     def comparison(
         self,
