@@ -239,7 +239,7 @@ def placed(
             change,
             below=tuple(max(ledger.watermark(partition), end) for partition, end in enumerate(watermarks)),
         )
-    recorded, following = past.told_around(sequence_number)
+    recorded, following = past.moves_around(sequence_number)
     others = {one.sequence_number for one in view.snapshots if COMMIT_ID not in one.summary}
     in_time = all(number in others for number in range(recorded + 1, sequence_number))
     since = sequence_number if in_time or following is None else following

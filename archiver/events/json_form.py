@@ -10,6 +10,7 @@ silence.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,43 @@ from archiver.events import event_fields, partitions
 from archiver.events.avro import shown
 from archiver.events.codec import Decoded
 from archiver.events.event_fields import Field, Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
-from archiver.events.specs import partition_fields
-from archiver.events.times import iso_time, time_us_of
+from archiver.events.partitions import partition_fields
 from archiver.events.types import Event, EventType, PartitionField
 from archiver.runtime.errors import InvalidInput
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_CYCLE_YEARS = 400
+_CYCLE_US = 146_097 * 86_400_000_000
+"""After 400 years the calendar begins again."""
+_TEXT = re.compile(r"([+-]?)([0-9]{4,6})-([0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6}))?Z")
+
+
+def iso_time(time_us: int | None) -> str | None:
+    """ISO text in UTC with six decimals; None for None."""
+    if time_us is None:
+        return None
+    cycles, rest_us = divmod(time_us, _CYCLE_US)
+    moment = _EPOCH + dt.timedelta(microseconds=rest_us)
+    year = moment.year + cycles * _CYCLE_YEARS
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04}-{moment.strftime('%m-%dT%H:%M:%S.%f')}Z"
+
+
+def time_us_of(text: str) -> int:
+    """Microseconds since 1970 of ISO text in UTC, with up to six decimals. Raises `InvalidInput`."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise InvalidInput(f"{text!r:.80} is not a time like 2026-01-02T03:04:05.678901Z")
+    sign, digits, rest, decimals = found.groups()
+    year = int(f"{sign}{digits}")
+    cycles = (year - _EPOCH.year) // _CYCLE_YEARS
+    try:
+        moment = dt.datetime.fromisoformat(f"{year - cycles * _CYCLE_YEARS:04}-{rest}+00:00")
+    except ValueError as error:
+        raise InvalidInput(f"{text!r:.80} is not a time: {error}") from error
+    whole_us = (moment - _EPOCH) // dt.timedelta(microseconds=1)
+    return cycles * _CYCLE_US + whole_us + int((decimals or "").ljust(6, "0"))
+
 
 _FIELD_ID = re.compile("-?[0-9]{1,10}")
 _TIMESTAMP, _MILLIS = Scalar("timestamp"), Scalar("millis")

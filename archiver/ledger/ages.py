@@ -1,10 +1,10 @@
-"""How old archived offsets are: what retention goes by.
+"""The age of archived offsets, on which retention is based.
 
-Pure; part of the ledger's fold. Kept per partition are pairs (end, ingest time): no record below that offset
-was ingested later. They come from the archives that DATA_WRITTEN names, whatever becomes of those: which
-offset was ingested when is a function of the intake log. Ingest time never falls along the offsets, so of two
-neighbours the first may be forgotten; then its records pass for as young as those of the second. Memory is
-bounded that way, and an answer is never above the true one.
+Pure; part of the ledger's fold. Per partition it keeps pairs (end, ingest time): no record below that offset
+was ingested later. They come from the archives in DATA_WRITTEN, whatever their outcome: the ingest time of an
+offset is a function of the intake log. Ingest times never decrease with offsets. So the first of two
+neighbouring pairs may be dropped; its records then count as young as those of the second. This bounds memory,
+and a result is never above the true one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from archiver.proto import ledger_state_pb2 as pb
 
 POINTS_MAX = 512
-"""Pairs that are kept of a partition, 8 KiB. The steps that retention takes are at most a 128th of what is
-kept: of `retention: 30d`, six hours."""
+"""Most pairs per partition, 8 KiB. Retention then advances in steps of at most a 128th of the retention time:
+six hours for `retention: 30d`."""
 
 
 class Ages:
@@ -28,8 +28,8 @@ class Ages:
         self._times: dict[int, array[int]] = {}
 
     def add(self, partition: int, end: int, ingest_max_us: int) -> None:
-        """No record below `end` was ingested after `ingest_max_us`. What does not go on behind the newest
-        pair tells nothing new.
+        """Record that no record below `end` was ingested after `ingest_max_us`. A pair that does not continue
+        after the newest one has no new information.
         """
         ends, times = (
             self._ends.setdefault(partition, array("q")),
@@ -43,8 +43,8 @@ class Ages:
             self._coarsen(partition, ends, times)
 
     def _coarsen(self, partition: int, ends: array[int], times: array[int]) -> None:
-        """Of the pairs of one stretch of time the last one stays. Stretches are powers of two and lie where
-        they lie: a pair that is the last of its stretch once stays so until they get longer.
+        """Keep the last pair of each time interval. Intervals are aligned powers of two: a pair that is the
+        last of its interval stays so until the intervals grow.
         """
         stretch_us = 1 << ((times[-1] - times[0]) * 2 // self._points_max).bit_length()
         kept = [
@@ -56,8 +56,8 @@ class Ages:
         self._times[partition] = array("q", (times[place] for place in kept))
 
     def older_than(self, partition: int, limit_us: int, below: int) -> int:
-        """The highest offset, not above `below`, under which every record was ingested before `limit_us`; 0
-        if none is known.
+        """The highest offset, not above `below`, such that every earlier record was ingested before
+        `limit_us`; 0 if unknown.
         """
         found = 0
         for end, time_us in zip(self._ends.get(partition, ()), self._times.get(partition, ()), strict=True):
@@ -67,12 +67,12 @@ class Ages:
         return found
 
     def forget(self, partition: int, below: int) -> None:
-        """Nobody asks for offsets up to `below` any more."""
+        """Drop pairs for offsets up to `below`, which are no longer requested."""
         ends, times = self._ends.get(partition), self._times.get(partition)
         if ends is None or times is None:
             return
         gone = sum(end <= below for end in ends)
-        # The newest pair stays: it says from where on a pair tells something new.
+        # The newest pair stays: it decides whether a later pair has new information.
         gone = min(gone, len(ends) - 1)
         del ends[:gone], times[:gone]
 
@@ -84,7 +84,7 @@ class Ages:
         ]
 
     def restore(self, message: Iterable[pb.Ages]) -> None:
-        """Take over what `to_proto` gave; nothing must be known yet."""
+        """Restore the result of `to_proto` into an empty object."""
         for item in message:
             self._ends[item.partition], self._times[item.partition] = (
                 array("q", item.ends),

@@ -1,11 +1,11 @@
-"""Which archives nobody should begin to read: always, or as long as others hold the same records.
+"""Archives that readers must skip: always, or while other archives hold the same records.
 
-Pure. An archive that the ledger has killed never goes into the table from there, and is deleted once others
-hold its offsets. But its commit may have landed, and been compacted and expired before the ledger heard of
-it; then the range is archived, no other archive has it, and its intake goes. Such an archive stays
-(`reconcile.snapshot.unreferenced_objects` asks here too), and readers take it: records are a function of the
-log, so it holds the right ones. Must never give a condemned archive, or one that a replay made anew, to
-anybody.
+Pure. A killed archive never enters the table from the ledger, and is deleted once other archives hold its
+offsets. But its commit may have landed, and may have been compacted and expired before the ledger learned of
+it. Then the range is archived, no other archive has it, and its intake is deleted. Such an archive stays
+(`reconcile.snapshot.unreferenced_objects` uses this module too) and is read: records are a function of the
+log, so it holds the right ones. A reader never gets an archive that is marked for deletion or that a rewrite
+replaced.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from archiver.ledger.views import TopicLedger
 
 
 class Ranged(Protocol):
-    """An archive as its key describes it."""
+    """An archive as described by its key."""
 
     @property
     def key(self) -> str:
-        """Of the object."""
+        """The object key."""
 
     @property
     def base(self) -> int:
@@ -35,7 +35,7 @@ class Ranged(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of the leader that made it."""
+        """Epoch of the leader that made it."""
 
 
 _R = TypeVar("_R", bound=Ranged)
@@ -43,22 +43,22 @@ _R = TypeVar("_R", bound=Ranged)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveVisibility:
-    """What the ledger has given up of one partition; without arguments, nothing."""
+    """The archives of one partition that readers skip; none by default."""
 
     always: Container[str] = ()
-    """Keys that are deleted, whoever reads them."""
+    """Keys that are deleted, always skipped."""
     spare: Container[str] = ()
-    """Keys that are read where nobody else holds their offsets."""
+    """Keys that are read only if no other archive holds their offsets."""
     start: int = 0
-    """Nobody needs what is below (retention)."""
+    """Offsets below it are expired (retention)."""
     watermark: int = 0
-    """From here on intake has everything."""
+    """Intake has all records from here on."""
     empty: Sequence[tuple[int, int]] = ()
     """Ranges that count as archived without an archive."""
 
     @classmethod
     def of(cls, ledger: TopicLedger, partition: int, condemned: Container[str] = ()) -> ArchiveVisibility:
-        """By the ledger."""
+        """The visibility by the ledger."""
         return cls(
             _Either(condemned, ledger.rewrites.replaced),
             _Either(ledger.killed, ledger.rewrites.abandoned),
@@ -68,8 +68,8 @@ class ArchiveVisibility:
         )
 
     def kept(self, archives: Iterable[_R]) -> list[_R]:
-        """Of all archives of the partition those that readers take: of killed ones with the same offsets that
-        of the newest epoch.
+        """The archives of the partition that readers use; of killed ones with the same offsets, the one of
+        the newest epoch.
         """
         found: list[_R] = []
         spare: list[_R] = []
@@ -88,14 +88,14 @@ class ArchiveVisibility:
         return found
 
     def coverage(self) -> ArchivedRanges:
-        """What needs no archive, as partition 0 of a coverage that those of archives are added to."""
+        """The ranges that need no archive, as partition 0 of a coverage to which archives are added."""
         held = ArchivedRanges()
         for base, end in self.empty:
             held.add(0, base, end)
         return held
 
     def is_held(self, held: ArchivedRanges, base: int, end: int) -> bool:
-        """Whether readers find a range elsewhere: in what is held, or in intake, which has all from the
+        """Whether readers find a range elsewhere: in `held`, or in intake, which has everything from the
         watermark on.
         """
         base, end = max(base, self.start), min(end, self.watermark)
@@ -104,7 +104,7 @@ class ArchiveVisibility:
 
 @dataclass(frozen=True, slots=True)
 class _Either:
-    """Keys of the one or the other."""
+    """The keys in either container."""
 
     one: Container[str]
     other: Container[str]

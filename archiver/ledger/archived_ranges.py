@@ -1,6 +1,4 @@
-"""Which offsets are archived, as merged ranges: a few numbers per partition, however many archives there
-were.
-"""
+"""Archived offsets as merged ranges: a few numbers per partition, for any number of archives."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ class ArchivedRanges:
         self._ends: dict[int, list[int]] = {}
 
     def add(self, partition: int, base: int, end: int) -> None:
-        """Take in [base, end); what touches or overlaps becomes one range."""
+        """Add [base, end); touching or overlapping ranges are merged."""
         bases, ends = self._bases.setdefault(partition, []), self._ends.setdefault(partition, [])
         first = bisect_left(ends, base)
         last = bisect_right(bases, end)
@@ -28,7 +26,7 @@ class ArchivedRanges:
         bases[first:last], ends[first:last] = [base], [end]
 
     def cut(self, partition: int, at: int) -> None:
-        """Forget everything at or beyond offset `at` (a watermark that was lowered)."""
+        """Remove all offsets from `at` on (a watermark was lowered)."""
         bases, ends = self._bases.get(partition, []), self._ends.get(partition, [])
         keep = bisect_left(bases, at)
         del bases[keep:], ends[keep:]
@@ -40,7 +38,7 @@ class ArchivedRanges:
         return tuple(zip(self._bases.get(partition, []), self._ends.get(partition, []), strict=True))
 
     def partitions(self) -> tuple[int, ...]:
-        """Partitions that hold a range, in order."""
+        """Partitions with a range, in order."""
         return tuple(sorted(partition for partition, bases in self._bases.items() if bases))
 
     def to_proto(self) -> list[pb.Ranges]:
@@ -54,7 +52,7 @@ class ArchivedRanges:
         ]
 
     def restore(self, message: Iterable[pb.Ranges]) -> None:
-        """Take over what `to_proto` gave; nothing must be known yet."""
+        """Restore the result of `to_proto` into an empty object."""
         for item in message:
             self._bases[item.partition] = [one.base for one in item.ranges]
             self._ends[item.partition] = [one.end for one in item.ranges]

@@ -1,7 +1,7 @@
-"""One archive file as the ledger describes it: a value, and its stored form.
+"""One archive file in the ledger: a value, and its stored form.
 
-Owns the translation between `ArchiveFile` and the message of the same name in `control_log.proto`. Promises
-that both directions keep every field. Must never invent a value that the stored form lacks.
+Translates between `ArchiveFile` and the message of the same name in `control_log.proto`; both directions keep
+every field.
 """
 
 from __future__ import annotations
@@ -14,37 +14,35 @@ from archiver.runtime.errors import Corrupted
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """One archive, or a range of offsets that holds nothing but gaps (then `key` is empty and there is no
-    object).
-    """
+    """One archive, or a range of offsets with only gaps (then `key` is empty and there is no object)."""
 
     key: str
     """Object key under `data.uri`; contains the range and the epoch, so that no two archives share it."""
     size: int
     """Bytes of the object."""
     sha256: bytes
-    """Of the whole object."""
+    """SHA-256 of the whole object."""
     records_digest: bytes
-    """Of the records alone: a function of the intake log, not of the schema."""
+    """Digest of the records alone: a function of the intake log, not of the schema."""
     partition: int
     base: int
     end: int
     """Exclusive."""
     epoch: int
-    """Of the leader that planned it."""
+    """Epoch of the leader that planned it."""
     schema_version: int
-    """Of the topic's schema entries in the ledger."""
+    """Version of the topic's schema entries in the ledger."""
     rows: int
     raw_bytes: int
     """Key, value and header bytes of the records."""
     ingest_min_us: int
     ingest_max_us: int
     gaps: tuple[tuple[int, int], ...] = ()
-    """Ranges [base, end) inside that hold no record (markers, aborted transactions)."""
+    """Ranges [base, end) inside without a record (markers, aborted transactions)."""
 
     @property
     def gap_only(self) -> bool:
-        """No object stands behind this range."""
+        """Whether the range has no object."""
         return not self.key
 
     def to_proto(self) -> pb.ArchiveFile:
@@ -68,7 +66,7 @@ class ArchiveFile:
 
     @classmethod
     def from_proto(cls, message: pb.ArchiveFile) -> ArchiveFile:
-        """The value behind a stored form; raises `Corrupted` if its range is empty or reversed."""
+        """The value of a stored form; raises `Corrupted` if its range is empty or reversed."""
         if message.end <= message.base:
             raise Corrupted(
                 f"archive {message.key!r} in the ledger has the range [{message.base}, {message.end}), "

@@ -1,11 +1,11 @@
-"""Between control-topic events and ledger entries.
+"""Converts between control-topic events and ledger entries.
 
-What is too large for one entry, or for one event on a broker, becomes several. Each of them holds by itself,
+Content that is too large for one entry, or for one event on a broker, is split. Each part is valid by itself,
 because a leader may die between any two.
 
-An event's Avro schema text is most of its bytes and nearly always the same, so the ledger stores each text
-once and an event as the text's hash and the datum. Promises that `event_bytes` gives back exactly the bytes
-the codec made. Must never let an entry name a text that is not in the log before it.
+An event's Avro schema text is most of its bytes and nearly always the same. So the ledger stores each text
+once, and an event as the text's hash and the datum. `event_bytes` returns exactly the bytes of the codec. An
+entry never names a text that is not in the log before it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from archiver.runtime.errors import Corrupted, Halt, InvalidInput
 from archiver.runtime.ids import TopicId
 
 TEXT_BYTES_MAX = 64 * 1024
-"""Of a schema text. The event's length field has 16 bits, so one byte less is the real limit."""
+"""Limit of a schema text. The event's length field has 16 bits, so the longest text has one byte less."""
 
 EVENTS = EventSettings()
-"""How events are written unless the settings say otherwise."""
+"""Default event settings."""
 
 Written = tuple[ArchiveFile, DataFile | None]
-"""An archive and what the table is told about it; None for a range of gaps."""
+"""An archive and its description for the table; None for a range of gaps."""
 
 Item = TypeVar("Item")
 
 
 def intern(leader: Leader, text: bytes, what: str) -> bytes:
-    """The SHA-256 under which the ledger knows `text`; appends SCHEMA_TEXT first if it is new.
+    """The SHA-256 of `text` in the ledger; appends SCHEMA_TEXT first if it is new.
 
     `what` names table or event in the error: `Halt` if the text is longer than 64 KiB.
     """
@@ -76,8 +76,8 @@ def event_message(
 
 
 def event_bytes(texts: Mapping[bytes, bytes], message: pb.Event) -> bytes:
-    """The event as it goes on the wire; `texts` are those of the ledger by SHA-256. `Corrupted` if its own is
-    not among them.
+    """The event's bytes on the wire; `texts` are those of the ledger by SHA-256. Raises `Corrupted` if the
+    event's text is not among them.
     """
     text = texts.get(message.text_sha256)
     if text is None:
@@ -99,11 +99,11 @@ def append_files_written(
     events: EventSettings = EVENTS,
 ) -> list[int]:
     """Append DATA_WRITTEN for the files, in order, as one entry or as many as the limits of entries and
-    events ask for; returns their indexes.
+    events require; returns their indexes.
 
     `make_event` builds the event of a part from its data files; None for a topic without a table. Each entry
-    is a commit point of its own: if a later one fails, the earlier files are pending all the same. Raises
-    what `Leader.append` raises; `Halt` if one file alone is too large.
+    is a separate commit point: if a later one fails, the earlier files are still pending. Raises the errors
+    of `Leader.append`; `Halt` if one file alone is too large.
     """
 
     def message(part: Sequence[Written]) -> pb.FilesWritten:
@@ -133,13 +133,13 @@ def append_files_written(
 
 
 def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int]:
-    """Append COMMIT_TO_TABLE as one entry, or as many as `entry_bytes_max` asks for; returns their indexes.
+    """Append COMMIT_TO_TABLE as one entry, or as many as `entry_bytes_max` requires; returns their indexes.
 
-    Watermarks that the ledger has already are left out. All others come before the first key: a committed
-    file leaves the pending ones only when the watermark is beyond it, so that after no entry a plan would
-    start below what the table holds (rule P1). A successor that finds only some of the entries settles the
-    rest from the table (rule T1): nothing but the last one moves the sequence number, and files that were not
-    told of yet are still pending. Raises what `Leader.append` raises.
+    Watermarks that the ledger already has are omitted. All others come before the first key: a committed file
+    stops being pending only when the watermark is beyond it. So no plan can start below the table's contents
+    after any of the entries (rule P1). A successor that finds only some of the entries resolves the rest from
+    the table (rule T1): only the last entry moves the sequence number, and files without an entry are still
+    pending. Raises the errors of `Leader.append`.
     """
     ledger = leader.fold.topic(TopicId(whole.topic_id.hex()))
     moved = [item for item in whole.watermarks if item.offset != ledger.watermark(item.partition)]
@@ -166,7 +166,7 @@ def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int
         body.killed.extend(item for item in part if isinstance(item, pb.TableCommitted.Killed))
         return body
 
-    return append_in_parts(leader, items, message, lambda item: f"what became of {item}")
+    return append_in_parts(leader, items, message, lambda item: f"the outcome of {item}")
 
 
 def append_in_parts(
@@ -177,11 +177,11 @@ def append_in_parts(
     *,
     event_bytes_max: int = EVENTS.bytes_max,
 ) -> list[int]:
-    """Append entries that say `items`, in order, as few as halving finds; returns their indexes.
+    """Append entries with `items`, in order; bisection keeps their number small. Returns their indexes.
 
-    `message` makes the body of a part; it is told whether the part is the last one. There is an entry even if
-    there is no item. Raises what `Leader.append` raises; `Halt` with `what` of the item if one alone is too
-    large for an entry, or its event for a broker.
+    `message` makes the body of a part; its second argument says whether the part is the last. There is one
+    entry even without items. Raises the errors of `Leader.append`; `Halt` with `what` of the item if one
+    alone is too large for an entry, or its event for a broker.
     """
     indexes: list[int] = []
     at, size = 0, max(1, len(items))
@@ -195,8 +195,8 @@ def append_in_parts(
             if event_size > event_bytes_max:
                 raise Halt(
                     f"{name} needs a control event of {event_size} bytes, more than events.bytes_max "
-                    f"({event_bytes_max}); "
-                    "raise that setting, and the limit of the broker that takes the events, if there is one"
+                    f"({event_bytes_max}); raise that setting, and the message limit of the broker if "
+                    "events are published"
                 )
         if leader.entry_size(body) > leader.entry_bytes_max or event_size > event_bytes_max:
             size = max(1, min(size, len(items) - at) // 2)
@@ -208,8 +208,8 @@ def append_in_parts(
 
 
 def _event_size(texts: Mapping[bytes, bytes], body: Body) -> int:
-    """Bytes of the event in `body` as it goes on the wire; 0 if there is none. Its text counts: a reader gets
-    it with each event.
+    """Bytes of the event in `body` on the wire; 0 without one. Its schema text counts: a reader gets it with
+    each event.
     """
     event = getattr(body, "event", None)
     if not isinstance(event, pb.Event) or not event.datum:

@@ -1,8 +1,8 @@
-"""A checkpoint of the ledger: the state of its fold before one entry of the control log, as bytes, and where
-those are kept.
+"""A checkpoint of the ledger: the state of its fold before one log entry, as bytes, and its storage.
 
-Frozen format 1: the magic, the SHA-256 of all that follows it, a `LedgerState` message. Its size follows the
-number of partitions and what is in work (pending, killed, condemned), not how many archives there ever were.
+Frozen format 1: the magic, the SHA-256 of all following bytes, a `LedgerState` message. Its size depends on
+the number of partitions and the work in progress (pending, killed, marked for deletion), not on the number of
+archives.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from archiver.proto import ledger_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 
 OBJECT_FORMAT = 1
-"""Of the object; part of its key as well."""
+"""The format of the object; part of its key as well."""
 MAGIC = b"archiver.ledger1"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """The state before the entry at `index`. Whoever goes on from it takes its fold, and it is a checkpoint
-    no more.
+    """The state before the entry at `index`. A user may continue with its fold; the object is then no longer
+    a checkpoint.
     """
 
     fold: LedgerFold
 
     @property
     def index(self) -> int:
-        """The first entry that is not in it."""
+        """The first entry that it does not contain."""
         return self.fold.next_index
 
     @property
     def last_id(self) -> bytes | None:
-        """The id of the entry that it took in last."""
+        """The id of the last entry that it contains."""
         return self.fold.last_id or None
 
 
 def encode(fold: LedgerFold) -> bytes:
-    """The object of a checkpoint: the state of the fold as it is now."""
+    """The object of a checkpoint: the current state of the fold."""
     return seal(MAGIC, state_of(fold).SerializeToString(deterministic=True))
 
 
 def decode(data: bytes, where: str) -> LedgerCheckpoint:
-    """The inverse of `encode`. Raises `Corrupted` if a bit is wrong or the state contradicts itself, `Halt`
-    if a newer version wrote it.
+    """The inverse of `encode`. Raises `Corrupted` if a bit is wrong or the state is inconsistent, `Halt` if a
+    newer version wrote it.
     """
     try:
         message = pb.LedgerState.FromString(unseal(MAGIC, data, where))
@@ -66,9 +66,7 @@ def decode(data: bytes, where: str) -> LedgerCheckpoint:
 
 
 class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
-    """The checkpoints of the control log in an object store. Holds no state; safe to use from several
-    threads.
-    """
+    """The checkpoints of the control log in an object store. Stateless; safe for several threads."""
 
     def __init__(self, objects: ObjectStore) -> None:
         super().__init__(
@@ -80,10 +78,10 @@ class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
         )
 
     def superseded(self, log: Log) -> list[str]:
-        """Keys of the checkpoints that are older than the last two that are whole, and from which the log
-        cannot be read on any more: while its trim is held up, who begins anew finds all that it has. Nothing
-        if there are not two.
+        """Keys of checkpoints that are older than the last two intact ones, and from which the log is no
+        longer readable. While a trim is delayed, a new reader still finds all checkpoints that match the log.
+        Empty if there are not two.
         """
-        floor = log.floor()  # never moves back, so what is named is never needed again
+        floor = log.floor()  # the floor never decreases, so a returned key is never needed again
         kept = self.last()
         return self.older_than(min(kept[-1].index, floor)) if len(kept) == KEPT else []

@@ -1,19 +1,18 @@
-"""Makes checkpoints of the control log, and trims it.
+"""Writes checkpoints of the control log, and trims it.
 
-Order of writes, each step only after the one before it was read back and compared:
+Order of writes; each step follows only after the previous one was read back and compared:
 
-1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows
+1. The log is folded from the newest checkpoint to the entry where the next one is due. That index follows
    from the log and the settings.
-2. The checkpoint is stored. From here on a reader may start from it. What it replaces is still in the log, so
-   readers agree whichever way they came by the state. A crash here leaves a log that is longer than it need
-   be.
-3. At the end of a run the log is trimmed below the *older* of the last two checkpoints that are whole, so a
-   damaged newest one costs time and no data. One entry more is kept: its id shows that the checkpoint is of
-   this log. Nothing is trimmed that somebody still has to read (`needed_from`).
+2. The checkpoint is stored. From here on a reader may start from it. The entries that it replaces are still
+   in the log, so all readers agree. A crash here leaves a log that is longer than necessary.
+3. At the end of a run the log is trimmed below the *older* of the last two intact checkpoints, so a damaged
+   newest one costs time but no data. One more entry is kept: its id proves that the checkpoint is of this
+   log. Entries that a reader still needs are kept (`needed_from`).
 
-A checkpoint is a function of the log, so it does no harm if several processes make it at once, leaders or
-not, or one that slept goes on where it was: it meets its own bytes. Fencing is the store's: an append below
-the floor is refused (rule L1).
+A checkpoint is a function of the log. So several processes, leaders or not, may write it at the same time,
+and a process that slept may continue: it finds its own bytes. The store does the fencing: an append below the
+floor is refused (rule L1).
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
 
 CHECKPOINTS_PER_RUN_MAX = 10
-"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and
-the next run goes on."""
+"""A log without checkpoints may need hundreds. This limits the wait for one run; the next run continues."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,11 +40,11 @@ def _everything() -> int | None:
 
 
 class LedgerCheckpointer:
-    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are
-    sent away.
+    """Makes due checkpoints on request. Safe for several threads; one thread of a process works, the others
+    return at once.
 
-    `leader` says how far the log was read. `needed_from` is asked before the log is trimmed: the lowest entry
-    that somebody still has to read; None if nobody does.
+    `leader` knows how far the log was read. `needed_from` is called before the log is trimmed: the lowest
+    entry that a reader still needs, or None.
     """
 
     def __init__(
@@ -74,11 +72,11 @@ class LedgerCheckpointer:
         )
 
     def run_if_due(self) -> bool:
-        """Make the checkpoints that are due; whether there are new ones. A leader that has read nothing yet
-        reads the log first.
+        """Make the due checkpoints; returns whether there are new ones. A leader that has read nothing yet
+        first reads the log.
 
-        Raises nothing of ours: an error is logged, and the next call tries again. Does nothing if another
-        thread is at it.
+        Raises no `ArchiverError`: an error is logged, and the next call tries again. Does nothing if another
+        thread is at work.
         """
         if not self._busy.acquire(blocking=False):
             return False
@@ -96,12 +94,10 @@ class LedgerCheckpointer:
             self._busy.release()
 
     def run(self) -> list[int]:
-        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of
-        those that were made.
+        """Make the due checkpoints, at most `CHECKPOINTS_PER_RUN_MAX`, and trim. Returns their indexes.
 
-        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do,
-        if another object stands under its key, and what log and store raise. Then the log is as long as
-        before.
+        Raises `Corrupted` if a stored object does not read back correctly, `Halt` with a remedy if another
+        object has its key, and the errors of log and store. The log is then as long as before.
         """
         made: list[int] = []
         try:
@@ -119,16 +115,18 @@ class LedgerCheckpointer:
                 if len(made) == CHECKPOINTS_PER_RUN_MAX:
                     size = (
                         self._settings.checkpoint_bytes
-                    )  # how much is left was not read: the next run looks
+                    )  # the rest was not read: the next run must check it
                     break
             self._leader.know(reached, size)
         except Trimmed as error:
-            _log.info("others made checkpoints meanwhile: %s", error)
-        self._trim()  # also where nothing was made: whoever made the last one may have been stopped before
+            _log.info("another process made checkpoints in between: %s", error)
+        # even if nothing was made: the process that made the last checkpoint may have been stopped before its
+        # trim
+        self._trim()
         return made
 
     def _store(self, fold: LedgerFold) -> None:
-        """Store the checkpoint, or take the one that is there; it reads back as the state it was made of."""
+        """Store the checkpoint, or reuse the existing one; verify that it reads back as the same state."""
         data, key = encode(fold), self._checkpoints.key(fold.next_index)
         failpoints.reach("ledger-checkpoint.upload.before")
         try:
@@ -136,11 +134,9 @@ class LedgerCheckpointer:
         except KeyExists as error:
             if self._checkpoints.objects.read(key) != data:
                 raise Halt(
-                    f"{self._checkpoints.objects.uri(key)} is not what the control log says: it was "
-                    "damaged, or another deployment's "
-                    "log was used with this data folder. Find out which; if it is damaged, delete it "
-                    "and it is made again. The log is not "
-                    "trimmed until then"
+                    f"{self._checkpoints.objects.uri(key)} differs from the control log: it was damaged, "
+                    "or another deployment's log was used with this data folder. Find out which; if it is "
+                    "damaged, delete it and it is made again. The log is not trimmed until then"
                 ) from error
         if encode(self._checkpoints.load(fold.next_index).fold) != data:
             raise Corrupted(
@@ -150,7 +146,7 @@ class LedgerCheckpointer:
         failpoints.reach("ledger-checkpoint.upload.after")
 
     def _trim(self) -> None:
-        """Trim below the older of the last two checkpoints, if both are whole and of this log."""
+        """Trim below the older of the last two checkpoints, if both are intact and of this log."""
         last = self._checkpoints.last()
         if len(last) < KEPT:
             return

@@ -1,7 +1,6 @@
-"""An entry of the control log, from its bytes: what form it has, and whether it counts.
+"""Parses an entry of the control log, and decides whether it is valid.
 
-Pure. Whoever folds the log, for whatever purpose, asks here, so that all agree about which entries are void
-(rule L3).
+Pure. Every fold of the log uses these functions, so all agree on which entries are void (rule L3).
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from archiver.runtime.errors import Corrupted, Halt
 
 def parse_entry(index: int, data: bytes) -> pb.ControlEntry:
     """The entry; raises `Halt` for a format or kind that this version does not know, `Corrupted` for bytes
-    that are no entry.
+    that are not an entry.
     """
     try:
         entry = pb.ControlEntry.FromString(data)
     except DecodeError as error:
-        raise Corrupted(f"control log entry {index} ({len(data)} bytes) is no entry: {error}") from error
+        raise Corrupted(f"control log entry {index} ({len(data)} bytes) is not an entry: {error}") from error
     if entry.format not in FORMATS:
         raise Halt(
             f"control log entry {index} has format {entry.format}; this version knows up to "
@@ -37,14 +36,14 @@ def parse_entry(index: int, data: bytes) -> pb.ControlEntry:
 
 
 def counts(index: int, entry: pb.ControlEntry, epoch: int) -> bool:
-    """Whether an entry counts, where `epoch` is the newest before it; else it is void. `Corrupted` if nobody
-    started its epoch.
+    """Whether an entry is valid after the newest epoch `epoch`; otherwise it is void. Raises `Corrupted` if
+    no leader started the entry's epoch.
     """
     if entry.HasField("epoch_started"):
         return entry.epoch > epoch
     if entry.epoch > epoch:
         raise Corrupted(
-            f"control log entry {index} is of epoch {entry.epoch}, which nobody started; the newest is "
+            f"control log entry {index} is of epoch {entry.epoch}, which no leader started; the newest is "
             f"{epoch}"
         )
     return entry.epoch == epoch

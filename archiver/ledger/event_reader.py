@@ -1,9 +1,9 @@
-"""The control events of the ledger, one after the other, without the rest of the ledger's state.
+"""Reads the control events of the ledger in sequence, without the rest of the ledger's state.
 
-Owns nothing but the newest epoch and the schema texts met so far, so whoever only passes events on needs no
-fold of the whole ledger. Promises the events of entries that count, in order, with exactly their bytes; never
-that of a void entry (rule L3). Who begins anew begins with the oldest entry before which everything is known:
-at 0, or at the oldest checkpoint from which the log can be read on.
+It keeps only the newest epoch and the schema texts so far, so a publisher of events needs no fold of the
+whole ledger. It returns the events of valid entries in order, with exactly their bytes, and never that of a
+void entry (rule L3). A new reader starts at the oldest entry with a known previous state: at 0, or at the
+oldest checkpoint from which the log is readable.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ KINDS = {
     "table_committed": "COMMIT_TO_TABLE",
     "round_settled": "COMMIT_COMPLETE",
 }
-"""Bodies that can have an event, and its type."""
+"""Entry bodies that can have an event, and its type."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a reader stands."""
+    """The position of a reader."""
 
     next_index: int
-    """The entry that must be taken next."""
+    """The next entry to read."""
     last_id: bytes
-    """Of the entry before that; empty before the first."""
+    """The id of the entry before it; empty before the first."""
     epoch: int
-    """The newest before it."""
+    """The newest epoch before it."""
 
 
 BEGINNING = Mark(0, b"", 0)
@@ -51,49 +51,47 @@ class LedgerEvent:
     """The event of one entry."""
 
     index: int
-    """Of the entry."""
+    """The index of the entry."""
     entry_id: bytes
-    """Of the entry: no other one ever has it, also where a log was put back and an index used again."""
+    """The id of the entry. It is unique, even if a log was restored and an index used again."""
     epoch: int
-    """Of the leader that wrote it: the newest at that place."""
+    """The epoch of the leader that wrote it: the newest at that index."""
     kind: str
     """START_COMMIT and so on."""
     commit_id: bytes
-    """Of the round, 16 bytes."""
+    """The commit id of the round, 16 bytes."""
     topic_id: bytes
-    """Of the topic whose table it is about, 16 bytes; empty for events of a round as a whole."""
+    """The topic of the event's table, 16 bytes; empty for events of a whole round."""
     data: bytes
-    """On the wire."""
+    """The bytes on the wire."""
 
     @property
     def mark(self) -> Mark:
-        """Where a reader stands that has taken it."""
+        """The position of a reader after this event."""
         return Mark(self.index + 1, self.entry_id, self.epoch)
 
 
 class EventReader:
-    """Reads on from a mark, with the texts that were met before it. To read some of it again, set `mark`
-    back.
-    """
+    """Reads from a mark on, with the schema texts before it. To read again, set `mark` back."""
 
     def __init__(self, mark: Mark = BEGINNING, texts: Iterable[bytes] = ()) -> None:
         self.mark = mark
         self.texts = {hashlib.sha256(text).digest(): text for text in texts}
-        """Schema texts by their SHA-256. One is the same wherever it is named, so too many of them do no
-        harm."""
+        """Schema texts by their SHA-256. A text never changes, so additional ones do no harm."""
 
     @classmethod
     def behind(cls, checkpoint: LedgerCheckpoint) -> EventReader:
-        """A reader that stands where the checkpoint does."""
+        """A reader at the position of the checkpoint."""
         fold = checkpoint.fold
         return cls(Mark(fold.next_index, fold.last_id, fold.epoch), fold.texts.values())
 
     @classmethod
     def first(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
-        """A reader at the first entry that still can be read with what was known before it. Raises as
+        """A reader at the first readable entry with a known previous state. Raises like
         `LedgerCheckpoints.start`.
         """
-        indexes = checkpoints.indexes()  # before the log is looked at: what is found is not ahead of it then
+        # listed before the log's bounds are read, so that no checkpoint is ahead of them
+        indexes = checkpoints.indexes()
         floor, tail = log.floor(), log.tail()
         if floor == 0:
             return cls()
@@ -105,14 +103,12 @@ class EventReader:
 
     @classmethod
     def newest(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
-        """A reader at the newest entry before which everything is known without reading. Raises as
-        `LedgerCheckpoints.start`.
-        """
+        """A reader at the newest entry with a known previous state. Raises like `LedgerCheckpoints.start`."""
         newest = checkpoints.start(log)
         return cls() if newest is None else cls.behind(newest)
 
     def take(self, index: int, data: bytes) -> LedgerEvent | None:
-        """The event of the entry; None if it has none, or is void. Raises `Halt` and `Corrupted` as
+        """The event of the entry; None if it has none, or is void. Raises `Halt` and `Corrupted` like
         `LedgerFold.apply`.
         """
         if index != self.mark.next_index:
@@ -149,8 +145,8 @@ class EventReader:
 
 
 def needed_for(next_index: int, checkpoints: LedgerCheckpoints) -> int:
-    """The lowest entry that the log must keep for a reader that begins anew and is to reach `next_index`, or
-    an entry before it: that in front of a checkpoint, by which the checkpoint is known to be of this log.
+    """The lowest entry that the log must keep for a new reader that is to reach `next_index`. It precedes a
+    checkpoint, and its id proves that the checkpoint is of this log.
     """
     for index in reversed(checkpoints.indexes()):
         if index <= next_index and _whole(checkpoints, index) is not None:

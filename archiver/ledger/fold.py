@@ -1,14 +1,13 @@
-"""The fold of the control log: from entries to what is planned, written, committed and killed.
+"""The fold of the control log: from entries to the planned, written, committed and killed archives.
 
-Pure: the same entries give the same state, wherever they are folded. Promises the rules L3 (an entry of an
-older epoch after a newer EPOCH is void), T2 (what is pending is inherited by the next leader), T4
-(COMMIT_TO_TABLE assigns the watermark, also downwards; a partition that it does not name keeps its own) and
-P2 (a key is taken in once; a killed or condemned one never again). Must never guess at an entry it does not
-understand: that is a `Halt`.
+Pure: equal entries give equal states. Enforces the rules L3 (an entry of an older epoch after a newer EPOCH
+is void), T2 (the next leader inherits pending files), T4 (COMMIT_TO_TABLE sets the watermark, also downwards;
+a partition that it does not name keeps its own) and P2 (a key is used once; a killed or marked one never
+again). An entry that it does not understand is a `Halt`.
 
-What a valid entry asks for and the rules forbid (a key used twice, a file of another epoch, a parquet-only
-archive that does not continue the chain) is not an error of the log: the file is refused, counted, and its
-range is planned again.
+A request of a valid entry that the rules forbid is not an error of the log. Examples are a key used twice, a
+file of another epoch, and an archive without a table that does not continue the chain. The file is refused
+and counted, and its range is planned again.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import deque
+from collections.abc import Container
 
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.entries import counts, parse_entry
-from archiver.ledger.rewrite_entries import take_rewritten, take_settled
+from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import (
     CondemnedObject,
     KilledFile,
@@ -35,42 +35,42 @@ from archiver.runtime.ids import TopicId
 
 
 class LedgerFold:
-    """State of the control log up to `next_index`."""
+    """The state of the control log up to `next_index`."""
 
     def __init__(self, rounds_max: int = 100) -> None:
         self.next_index = 0
         """The entry that must be applied next."""
         self.last_id = b""
-        """Of the entry before that one; empty before the first."""
+        """The id of the entry before it; empty before the first."""
         self.epoch = 0
-        """Of the newest leader; 0 before the first."""
+        """The epoch of the newest leader; 0 before the first."""
         self.owner = ""
-        """Of the newest leader, host:pid."""
+        """The newest leader as host:pid."""
         self.applied = 0
         """Entries that were not void."""
         self.void = 0
         """Entries of deposed leaders."""
         self.refused = 0
-        """Files that the rules kept out."""
+        """Files that the rules refused."""
         self.texts: dict[bytes, bytes] = {}
         """Interned Avro schema texts by SHA-256."""
         self.rounds: deque[RoundView] = deque(maxlen=rounds_max)
         """The newest rounds, oldest first."""
         self.topics: dict[TopicId, TopicLedger] = {}
-        """Topics that the ledger has met."""
+        """Topics with entries in the ledger."""
         self.condemned: dict[str, CondemnedObject] = {}
-        """By key, in the order of the log: what will be deleted and was not told gone yet. Nothing that names
-        such a key is taken in."""
+        """Objects marked for deletion whose deletion is not recorded yet, by key in log order. A file with
+        such a key is refused."""
 
     def topic(self, topic_id: TopicId) -> TopicLedger:
-        """The topic's part; an empty one if the ledger has not met it."""
+        """The topic's state; an empty one if the ledger has no entries of it."""
         return self.topics.get(topic_id) or TopicLedger(topic_id)
 
     def apply(self, index: int, data: bytes) -> None:
-        """Take in the entry at `index`.
+        """Apply the entry at `index`.
 
-        Raises `Halt` for a format or kind of entry that this version does not know, or an index that is not
-        the next; `Corrupted` for bytes that are no entry. The state is then unchanged.
+        Raises `Halt` for a format or kind that this version does not know, or for an index that is not the
+        next; `Corrupted` for bytes that are not an entry. The state is then unchanged.
         """
         if index != self.next_index:
             raise Halt(
@@ -87,11 +87,11 @@ class LedgerFold:
         self.void += not valid
 
     def become(self, other: LedgerFold) -> None:
-        """Go on as another fold, which must not be used any more; whoever holds this one sees that state."""
+        """Continue as another fold, which must no longer be used; holders of this fold see that state."""
         self.__dict__.update(other.__dict__)
 
     def keep_text(self, text: bytes) -> None:
-        """A schema text, under its SHA-256."""
+        """Intern a schema text under its SHA-256."""
         self.texts[hashlib.sha256(text).digest()] = text
 
     def _start_epoch(self, entry: pb.ControlEntry) -> None:
@@ -124,7 +124,7 @@ class LedgerFold:
                 if not entry.files_written.HasField("event") and self.refused - refused < len(
                     entry.files_written.files
                 ):
-                    topic.committed_us = entry.time_us  # without a table this is the commit
+                    topic.committed_us = entry.time_us  # without a table, DATA_WRITTEN is the commit
             case "round_written":
                 if not entry.round_written.more:
                     self._set_round(entry.round_written.commit_id, "written", None)
@@ -136,21 +136,21 @@ class LedgerFold:
                 self._of_objects(index, entry)
 
     def _of_objects(self, index: int, entry: pb.ControlEntry) -> None:
-        """What becomes of archives that are committed, and of any object that nobody needs."""
+        """Apply entries about committed archives, and about objects that are no longer needed."""
         if entry.HasField("files_rewritten"):
             message = entry.files_rewritten
             topic = self._topic(index, message.topic_id)
             topic.wrote(item.archive.schema_version for item in message.files)
-            self.refused += take_rewritten(index, entry.epoch, topic, self.condemned, message)
+            self.refused += _apply_rewritten(index, entry.epoch, topic, self.condemned, message)
         elif entry.HasField("rewrite_settled"):
-            take_settled(self._topic(index, entry.rewrite_settled.topic_id), entry.rewrite_settled)
+            _apply_settled(self._topic(index, entry.rewrite_settled.topic_id), entry.rewrite_settled)
         elif entry.HasField("start_moved"):
             self._start_moved(index, entry.start_moved)
         else:
             self._deletion(index, entry)
 
     def _start_moved(self, index: int, message: pb.StartMoved) -> None:
-        """Rule C1: starts only rise, and what is not archived is not taken."""
+        """Rule C1: starts only rise, and never above the archived offsets."""
         topic = self._topic(index, message.topic_id)
         for item in message.starts:
             start = min(item.offset, topic.watermark(item.partition))
@@ -174,13 +174,13 @@ class LedgerFold:
                 self._use_up(key)
 
     def _owner_of(self, key: str) -> TopicLedger | None:
-        """The topic below whose table's folder the object lies."""
+        """The topic whose table folder contains the object."""
         topic_id = topic_id_of(key)
         return None if topic_id is None else self.topics.get(TopicId(topic_id))
 
     def _use_up(self, key: str) -> None:
-        """Rule P2: a key of this epoch that was condemned is never used again, also when it is forgotten that
-        it was.
+        """Rule P2: a key of this epoch that was marked for deletion is never used again, even after its
+        deletion is recorded.
         """
         archive = parse_archive_key(key)
         if archive is not None and archive.epoch == self.epoch and archive.topic_id in self.topics:
@@ -195,7 +195,7 @@ class LedgerFold:
         return self.topics.setdefault(name, TopicLedger(name))
 
     def round(self, commit_id: bytes) -> RoundView | None:
-        """The round of that commit id, None if it is not among the newest."""
+        """The round with that commit id, or None if it is not among the newest."""
         return next((item for item in reversed(self.rounds) if item.commit_id == commit_id), None)
 
     def _set_round(self, commit_id: bytes, state: str, settled_us: int | None) -> None:
@@ -208,7 +208,7 @@ class LedgerFold:
     def _intern(self, index: int, message: pb.SchemaText) -> None:
         if hashlib.sha256(message.text).digest() != message.sha256:
             raise Corrupted(
-                f"control log entry {index}: the schema text does not have the SHA-256 it is filed under"
+                f"control log entry {index}: the schema text does not match its SHA-256"
             )
         self.keep_text(message.text)
 
@@ -256,7 +256,7 @@ class LedgerFold:
         return WrittenEvent(index, text, message.event.datum, sum(not item.gap_only for item in archives))
 
     def _fresh(self, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
-        """Rule P2: the key is of this epoch, was not used before and is not condemned. Ranges of gaps have no
+        """Rule P2: the key is of this epoch, unused and not marked for deletion. Ranges of gaps have no
         key.
         """
         return archive.gap_only or (
@@ -273,9 +273,7 @@ class LedgerFold:
         return True
 
     def _archived(self, index: int, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
-        """Without a table DATA_WRITTEN is the commit: the chain goes on exactly where the watermark
-        stands.
-        """
+        """Without a table DATA_WRITTEN is the commit: the chain continues exactly at the watermark."""
         if not self._fresh(epoch, topic, archive):
             return False
         if archive.key:
@@ -336,8 +334,8 @@ def _uuid(index: int, data: bytes) -> uuid.UUID:
 
 
 def _take(topic: TopicLedger, key: str) -> ArchiveFile | None:
-    """Remove a file from the pending or the killed ones; a killed file that is in the table all the same
-    counts as committed.
+    """Remove a file from the pending or the killed files. A killed file that the table contains anyway counts
+    as committed.
     """
     pending = topic.pending_file(key)
     if pending is not None:
@@ -355,8 +353,8 @@ def _count(topic: TopicLedger, archive: ArchiveFile) -> None:
 
 
 def _settle_gaps(topic: TopicLedger) -> None:
-    """Ranges of gaps have no key to be named by: below the watermark they are done, off the chain they are
-    forgotten.
+    """Resolve ranges of gaps, which have no key. Those below the watermark are done; those off the chain are
+    dropped.
     """
     at = dict(topic.watermarks)
     for pending in topic.pending:
@@ -371,3 +369,48 @@ def _settle_gaps(topic: TopicLedger) -> None:
             at[archive.partition] = archive.end
         else:
             topic.drop_pending(pending)
+
+
+def _apply_rewritten(
+    index: int, epoch: int, topic: TopicLedger, condemned: Container[str], message: pb.FilesRewritten
+) -> int:
+    """Apply FILES_REWRITTEN. Returns the number of files that rule P2 refuses (a key must be of this epoch,
+    new, and not marked for deletion).
+    """
+    if len(message.table_uuid) != 16:
+        raise Corrupted(
+            f"control log entry {index}: a table uuid has {len(message.table_uuid)} bytes; it must have 16"
+        )
+    refused = 0
+    for item in message.files:
+        archive = ArchiveFile.from_proto(item.archive)
+        olds = (
+            OldArchive(item.old_key, item.old_size),
+            *(OldArchive(more.key, more.size) for more in item.more),
+        )
+        doomed = archive.key in condemned or any(old.key in condemned for old in olds)
+        if not archive.key or archive.epoch != epoch or topic.knows(archive.key) or doomed:
+            refused += 1
+            continue
+        table_uuid = uuid.UUID(bytes=message.table_uuid)
+        rewrite = Rewrite(olds, archive, table_uuid, message.last_sequence_number, index)
+        topic.rewrites.under_way[archive.key] = rewrite
+        topic.epoch_keys.add(archive.key)
+    return refused
+
+
+def _apply_settled(topic: TopicLedger, message: pb.RewriteSettled) -> None:
+    """Apply REWRITE_SETTLED. Unknown keys are ignored."""
+    rewrites = topic.rewrites
+    for key in message.replaced:
+        rewrite = rewrites.under_way.pop(key, None) or rewrites.abandoned.pop(key, (None, ""))[0]
+        if rewrite is not None:
+            rewrites.replaced.update(
+                (old.key, Replaced(key, message.sequence_number)) for old in rewrite.olds
+            )
+            topic.totals.files = max(0, topic.totals.files + 1 - len(rewrite.olds))
+            topic.totals.stored_bytes += rewrite.archive.size - sum(old.size for old in rewrite.olds)
+    for item in message.abandoned:
+        rewrite = rewrites.under_way.pop(item.key, None)
+        if rewrite is not None:
+            rewrites.abandoned[item.key] = (rewrite, item.why)

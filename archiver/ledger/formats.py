@@ -1,10 +1,10 @@
-"""Which form of entry says what: an entry has the oldest format that suffices for it, so that older versions
-read as far as they can.
+"""The format number of each kind of entry. An entry has the oldest format that suffices, so that older
+versions read as far as possible.
 
-Format 2 came with schemas that change and with the rewriting of archives, format 3 with retention: whoever
-does not know that offsets are gone on purpose would archive them again, or call them lost. Format 4 came with
-archives that stand for several: whoever takes one of the old ones for replaced counts the others' rows twice.
-A reader stops at a format that it does not know.
+Format 2 came with schema changes and rewritten archives. Format 3 came with retention: a version without it
+would archive expired offsets again, or report them as lost. Format 4 came with archives that replace several:
+a version without it would count only one of the old archives as replaced, and count the rows of the others
+twice. A reader stops at an unknown format.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 from archiver.proto import control_log_pb2 as pb
 
 FORMATS = (1, 2, 3, 4)
-"""Of the entries this version reads."""
+"""Entry formats that this version reads."""
 
 _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
 
 
 def format_of(body: Message) -> int:
-    """The format of an entry that says `body`."""
+    """The format of an entry with `body`."""
     if isinstance(body, pb.SchemaChanged):
         return 2 if _says_more_than_1(body) else 1
     if isinstance(body, pb.StartMoved):
@@ -31,8 +31,8 @@ def format_of(body: Message) -> int:
 
 
 def _says_more_than_1(body: pb.SchemaChanged) -> bool:
-    """Whether a reader that knows format 1 alone would write other columns than the entry means: it takes
-    every column for one in use.
+    """Whether a reader that knows only format 1 would write other columns than the entry means: it treats
+    every column as in use.
     """
     sources = (body.key, body.value)
     return body.version > 1 or any(

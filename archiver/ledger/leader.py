@@ -1,9 +1,9 @@
-"""The leader of the control log: takes over, appends, and notices that it was deposed.
+"""The leader of the control log: takes over, appends, and detects that it was deposed.
 
-Owns every append to the control log. Promises rules L1 (each entry has an id of its own), L2 (after an append
-of unknown outcome the same bytes go to the same index before anything else is appended), L3 (a taken index
-means: read to the tail; a newer EPOCH means: step down) and L4 (`check` reads the tail even when there is
-nothing to do). The lease is trusted for nothing here. Must never append blindly at a new tail.
+All appends to the control log are made here. Enforces the rules L1 (each entry has its own id), L2 (after an
+append of unknown outcome the same bytes go to the same index before any other append), L3 (if the index is
+taken, read to the tail; after a newer EPOCH, step down) and L4 (`check` reads the tail even if there is
+nothing to do). It does not trust the lease, and never appends at a new tail without reading it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Body = (
     | pb.RewriteSettled
     | pb.StartMoved
 )
-"""What an entry can say."""
+"""The possible bodies of an entry."""
 
 _FIELDS: dict[type, str] = {
     pb.EpochStarted: "epoch_started",
@@ -58,12 +58,12 @@ _FIELDS: dict[type, str] = {
 }
 
 _RELOADS_MAX = 3
-"""How often the log may be trimmed under a reader that starts again from its newest checkpoint."""
+"""Attempts if the log is trimmed while a reader starts from its newest checkpoint."""
 _log = logging.getLogger(__name__)
 
 
 class Leader:
-    """One would-be leader. Safe to use from several threads."""
+    """A candidate for leadership. Safe for several threads."""
 
     def __init__(
         self,
@@ -74,44 +74,46 @@ class Leader:
         settings: AppendSettings,
         checkpoints: LedgerCheckpoints | None = None,
     ) -> None:
-        """`checkpoints` None: there are none, and the log is read from its beginning."""
+        """Without `checkpoints` the log is read from its beginning."""
         self.fold = LedgerFold()
-        """The control log as far as it was read; own entries are in it when `append` returns."""
+        """The control log as far as it was read; it contains own entries when `append` returns."""
         self.checkpoint_index = 0
-        """Of the newest checkpoint that this process knows; 0 for none."""
+        """The index of the newest checkpoint that this process knows; 0 without one."""
         self.bytes_since = 0
-        """Of the entries that were read since that checkpoint."""
+        """Bytes of the entries read since that checkpoint."""
         self.owner = owner
-        """host:pid, for people."""
+        """host:pid, for messages."""
         self.epoch = 0
-        """Of this leader; 0 until `take_over` has returned."""
+        """The epoch of this leader; 0 until `take_over` has returned."""
         self._log = log
         self._ids = ids
         self._clock = clock
         self._settings = settings
         self._checkpoints = checkpoints
         self._unread = checkpoints is not None
-        self._unsettled: tuple[int, bytes] | None = None
+        self._unresolved: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
 
     @property
     def entry_bytes_max(self) -> int:
-        """Bytes of the largest entry the log takes."""
+        """Largest entry that the log accepts, in bytes."""
         return self._settings.entry_bytes_max
 
     def refresh(self) -> None:
-        """Read the log to its tail, the first time from the newest checkpoint on. An append of unknown
-        outcome is settled first: what is decided by a log that may get that entry yet would be decided
-        without it (rule L2). Not an EPOCH, which says nothing of archives and is `take_over`'s to settle.
+        """Read the log to its tail, the first time from the newest checkpoint.
 
-        Raises `OutcomeUnknown` if it cannot be settled; `Halt`, `Corrupted`: an entry cannot be understood,
-        or the log was trimmed and no checkpoint leads to where it begins.
+        An append of unknown outcome is resolved first: otherwise decisions would ignore an entry that the log
+        may still get (rule L2). An EPOCH is excluded: it says nothing about archives, and `take_over`
+        resolves it.
+
+        Raises `OutcomeUnknown` if it cannot be resolved. Raises `Halt` or `Corrupted` if an entry is not
+        understood, or if the log was trimmed and no checkpoint reaches its first entry.
         """
         with self._lock:
-            if self._unsettled is not None and not pb.ControlEntry.FromString(self._unsettled[1]).HasField(
+            if self._unresolved is not None and not pb.ControlEntry.FromString(self._unresolved[1]).HasField(
                 "epoch_started"
             ):
-                self._settle_rest()
+                self._resolve_rest()
             for _ in range(_RELOADS_MAX):
                 if self._unread:
                     self._start()
@@ -142,20 +144,20 @@ class Leader:
         self.bytes_since += len(data)
 
     def know(self, checkpoint_index: int, bytes_since: int) -> None:
-        """A checkpoint was made before that entry, and so many bytes of entries were read since."""
+        """Note that a checkpoint exists before that entry, and the bytes of entries read since."""
         with self._lock:
             if checkpoint_index >= self.checkpoint_index:
                 self.checkpoint_index, self.bytes_since = checkpoint_index, bytes_since
 
     def take_over(self) -> int:
-        """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller looks at the tables before its
+        """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller inspects the tables before its
         first plan).
 
-        Raises `Deposed` if somebody else took over meanwhile, `OutcomeUnknown` if the append could not be
-        settled.
+        Raises `Deposed` if another leader took over in between, `OutcomeUnknown` if the outcome of the append
+        is unknown.
         """
         with self._lock:
-            self._settle_rest()
+            self._resolve_rest()
             for _ in range(self._settings.append_attempts_max):
                 self.refresh()
                 epoch = self.fold.epoch + 1
@@ -175,14 +177,14 @@ class Leader:
             )
 
     def check(self) -> None:
-        """Rules L4 and C4: read the tail; `Deposed` if a newer EPOCH stands there."""
+        """Rules L4 and C4: read the tail; raise `Deposed` after a newer EPOCH."""
         with self._lock:
             self.refresh()
             self._must_lead()
 
     def follows(self, epoch: int) -> bool:
-        """Whether `epoch` came after this leader's own. Waits for a take-over that is under way: it may be
-        what has written that epoch.
+        """Whether `epoch` is newer than this leader's. Waits for a take-over in progress, which may have
+        written that epoch.
         """
         if epoch <= self.epoch:
             return False
@@ -192,13 +194,13 @@ class Leader:
     def append(self, body: Body) -> int:
         """Append one entry of the own epoch and fold it; returns its index.
 
-        Raises `Deposed` on a newer EPOCH, `OutcomeUnknown` if it could not be settled (the next call settles
-        it first), `InvalidInput` if the entry is larger than the log allows, `RetryLater` if certainly
-        nothing was appended.
+        Raises `Deposed` after a newer EPOCH, `OutcomeUnknown` if the outcome is unknown (the next call
+        resolves it first), `InvalidInput` if the entry is larger than the log allows, `RetryLater` if
+        certainly nothing was appended.
         """
         with self._lock:
             self._must_lead()
-            self._settle_rest()
+            self._resolve_rest()
             self._must_lead()
             data = self._entry(self.epoch, body)
             for _ in range(self._settings.append_attempts_max):
@@ -219,13 +221,11 @@ class Leader:
             )
 
     def entry_size(self, body: Body) -> int:
-        """Bytes the entry would have, so that a writer can split what is too large."""
+        """The size of the entry in bytes, so that a writer can split large ones."""
         return len(self._encode(self.epoch, body, bytes(16)))
 
     def check_size(self, body: Body, what: str) -> None:
-        """Raise `Halt`, naming `what` and the setting, if the log would not take an entry that says
-        `body`.
-        """
+        """Raise `Halt`, naming `what` and the setting, if the log would refuse an entry with `body`."""
         size = self.entry_size(body)
         if size > self.entry_bytes_max:
             raise Halt(
@@ -253,9 +253,9 @@ class Leader:
         return entry.SerializeToString()
 
     def _try(self, data: bytes) -> int | None:
-        """Append at the tail as this fold knows it; None if another entry stands there."""
+        """Append at the tail known to this fold; None if another entry has that index."""
         index = self.fold.next_index
-        self._unsettled = (index, data)
+        self._unresolved = (index, data)
         try:
             outcome = append_until_known(
                 self._log,
@@ -266,24 +266,24 @@ class Leader:
                 clock=self._clock,
             )
         except Trimmed:
-            self._unsettled = None
-            return None  # another entry stood there, and is in a checkpoint by now
+            self._unresolved = None
+            return None  # another entry had that index, and a checkpoint contains it by now
         except (RetryLater, InvalidInput, Halt):
-            self._unsettled = None  # the very first try was refused: nothing is in flight
+            self._unresolved = None  # the very first attempt was refused: nothing is in flight
             raise
-        self._unsettled = None
+        self._unresolved = None
         if outcome is Appended.TAKEN:
             return None
         self._apply(index, data)
         return index
 
-    def _settle_rest(self) -> None:
-        """Rule L2: what an earlier call left open is settled first. Whoever has that index then, the log says
-        so when it is read, or its checkpoint if it was trimmed meanwhile.
+    def _resolve_rest(self) -> None:
+        """Rule L2: resolve the unknown outcome of an earlier call first. Reading the log then shows which
+        entry has that index; if it was trimmed, its checkpoint does.
         """
-        if self._unsettled is None:
+        if self._unresolved is None:
             return
-        index, data = self._unsettled
+        index, data = self._unresolved
         with contextlib.suppress(Trimmed):
             append_until_known(
                 self._log,
@@ -293,5 +293,5 @@ class Leader:
                 backoff_s=self._settings.append_backoff,
                 clock=self._clock,
             )
-        self._unsettled = None
+        self._unresolved = None
         self.refresh()

@@ -1,18 +1,19 @@
-"""How long a process leads: for one command, or for as long as it lives.
+"""How long a process leads: for one command, or for its lifetime.
 
-Owns the lease together with the epoch that goes with it. A command takes the lease for its one turn and
-starts an epoch of its own. A daemon keeps both from turn to turn, so that a quiet night adds no entries to
-the control log, and starts a new epoch only after somebody else's. Only one turn is under way in a process at
-a time, and turns come in the order of asking. A long job gives way between its steps (`give_way`, `aside`),
-so that a due round of archiving waits for one step and not for the whole job.
+Combines the lease and its epoch. A command takes the lease for its one turn and starts its own epoch. A
+daemon keeps both from turn to turn, so that idle times add no entries to the control log. It starts a new
+epoch only after another leader's. A process runs one turn at a time, in request order. A long job gives way
+between its steps (`give_way`, `aside`), so that a due archiving round waits for one step and not for the
+whole job.
 
-The lease saves work and protects nothing (`archiver.log.lease`): whatever is written carries the epoch, and a
-stale one is void.
+The lease saves work and protects nothing (`archiver.log.lease`): every write carries the epoch, and a stale
+one is void.
 
-A leader stands down by its own clock. It has to have read the control log within `confirm_max_s`, whatever
-the lease says: who finds a newer epoch there (rule L4), or could not look for so long, gives the lease back,
-in the middle of a turn too. Who was deposed although it held the lease leaves the newer leader alone for as
-long, so that two that both believe in their lease do not end each other's rounds for ever.
+A leader stands down by its own clock. It must have read the control log within `confirm_max_s`, regardless of
+the lease. If it finds a newer epoch (rule L4), or cannot read the log for so long, it releases the lease,
+even in the middle of a turn. A leader that was deposed although it held the lease waits equally long before
+it leads again. Otherwise two processes that both believe in their lease would end each other's rounds
+forever.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from archiver.runtime.errors import ArchiverError, Deposed, RetryLater
 from archiver.runtime.fair_queue import FairQueue
 
 EPOCH_KEYS_MAX = 1000
-"""Archives that one epoch of a lasting leader may make, and those of the round that goes beyond."""
+"""Archives that one epoch of a lasting leader may make; the round that exceeds it still ends."""
 
 
 class Leadership:
@@ -45,10 +46,10 @@ class Leadership:
         confirm_max_s: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
-        """With `lasting`, the epoch is kept from turn to turn. With `holding` (as `lasting`, unless it is
-        said) the lease is kept until `resign`; without it others get turns in between, and an epoch of theirs
-        ends ours. A turn waits `wait_s` for another one. `confirm_max_s`, by `clock`'s monotonic hand, bounds
-        how long a lease is kept without a look at the log; without a clock a look that fails ends nothing.
+        """With `lasting`, the epoch is kept from turn to turn. With `holding` (default: as `lasting`), the
+        lease is kept until `resign`. Without it, other processes get turns in between, and their epoch ends
+        this one. A turn waits `wait_s` for another one. `confirm_max_s` limits how long a lease is kept
+        without reading the log, by `clock`'s monotonic time. Without a clock, a failed read has no effect.
         """
         self.leader = leader
         self._lease = lease
@@ -57,26 +58,25 @@ class Leadership:
         self._wait_s = wait_s
         self._queue = FairQueue()
         self._ticket: object = None
-        """Of the turn that is under way."""
+        """The ticket of the current turn."""
         self._kept = False
-        """The lease was held ever since our epoch was last seen to be the newest, as far as this process can
-        tell."""
+        """Whether, as far as this process knows, the lease was held since its epoch was last seen to be the
+        newest."""
         self._confirm_max_s = confirm_max_s
         self._clock = clock
         self._confirmed_s = 0.0
-        """When the log was last known to hold no newer epoch than ours."""
+        """When the log was last known to hold no newer epoch."""
         self._yields_until_s: float | None = None
-        """Until then a newer leader is left alone."""
+        """Until then this process does not compete with a newer leader."""
         self._under_way = ""
-        """What the turn that is under way, or was last, is for."""
+        """The purpose of the current or last turn."""
 
     @contextmanager
     def turn(self, what: str = "work") -> Iterator[None]:
-        """Hold the lease inside of the block, for `what`. Raises `LeaseHeld` if another process has it; waits
-        for another turn of this process, and raises `RetryLater` if that does not end in time.
+        """Hold the lease in the block, for `what`. Raises `LeaseHeld` if another process has it. Waits for
+        another turn of this process, and raises `RetryLater` if that turn does not end in time.
 
-        A newer leader (`Deposed`) ends a lasting leadership too: the next turn begins with the lease, if it
-        is to be had.
+        A newer leader (`Deposed`) ends a lasting leadership too: the next turn first needs the lease.
         """
         ticket = object()
         self._enter(ticket, what)
@@ -105,12 +105,12 @@ class Leadership:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Within a turn: run the block outside of it, so that other turns of this process go on in the
-        meantime; then go on with the turn. Without `holding` the block is a part of the turn, because other
-        processes would get turns too.
+        """Within a turn: run the block outside of the turn, so that other turns of this process can run, then
+        continue the turn. Without `holding` the block stays in the turn, because other processes would get
+        turns too.
 
-        What was read before the end of the block may be stale behind it. Raises as `turn`, and then the turn
-        is over: do not catch that within the turn.
+        Data read before the end of the block may be stale after it. Raises like `turn`, and the turn is then
+        over: do not catch that within the turn.
         """
         if not self._holding:
             yield
@@ -125,8 +125,8 @@ class Leadership:
             self._confirm()
 
     def give_way(self) -> bool:
-        """Within a turn: let those turns of this process go first that wait for it, and no later ones. True
-        if there were any: then what was read before is stale. Raises as `aside`.
+        """Within a turn: let the waiting turns of this process go first, but no later ones. True if there
+        were any; data read before is then stale. Raises like `aside`.
         """
         if not self._holding or not self._queue.contended:
             return False
@@ -134,13 +134,12 @@ class Leadership:
             return True
 
     def lead(self) -> int:
-        """An epoch that is the newest, within a turn: a lasting leader's own if nobody came after it, else a
-        new one.
+        """The newest epoch, within a turn: a lasting leader's own if none came after it, otherwise a new one.
 
-        One that has used many paths is followed by a new one as well: they are all kept in memory, and looked
-        through for every plan. Raises as `Leader.take_over`, and `Deposed` if somebody took over though this
-        process has kept the lease: the lease is not what it seems (its file was replaced while this process
-        slept), so whoever came later goes on.
+        An epoch that has used many paths is followed by a new one as well: they are all in memory and are
+        searched for every plan. Raises like `Leader.take_over`. Raises `Deposed` if another leader took over
+        although this process kept the lease. The lease is then unreliable (its file was replaced while this
+        process slept), so the later leader continues.
         """
         if self._lasting and self.leader.epoch:
             at_s = self._now_s()
@@ -152,7 +151,7 @@ class Leadership:
                 fold.epoch == self.leader.epoch
                 and sum(len(topic.epoch_keys) for topic in fold.topics.values()) < EPOCH_KEYS_MAX
             ):
-                # Kept from here on, also where it was given back meanwhile because the log could not be read.
+                # Kept from here on, even if it was released in between because the log was unreadable.
                 self._kept, self._confirmed_s = self._holding, at_s
                 return self.leader.epoch
         at_s = self._now_s()
@@ -162,21 +161,21 @@ class Leadership:
         return epoch
 
     def lead_anew(self) -> int:
-        """As `lead`, with an epoch that nobody has used yet, this process included."""
+        """Like `lead`, with an epoch that was never used, not even by this process."""
         before = self.leader.epoch
         epoch = self.lead()
         return epoch if epoch != before else self.leader.take_over()
 
     @property
     def holding(self) -> bool:
-        """Whether the lease is kept between turns. If not, others get turns in between, and an epoch of
-        theirs ends ours.
+        """Whether the lease is kept between turns. If not, other processes get turns in between, and their
+        epoch ends this one.
         """
         return self._holding
 
     def heard(self, epoch: int) -> None:
-        """Somebody in this process has read the log to its tail, where `epoch` is the newest: stand down if
-        it is newer than our own.
+        """Note that this process has read the log to its tail, where `epoch` is the newest. Stand down if it
+        is newer than the own epoch.
         """
         if not self._kept:
             return
@@ -186,14 +185,14 @@ class Leadership:
             self._confirmed_s = self._now_s()
 
     def unheard(self) -> None:
-        """The log could not be read: stand down if that has been so for too long. What is under way ends
-        where it next needs the log.
+        """Note that the log is unreadable. Stand down if that lasts too long. Current work ends where it next
+        needs the log.
         """
         if self._kept and self._now_s() - self._confirmed_s > self._confirm_max_s:
             self._give_back()
 
     def _confirm(self) -> None:
-        """Rule L4, before every turn of a kept leadership, also one in which there is nothing to do."""
+        """Rule L4, before every turn of a kept leadership, even if the turn has nothing to do."""
         if not self._kept:
             return
         at_s = self._now_s()
@@ -207,9 +206,7 @@ class Leadership:
         self._confirmed_s = at_s
 
     def _yield_to_newer(self) -> None:
-        """Raise `Deposed` if this process held the lease all the time, or was deposed so a short while
-        ago.
-        """
+        """Raise `Deposed` if this process held the lease all the time, or was deposed recently."""
         if self._kept:
             self._deposed()
         elif self._yields_until_s is None or self._now_s() >= self._yields_until_s:
@@ -227,11 +224,11 @@ class Leadership:
         return 0.0 if self._clock is None else self._clock.monotonic_s()
 
     def holder(self) -> str | None:
-        """`host:pid` of whoever holds the lease now, None if nobody does."""
+        """`host:pid` of the current lease holder, or None."""
         return self._lease.holder()
 
     def resign(self) -> None:
-        """Give the lease back, once the turn that is under way has ended."""
+        """Release the lease after the current turn."""
         ticket = object()
         self._queue.enter(ticket, threading.TIMEOUT_MAX)
         try:

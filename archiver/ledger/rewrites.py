@@ -1,10 +1,10 @@
-"""Archives that were made anew: what the ledger knows of old and new ones.
+"""Rewritten archives: the old and new ones in the ledger.
 
-Owns the three states of a rewrite: under way (the new object exists, nobody knows yet whether the table has
-it), replaced (the table has the new one, the old one may be deleted once no retained snapshot names it),
-abandoned (the new one is nobody's). Promises that watermarks and what counts as covered never change here: a
-rewrite holds the very offsets of the old archives. Old and new hold the same records, so whoever reads
-records may take either; whoever deletes must ask here.
+A rewrite has three states. Under way: the new object exists, but the ledger does not yet know whether the
+table has it. Replaced: the table has the new archive, and the old one may be deleted once no retained
+snapshot references it. Abandoned: the new archive is unused. A rewrite has exactly the offsets of the old
+archives, so it never changes watermarks or coverage. Old and new archives hold the same records, so a reader
+may use either; a deletion must check here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from archiver.ledger.archives import ArchiveFile
 
 @dataclass(frozen=True, slots=True)
 class OldArchive:
-    """One that another takes the place of."""
+    """An archive that another one replaces."""
 
     key: str
     size: int
@@ -26,41 +26,41 @@ class OldArchive:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One archive that was made anew, of one or of several."""
+    """One archive that replaces one or several."""
 
     olds: tuple[OldArchive, ...]
-    """In the order of their offsets; together they are the range of the new one."""
+    """In offset order; together they have the range of the new one."""
     archive: ArchiveFile
-    """The new one."""
+    """The new archive."""
     table_uuid: uuid.UUID
-    """Rule T3: the table as the writer last saw it …"""
+    """Rule T3: the table that the writer last saw."""
     last_sequence_number: int
-    """… and its last sequence number then."""
+    """The table's last sequence number at that time."""
     index: int
-    """Of the entry in the control log."""
+    """The index of the entry in the control log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """An archive that another one stands for."""
+    """An archive that another one has replaced."""
 
     by: str
-    """Key of the new one."""
+    """Key of the new archive."""
     sequence_number: int
-    """The table had the new one at this sequence number; older snapshots may name the old one."""
+    """The table had the new archive at this sequence number; older snapshots may reference the old one."""
 
 
 @dataclass(slots=True)
 class Rewrites:
-    """One topic's rewrites."""
+    """The rewrites of one topic."""
 
     under_way: dict[str, Rewrite] = field(default_factory=dict)
-    """By the new key, in the order of the log."""
+    """By the new key, in log order."""
     replaced: dict[str, Replaced] = field(default_factory=dict)
     """By the old key, until its object is deleted."""
     abandoned: dict[str, tuple[Rewrite, str]] = field(default_factory=dict)
-    """By the new key, with the reason. Should the table have it all the same, a later entry says that it
-    replaced the old one."""
+    """By the new key, with the reason. If the table has it anyway, a later entry records that it replaced the
+    old one."""
 
     def knows(self, key: str) -> bool:
         """Whether the key was used, or is about to be deleted."""

@@ -1,8 +1,7 @@
-"""The fold of the control log as a message, and back: what a checkpoint of the ledger holds.
+"""The fold of the control log as a message, and back: the content of a ledger checkpoint.
 
-Pure. Promises that the same state gives the same bytes, that a fold which was restored goes on exactly as the
-one it was made of, and that what one version stored is refused by one that would misread it. What is a
-function of the rest (indexes over pending files) is made anew.
+Pure. Equal states give equal bytes, and a restored fold continues exactly like the original. A version that
+would misread a stored state refuses it. Indexes over pending files are derived, so they are rebuilt.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 
 FORMATS = (1, 2)
-"""Of the messages that this version reads; it writes the oldest that suffices."""
+"""Message formats that this version reads; it writes the oldest that suffices."""
 
 
 def state_of(fold: LedgerFold) -> pb.LedgerState:
-    """What the fold knows."""
+    """The state of the fold."""
     texts = sorted(fold.texts)
     places = {fold.texts[digest]: place for place, digest in enumerate(texts)}
     events = {
@@ -72,8 +71,8 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
 
 
 def _format_of(fold: LedgerFold) -> int:
-    """2 if some rewrite has several old archives: who knows the first one alone would take the others for
-    archives still.
+    """2 if some rewrite has several old archives: a reader that knows only the first would treat the others
+    as archives in use.
     """
     rewrites = [topic.rewrites for topic in fold.topics.values()]
     open_ones = [
@@ -85,7 +84,7 @@ def _format_of(fold: LedgerFold) -> int:
 
 
 def restored(message: pb.LedgerState) -> LedgerFold:
-    """A fold that goes on from what `message` says. Raises `Corrupted` if that contradicts itself."""
+    """A fold that continues from `message`. Raises `Corrupted` if it is inconsistent."""
     try:
         return _restored(message)
     except (LookupError, ValueError) as error:
@@ -290,7 +289,7 @@ def _rewrite(message: pb.Rewrite) -> Rewrite:
 
 
 def _copy(entry: control_log_pb2.SchemaChanged) -> control_log_pb2.SchemaChanged:
-    """A part of a message keeps the whole of it in memory."""
+    """Copied, because a part of a message keeps the whole message in memory."""
     return control_log_pb2.SchemaChanged.FromString(entry.SerializeToString())
 
 

@@ -1,7 +1,7 @@
-"""What the fold of the control log knows, as values to look at.
+"""Values in the state of the control log's fold.
 
-The fold alone changes them; everybody else reads. Archives in work are kept one by one, those that are done
-as merged ranges and sums.
+Only the fold changes them. Archives in progress are kept one by one, completed ones as merged ranges and
+sums.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ PendingId = tuple[str, int, int]
 
 @dataclass(slots=True)
 class WrittenEvent:
-    """The event of one DATA_WRITTEN entry, decoded when first asked for: most are never asked for again."""
+    """The event of one DATA_WRITTEN entry, decoded on first use: most are never used."""
 
     index: int
-    """Of the entry, for messages."""
+    """The index of the entry, for messages."""
     text: bytes
     datum: bytes
     files: int
-    """How many data files the entry's archives need."""
+    """Number of data files for the entry's archives."""
     _data_files: tuple[DataFile, ...] | None = None
 
     def data_files(self) -> tuple[DataFile, ...]:
-        """What the event lists; raises `Corrupted` if it is no DATA_WRITTEN, or lists another number of files
-        than the entry.
+        """The data files in the event; raises `Corrupted` if it is not a DATA_WRITTEN, or lists another
+        number of files than the entry.
         """
         if self._data_files is None:
             payload = codec.decode(codec.join(self.text, self.datum)).payload
@@ -56,62 +56,62 @@ class WrittenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PendingFile:
-    """An archive that DATA_WRITTEN made durable and no COMMIT_TO_TABLE has settled."""
+    """An archive that DATA_WRITTEN made durable and no COMMIT_TO_TABLE has resolved."""
 
     archive: ArchiveFile
     commit_id: bytes
-    """Of the round that wrote it, 16 bytes."""
+    """The commit id of the round that wrote it, 16 bytes."""
     table_uuid: uuid.UUID | None
-    """Rule T3: the table as the writer last saw it …"""
+    """Rule T3: the table that the writer last saw."""
     last_sequence_number: int
-    """… and its last sequence number then."""
+    """The table's last sequence number at that time."""
     index: int
-    """Of the entry in the control log."""
+    """The index of the entry in the control log."""
     event: WrittenEvent | None
     position: int
-    """Among the event's data files; -1 for a range of gaps."""
+    """Its position among the event's data files; -1 for a range of gaps."""
 
     @property
     def data_file(self) -> DataFile | None:
-        """What the table is told about the archive; None for a range of gaps."""
+        """The archive's description for the table; None for a range of gaps."""
         if self.event is None or self.position < 0:
             return None
         return self.event.data_files()[self.position]
 
     @property
     def path(self) -> str | None:
-        """The absolute URI under which table metadata names the archive; None for a range of gaps."""
+        """The absolute URI of the archive in table metadata; None for a range of gaps."""
         data_file = self.data_file
         return None if data_file is None else data_file.path
 
 
 @dataclass(frozen=True, slots=True)
 class KilledFile:
-    """An archive that never goes into the table; its object may be removed under rules D1 and D2."""
+    """An archive that never enters the table; its object may be deleted by rules D1 and D2."""
 
     archive: ArchiveFile
     why: str
     index: int
-    """Of the entry that killed it."""
+    """The index of the entry that killed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CondemnedObject:
-    """An object that will be deleted."""
+    """An object that is marked for deletion."""
 
     index: int
-    """Of the entry that condemned it."""
+    """The index of the entry that marked it."""
     time_us: int
-    """Of that entry."""
+    """The time of that entry."""
     why: str
     sequence_number: int = 0
-    """Of an object below a table's folder: the table's sequence number as the ledger knew it then. Whoever
-    condemns such an object has made sure that the ledger knows the newest."""
+    """For an object in a table's folder: the table's sequence number in the ledger at that time. The marking
+    leader has recorded the newest one before."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the archives that count as done."""
+    """Sums over the completed archives."""
 
     files: int = 0
     rows: int = 0
@@ -128,58 +128,57 @@ class Totals:
 
 @dataclass(slots=True)
 class TopicLedger:
-    """One topic's part of the ledger."""
+    """The ledger's state of one topic."""
 
     topic_id: TopicId
     schemas: dict[int, pb.SchemaChanged] = field(default_factory=dict)
     """Schema entries by version."""
     table_uuid: uuid.UUID | None = None
     snapshot_id: int | None = None
-    """The table's snapshot when it was last recorded."""
+    """The table's last recorded snapshot."""
     sequence_number: int = 0
-    """The table's sequence number when it was last recorded."""
+    """The table's last recorded sequence number."""
     watermarks: dict[int, int] = field(default_factory=dict)
     """Per partition: the table (or, without one, the archives) is complete below this offset."""
     starts: dict[int, int] = field(default_factory=dict)
-    """Per partition, where retention has moved it: everything below is gone on purpose, or about to go (rule
-    C1). Only rises."""
+    """Per partition, the start set by retention: everything below is expired (rule C1). Only rises."""
     ages: Ages = field(default_factory=Ages)
-    """When archived offsets were ingested."""
+    """Ingest times of archived offsets."""
     past: WatermarkHistory = field(default_factory=WatermarkHistory)
-    """Where the watermarks stood at earlier sequence numbers of the table."""
+    """The watermarks at earlier sequence numbers of the table."""
     covered: ArchivedRanges = field(default_factory=ArchivedRanges)
-    """What is committed."""
+    """Committed offsets."""
     passed: ArchivedRanges = field(default_factory=ArchivedRanges)
-    """What of it has no archive because there is nothing but gaps in it."""
+    """Committed offsets without an archive, because they are only gaps."""
     written_us: int = 0
-    """When an entry last brought archives, or ranges of gaps, of this topic; 0 if none did."""
+    """Time of the last entry with archives, or ranges of gaps, of this topic; 0 without one."""
     written_version: int = 0
-    """The newest schema version that an entry brought archives of; 0 if none did. The field ids in it are in
-    files, and stay so."""
+    """The newest schema version of archives in an entry; 0 without one. Its field ids are in files and
+    permanent."""
     committed_us: int = 0
-    """When a commit last brought the table (or, without one, the archives) further; 0 if none did."""
+    """Time of the last commit that advanced the table (or, without one, the archives); 0 without one."""
     killed: dict[str, KilledFile] = field(default_factory=dict)
-    """By key. A killed key is refused for ever."""
+    """By key. A killed key is refused forever."""
     rewrites: Rewrites = field(default_factory=Rewrites)
-    """Archives that were made anew."""
+    """Rewritten archives."""
     totals: Totals = field(default_factory=Totals)
     valid_through_us: int = 0
-    """The last tick below which no backlog remained, as of the last commit; 0 if not known."""
+    """The last tick below which no backlog remained, as of the last commit; 0 if unknown."""
     pending_by_id: dict[PendingId, PendingFile] = field(default_factory=dict)
-    """Pending files in the order of the log; changed through `add_pending` and `drop_pending` only."""
+    """Pending files in log order; changed only by `add_pending` and `drop_pending`."""
     _pending_of: dict[int, dict[PendingId, PendingFile]] = field(default_factory=dict)
     _pending_ids: dict[str, PendingId] = field(default_factory=dict)
     epoch_keys: set[str] = field(default_factory=set)
-    """Keys that the current epoch has used. Keys of older epochs cannot be planned again: the epoch is part
-    of them."""
+    """Keys that the current epoch has used. Keys of older epochs cannot be planned again: they contain the
+    epoch."""
 
     @property
     def pending(self) -> tuple[PendingFile, ...]:
-        """Files in the order of the log; survives a change of epoch (rule T2)."""
+        """Pending files in log order; they survive a change of epoch (rule T2)."""
         return tuple(self.pending_by_id.values())
 
     def add_pending(self, item: PendingFile) -> None:
-        """For the fold: one more file, behind the others."""
+        """For the fold: add a file after the others."""
         archive = item.archive
         identity = (archive.key, archive.partition, archive.base)
         self.pending_by_id[identity] = item
@@ -188,7 +187,7 @@ class TopicLedger:
             self._pending_ids[archive.key] = identity
 
     def drop_pending(self, item: PendingFile) -> None:
-        """For the fold: the file is settled."""
+        """For the fold: remove a resolved file."""
         archive = item.archive
         identity = (archive.key, archive.partition, archive.base)
         del self.pending_by_id[identity]
@@ -196,7 +195,7 @@ class TopicLedger:
         self._pending_ids.pop(archive.key, None)
 
     def forget_object(self, key: str) -> None:
-        """For the fold: the object is deleted. Its key cannot come back: it is of an older epoch, or used up
+        """For the fold: remove a deleted object. Its key cannot return: it is of an older epoch, or used up
         in this one.
         """
         self.killed.pop(key, None)
@@ -204,24 +203,24 @@ class TopicLedger:
         self.rewrites.abandoned.pop(key, None)
 
     def pending_file(self, key: str) -> PendingFile | None:
-        """The pending file of that key."""
+        """The pending file with that key."""
         identity = self._pending_ids.get(key)
         return None if identity is None else self.pending_by_id[identity]
 
     def wrote(self, versions: Iterable[int]) -> None:
-        """For the fold: archives of these schema versions exist."""
+        """For the fold: note that archives of these schema versions exist."""
         self.written_version = max(self.written_version, *versions, 0)
 
     def set_table(self, table_uuid: uuid.UUID) -> None:
-        """For the fold: the archives go to that table from here on. What was known of another one's snapshots
-        says nothing of its own.
+        """For the fold: the archives go to that table from here on. The snapshot history of another table
+        does not apply to it.
         """
         if self.table_uuid not in (None, table_uuid):
             self.past = WatermarkHistory()
         self.table_uuid = table_uuid
 
     def remains(self) -> list[str]:
-        """What is there beside the logs: `archives`, `table`, both or nothing."""
+        """What exists in addition to the logs: `archives`, `table`, both or nothing."""
         return [
             *(["archives"] if self.totals.files or self.pending_by_id else []),
             *(["table"] if self.table_uuid is not None else []),
@@ -229,7 +228,7 @@ class TopicLedger:
 
     @property
     def schema_version(self) -> int:
-        """The newest version, 0 if there is none."""
+        """The newest version, 0 without one."""
         return max(self.schemas, default=0)
 
     def watermark(self, partition: int) -> int:
@@ -237,7 +236,7 @@ class TopicLedger:
         return max(self.watermarks.get(partition, 0), self.starts.get(partition, 0))
 
     def start(self, partition: int) -> int:
-        """The first offset that retention has left; 0 if it has taken none."""
+        """The first offset that retention has kept; 0 without retention."""
         return self.starts.get(partition, 0)
 
     def planned_to(self, partition: int) -> int:
@@ -259,23 +258,22 @@ class TopicLedger:
 
     @property
     def unread(self) -> Mapping[str, object]:
-        """Keys of archives that nobody should begin to read where others hold the same records: they may be
-        deleted meanwhile. Where nobody does, killed ones stay and are read
-        (`archiver.ledger.archive_visibility`).
+        """Keys of archives that readers must skip if other archives hold the same records: they may be
+        deleted. Killed archives without such others stay and are read (`archiver.ledger.archive_visibility`).
         """
         return ChainMap[str, Any](self.killed, self.rewrites.replaced, self.rewrites.abandoned)
 
 
 @dataclass(slots=True)
 class RoundView:
-    """One round of archiving as the log shows it."""
+    """One archiving round in the log."""
 
     commit_id: bytes
     epoch: int
     index: int
     started_us: int
     state: str = "started"
-    """started, written, settled; abandoned: its leader was followed by another."""
+    """started, written, settled; abandoned: another leader followed."""
     files: int = 0
     rows: int = 0
     committed: int = 0
@@ -283,11 +281,11 @@ class RoundView:
     settled_us: int | None = None
     topics: set[TopicId] = field(default_factory=set)
     moved: dict[TopicId, dict[int, int]] = field(default_factory=dict)
-    """Partitions that the round has written archives of, with the newest ingest time in them; kept until the
-    round is over."""
+    """Partitions with archives written by the round, with their newest ingest time; kept until the round
+    ends."""
 
     def to_json(self) -> Mapping[str, object]:
-        """For `ledger` on the command line."""
+        """The JSON of `ledger` on the command line."""
         return {
             "commit_id": str(uuid.UUID(bytes=self.commit_id)),
             "epoch": self.epoch,

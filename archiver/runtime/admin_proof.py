@@ -1,7 +1,7 @@
-"""How a daemon proves that it knows the token of administration before anybody sends it the token.
+"""Proof that a daemon knows the admin token, checked before the token is sent to it.
 
-Whoever asks draws a challenge at random; the answer is worth nothing for another one, nor at another address:
-who took a port cannot have the question answered by a daemon at another one. Pure.
+The client draws a random challenge. The answer is valid for this challenge and this address only. So a
+process that took over a port cannot relay the challenge to a daemon at another address. Pure.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ CHALLENGE_BYTES = 32
 
 
 def proof(token: str, challenge: str, host: str, port: int) -> str:
-    """HMAC-SHA256 of `challenge host port` under the token, in hex digits: hex digits as they were sent, and
-    where they came in.
+    """HMAC-SHA256 of `challenge host port` under the token, in hex digits; `host` and `port` as the client
+    connects to them.
     """
     asked = f"{challenge} {_plain(host)} {port}"
     return hmac.new(token.encode("utf-8"), asked.encode("utf-8"), hashlib.sha256).hexdigest()
 
 
 def is_proven(token: str, challenge: str, host: str, port: int, given: str | None) -> bool:
-    """Whether `given` is the proof of who is at that address; takes the same time for every wrong one."""
+    """Whether `given` is the proof for that address; takes the same time for every wrong one."""
     wanted = proof(token, challenge, host, port)
     return given is not None and hmac.compare_digest(
         wanted.encode(), given.encode("utf-8", "surrogateescape")
@@ -31,9 +31,7 @@ def is_proven(token: str, challenge: str, host: str, port: int, given: str | Non
 
 
 def _plain(host: str) -> str:
-    """An address as both ends of a connection call it: a socket for both families writes IPv4 in its own
-    way.
-    """
+    """The same spelling of an address at both ends: a dual-stack socket writes IPv4 addresses differently."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a look at something outside, such as a catalog, has found, and what it means: values only."""
+"""The result of checking an external system, such as a catalog: values only."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 
 
 class CheckStatus(enum.StrEnum):
-    """What one question has come to."""
+    """The result of one check."""
 
     FINE = "fine"
     NOTE = "note"
-    """Good to know; nothing is wrong."""
+    """Information; nothing is wrong."""
     UNTOLD = "untold"
-    """Nobody could tell: it is away, or was not asked."""
+    """Unknown: the system is unreachable, or was not checked."""
     WRONG = "wrong"
-    """It would not work with that."""
+    """The system would not work with this configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One question and its answer."""
+    """One check and its result."""
 
     check: str
-    """What was asked, such as `reachable` or `table NAME`."""
+    """The name of the check, such as `reachable` or `table NAME`."""
     verdict: CheckStatus
     told: str
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Everything about one of them."""
+    """All checks of one system."""
 
     name: str
     kind: str
@@ -40,11 +40,11 @@ class Checked:
 
     @property
     def verdict(self) -> CheckStatus:
-        """The worst of them; a note is as good as fine."""
+        """The worst result; a note counts as fine."""
         return worst(item.verdict for item in self.findings)
 
 
 def worst(verdicts: Iterable[CheckStatus]) -> CheckStatus:
-    """What is wrong weighs more than what is not told."""
+    """The worst result: wrong before unknown."""
     found = set(verdicts)
     return next((one for one in (CheckStatus.WRONG, CheckStatus.UNTOLD) if one in found), CheckStatus.FINE)

@@ -1,8 +1,7 @@
 """Time, passed in.
 
-Owns the only calls to the system's clocks, so that a simulation can put its own in their place. Times are
-integers: microseconds since 1970 in UTC (`_us`), as Iceberg and Parquet store them; durations are float
-seconds (`_s`).
+Only this module calls the system's clocks, so that a simulation can replace them. Times are integers:
+microseconds since 1970 in UTC (`_us`), as Iceberg and Parquet store them; durations are float seconds (`_s`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the time is, how much has passed, and a way to wait."""
+    """The current time, elapsed time, and a way to wait."""
 
     def now_us(self) -> int:
         """Wall-clock time, microseconds since 1970 UTC. May step back."""
@@ -38,7 +37,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; `sleep` moves it. For tests and simulation."""
+    """A clock that moves only by `advance` and `sleep`. For tests and simulation."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
@@ -54,11 +53,11 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let both clocks run on by `seconds`."""
+        """Advance both clocks by `seconds`."""
         moved_us = round(seconds * 1e6)
         self._now_us += moved_us
         self._elapsed_us += moved_us
 
     def set_wall(self, now_us: int) -> None:
-        """Step the wall clock, as an operator or NTP does; the monotonic clock does not notice."""
+        """Step the wall clock, as an operator or NTP does; the monotonic clock is unaffected."""
         self._now_us = now_us

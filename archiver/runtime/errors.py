@@ -6,19 +6,19 @@
     ├── RetryLater        nothing happened; the same call may succeed later
     │   ├── LeaseHeld         another process leads; `holder` says which
     │   └── CatalogAway       a whole catalog cannot be reached, not only one of its tables
-    ├── OutcomeUnknown    it may have happened: look first, delete nothing, assume nothing
+    ├── OutcomeUnknown    it may have happened: inspect first, delete nothing, assume nothing
     ├── Halt              retrying cannot help; a person or another command must act
     │   ├── Corrupted         stored bytes are not what the log says they are
-    │   ├── Trimmed           the log no longer holds that index: whoever asked is stale
+    │   ├── Trimmed           the log no longer holds that index: the caller is stale
     │   ├── Deposed           a newer EPOCH is in the control log: step down
-    │   ├── TopicHalted       one topic cannot go on; the others can
+    │   ├── TopicHalted       one topic cannot continue; the others can
     │   ├── ProducerFenced    a newer epoch of this producer is in the log: open it again
     │   └── TransactionFailed the transaction can only be aborted
     └── InvalidInput      the caller's input is wrong; nothing was done with it
         ├── ConfigInvalid     the configuration file, or what it names, is wrong
-        │   └── NotPermitted      this user may not write where the configuration says; nothing was there
+        │   └── NotPermitted      this user may not write to a configured place; nothing was there
         ├── RecordRefused     one record breaks a rule (size, type, partition)
-        ├── KeyExists         an object of that key is there already (conditional create)
+        ├── KeyExists         an object with that key already exists (conditional create)
         └── NotFound          the named object, topic or partition does not exist
 
 Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its
@@ -36,7 +36,7 @@ class ArchiverError(Exception):
 
 
 class RetryLater(ArchiverError):
-    """Nothing happened; trying again later can succeed."""
+    """Nothing happened; a later attempt can succeed."""
 
 
 class LeaseHeld(RetryLater):
@@ -48,13 +48,11 @@ class LeaseHeld(RetryLater):
 
 
 class CatalogAway(RetryLater):
-    """A catalog cannot be reached: asking it for another table would end alike."""
+    """A catalog is unreachable: a request for another table would fail too."""
 
 
 class OutcomeUnknown(ArchiverError):
-    """The request may or may not have been applied. Look before anything else; never treat it as a
-    failure.
-    """
+    """The request may or may not have been applied. Inspect the state first; never treat it as a failure."""
 
 
 class Halt(ArchiverError):
@@ -66,15 +64,15 @@ class Corrupted(Halt):
 
 
 class Trimmed(Halt):
-    """The log was trimmed past the index asked for: the caller's view is stale (protocol rule L1)."""
+    """The log was trimmed past the requested index: the caller's view is stale (protocol rule L1)."""
 
 
 class Deposed(Halt):
-    """A newer EPOCH stands in the control log: this leader must step down (protocol rule L3)."""
+    """The control log has a newer EPOCH: this leader must step down (protocol rule L3)."""
 
 
 class TopicHalted(Halt):
-    """One topic cannot go on until somebody acts; the other topics are not concerned."""
+    """One topic cannot continue without an operator; the other topics are unaffected."""
 
     def __init__(self, topic: str, why: str) -> None:
         super().__init__(f"topic {topic} is halted: {why}")
@@ -83,13 +81,13 @@ class TopicHalted(Halt):
 
 
 class ProducerFenced(Halt):
-    """A newer epoch of the producer is in the intake log, or none at all: what it left open is aborted, and
-    it can do nothing more.
+    """The intake log has a newer epoch of the producer, or none at all. Its open work is aborted, and it can
+    do nothing more.
     """
 
 
 class TransactionFailed(Halt):
-    """A record of the transaction is not certainly stored, so it cannot be committed: abort it."""
+    """A record of the transaction may not be stored, so the transaction cannot be committed: abort it."""
 
 
 class InvalidInput(ArchiverError):
@@ -101,7 +99,7 @@ class ConfigInvalid(InvalidInput):
 
 
 class NotPermitted(ConfigInvalid):
-    """A place in which a first start must write does not admit this user. Waiting does not change that."""
+    """A folder needed at the first start does not allow this user to write. Waiting does not help."""
 
 
 class RecordRefused(InvalidInput):
@@ -109,7 +107,7 @@ class RecordRefused(InvalidInput):
 
 
 class KeyExists(InvalidInput):
-    """A conditional create met an existing object."""
+    """A conditional create found an existing object."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key} exists already")
@@ -135,16 +133,16 @@ _LACKING = frozenset(
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     )
 )
-"""What the operating system lacks, forbids or has lost, none of which says anything of the bytes."""
+"""Errors of the operating system that say nothing about the bytes: lacking, forbidden or lost resources."""
 
 
 def passing(error: BaseException, what: str) -> RetryLater | None:
-    """What to raise where reading `what` failed for want of memory, files, rights or a connection; None if
-    the bytes may be to blame.
+    """The error to raise if reading `what` failed for lack of memory, files, permissions or a connection;
+    None if the bytes may be the cause.
 
-    What Arrow and Parquet find wrong with bytes has no number of the operating system, and EIO is what a disk
-    says of damaged sectors. An error of Arrow's for want of memory is an error of Arrow's too, so this is
-    asked before anything is called damaged.
+    Faults that Arrow and Parquet find in bytes have no errno, and EIO is what a disk reports for damaged
+    sectors. Arrow reports a lack of memory as its own error too, so this check comes before bytes count as
+    damaged.
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
         return RetryLater(f"{what} cannot be read now: {error}")
@@ -155,7 +153,7 @@ TOPICS_SHOWN_MAX = 20
 
 
 def no_topic(name: str, topics: Iterable[str]) -> NotFound:
-    """The one way to say that there is no topic of that name; `topics` are those there are."""
+    """The only error text for an unknown topic; `topics` are the existing ones."""
     known = sorted(set(topics))
     if not known:
         return NotFound(f"there is no topic {name}; there are no topics")
@@ -164,5 +162,5 @@ def no_topic(name: str, topics: Iterable[str]) -> NotFound:
 
 
 def no_partition(topic: str, partition: int, count: int) -> NotFound:
-    """The one way to say that a topic, which has `count` partitions, does not have that one."""
+    """The only error text for a partition that a topic with `count` partitions does not have."""
     return NotFound(f"topic {topic} has no partition {partition}; it has {count}, numbered from 0")

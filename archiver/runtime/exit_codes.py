@@ -1,6 +1,6 @@
-"""Exit codes, the same for every command, and the end of an operation that has one.
+"""Exit codes, the same for every command, and the result of an operation with one.
 
-0 fine · 1 found something wrong · 2 could not tell · 3 bad usage or configuration · 130 interrupted.
+0 fine · 1 found something wrong · 2 unknown · 3 bad usage or configuration · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An operation that ended by itself, well or badly."""
+    """A finished operation, successful or not."""
 
     document: dict[str, Any]
-    """What the command of the same name prints with `--output json`; only what JSON can say."""
+    """The output of the command with `--output json`; only JSON values."""
     exit_code: int
-    """What that command would have exited with."""
+    """The exit code of that command."""
 
 
 def exit_code(error: ArchiverError) -> int:
-    """The exit code that goes with an error, by what its type says the caller must do next."""
+    """The exit code of an error, by what its type says the caller must do next."""
     if isinstance(error, InvalidInput):
         return USAGE
     if isinstance(error, Halt) and not isinstance(
         error, Deposed
-    ):  # Another leader goes on: nothing is wrong.
+    ):  # another leader continues, so nothing is wrong
         return WRONG
     return UNTOLD

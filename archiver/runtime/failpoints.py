@@ -1,13 +1,12 @@
 """Places where a test may stop the process.
 
-Every step of every protocol calls `reach(name)` before and after it acts. In production that is a dictionary
-look-up in an empty dictionary. A point fires only after `arm()` was called, which the composition root does
-if, and only if, the environment variable `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true`
-both ask for it.
+Every step of every protocol calls `reach(name)` before and after it acts. In production that is a lookup in
+an empty dictionary. A point fires only after `arm()`. The composition root calls it only if both the
+environment variable `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true` request it.
 
-`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`: at the N-th time (default the first)
-that NAME is reached, `kill` sends SIGKILL to the own process, `pause` sends it SIGSTOP (it goes on there
-after somebody's SIGCONT), `error` raises `RetryLater`, `unknown` raises `OutcomeUnknown`.
+`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`. At the N-th time (default the first)
+that NAME is reached, `kill` sends SIGKILL to the process, and `pause` sends it SIGSTOP (it continues there
+after a SIGCONT). `error` raises `RetryLater`, and `unknown` raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ NAMES: dict[str, str] = {
     "writer.upload.before": "an intake file is complete in memory, nothing is stored",
     "writer.upload.after": "the intake file is stored, no entry names it",
     "writer.append.before": "the entry that names the intake file is about to be appended",
-    "writer.append.after": "the entry is in the intake log, nobody was told",
+    "writer.append.after": "the entry is in the intake log, no caller knows",
     "topic.append.before": "a declared topic is about to be appended",
     "topic.append.after": "a declared topic is in the intake log",
     "topic_deleted.append.before": "the deletion of a topic is about to be appended",
-    "topic_deleted.append.after": "the deletion of a topic is in the intake log, nobody was told",
+    "topic_deleted.append.after": "the deletion of a topic is in the intake log, no caller knows",
     "source.finish.before": "a file of a source is read to its end, an entry without records is about to say so",
-    "source.finish.after": "the file is finished in the intake log, nobody was told",
+    "source.finish.after": "the file is finished in the intake log, no caller knows",
     "source.forget.before": "finished files of a source are gone, they are about to be forgotten",
-    "source.forget.after": "the files are forgotten in the intake log, nobody was told",
+    "source.forget.after": "the files are forgotten in the intake log, no caller knows",
     "tick.append.before": "a tick is about to be appended",
     "tick.append.after": "a tick is in the intake log",
     "checkpoint.shelf.before": "a span of the intake log is folded, nothing of it is stored",
-    "checkpoint.shelf.after": "the shelf is stored and was read back, no checkpoint names it",
+    "checkpoint.shelf.after": "the history file is stored and was read back, no checkpoint names it",
     "checkpoint.upload.before": "the checkpoint is about to be stored",
     "checkpoint.upload.after": "the checkpoint is stored and was read back, the log is as long as before",
-    "log.trim.before": "two checkpoints are whole, the log is about to be trimmed below the older one",
+    "log.trim.before": "two checkpoints are intact, the log is about to be trimmed below the older one",
     "log.trim.after": "the log is trimmed",
     "ledger-checkpoint.upload.before": "a span of the control log is folded, nothing of it is stored",
     "ledger-checkpoint.upload.after": "the checkpoint is stored and was read back, the control log is as long as before",
-    "ledger.trim.before": "two checkpoints are whole, the control log is about to be trimmed below the older one",
+    "ledger.trim.before": "two checkpoints are intact, the control log is about to be trimmed below the older one",
     "ledger.trim.after": "the control log is trimmed",
     "epoch.append.before": "the lease is held, the EPOCH is not yet in the control log",
     "epoch.append.after": "the EPOCH is in the control log",
@@ -56,7 +55,7 @@ NAMES: dict[str, str] = {
     "text.append.before": "the schema text of a new kind of event is about to be appended",
     "text.append.after": "the schema text is in the ledger, no event uses it yet",
     "table.create.before": "the table does not exist yet",
-    "table.create.after": "the table exists, the ledger knows nothing of it",
+    "table.create.after": "the table exists, the ledger does not know",
     "schema.append.before": "the schema is computed, not yet in the ledger",
     "schema.append.after": "the schema is in the ledger",
     "table.evolve.before": "the schema is in the ledger, the table is about to get its columns",
@@ -71,39 +70,39 @@ NAMES: dict[str, str] = {
     "complete.append.after": "DATA_COMPLETE is in the ledger",
     "table.swap.before": "manifests are written, the catalog still points to the base",
     "table.swap.after": "the catalog points to the new snapshot, the ledger does not know",
-    "restate.swap.before": "a table that was set back is about to get evidence of where it stands, nobody was told",
-    "restate.swap.after": "the table has that evidence, the ledger still has the higher watermark",
-    "restate.append.after": "ledger and table have the lower watermark, nothing is archived again yet",
+    "restate.swap.before": "a rolled back table is about to get its lower watermarks, no caller knows",
+    "restate.swap.after": "the table has the lower watermarks, the ledger still has the higher ones",
+    "restate.append.after": "ledger and table have the lower watermarks, nothing is archived again yet",
     "committed.append.before": "COMMIT_TO_TABLE is about to be appended",
     "committed.append.after": "COMMIT_TO_TABLE is in the ledger",
-    "settled.append.before": "every table of the round is settled, COMMIT_COMPLETE is about to be appended",
+    "settled.append.before": "every table of the round is resolved, COMMIT_COMPLETE is about to be appended",
     "settled.append.after": "COMMIT_COMPLETE is in the ledger",
-    "replay.written.before": "archives are made anew and uploaded, the ledger knows nothing of them",
-    "replay.written.after": "the ledger knows of the archives that were made anew, the table has the old ones",
+    "replay.written.before": "archives are rewritten and uploaded, the ledger knows nothing of them",
+    "replay.written.after": "the ledger has the rewritten archives, the table has the old ones",
     "replay.swap.before": "manifests that exchange old archives for new ones are written, the catalog still points to the "
     "base",
-    "replay.swap.after": "the table has the new archives in the place of the old ones, the ledger does not know",
-    "replay.settled.before": "what became of archives made anew is about to be appended",
-    "replay.settled.after": "what became of archives made anew is in the ledger",
-    "compact.written.before": "small archives are merged and uploaded, the ledger knows nothing of it",
-    "compact.written.after": "the ledger knows of the merged archives, the table has the small ones",
+    "replay.swap.after": "the table has the new archives in place of the old ones, the ledger does not know",
+    "replay.settled.before": "the outcome of rewritten archives is about to be appended",
+    "replay.settled.after": "the outcome of rewritten archives is in the ledger",
+    "compact.written.before": "small archives are merged and uploaded, the ledger does not know",
+    "compact.written.after": "the ledger has the merged archives, the table has the small ones",
     "compact.swap.before": "manifests that exchange small archives for merged ones are written, the catalog still points to "
     "the base",
-    "compact.swap.after": "the table has the merged archives in the place of the small ones, the ledger does not know",
-    "compact.settled.before": "what became of merged archives is about to be appended",
-    "compact.settled.after": "what became of merged archives is in the ledger",
-    "start.append.before": "retention is over for some archives, nobody was told",
+    "compact.swap.after": "the table has the merged archives in place of the small ones, the ledger does not know",
+    "compact.settled.before": "the outcome of merged archives is about to be appended",
+    "compact.settled.after": "the outcome of merged archives is in the ledger",
+    "start.append.before": "retention is over for some archives, no caller knows",
     "start.append.after": "the ledger has the new start, the table still has what lies below",
-    "upkeep.append.before": "the table was committed to or looked at while cleaning, the ledger is about to be told",
-    "upkeep.append.after": "the ledger knows of what was done to the table while cleaning, nothing is condemned or deleted yet",
-    "condemn.append.before": "the barrier stands, the files nobody needs are about to be condemned",
-    "condemn.append.after": "the files are condemned in the ledger and still there",
-    "intake.delete.before": "a condemned object is about to be deleted",
-    "intake.delete.after": "a condemned object is gone, the ledger does not know",
-    "deleted.append.before": "condemned objects are gone, the ledger is about to be told",
-    "deleted.append.after": "the ledger knows that condemned objects are gone",
+    "upkeep.append.before": "cleaning committed to or inspected the table, the ledger entry is about to be appended",
+    "upkeep.append.after": "the ledger has the table's state after cleaning, nothing is marked for deletion or deleted yet",
+    "condemn.append.before": "the barrier is set, the unneeded files are about to be marked for deletion",
+    "condemn.append.after": "the files are marked for deletion in the ledger and still exist",
+    "intake.delete.before": "a marked object is about to be deleted",
+    "intake.delete.after": "a marked object is deleted, the ledger does not know",
+    "deleted.append.before": "marked objects are deleted, the ledger entry is about to be appended",
+    "deleted.append.after": "the ledger has the deletion of the marked objects",
 }
-"""Every point there is, and what holds when it is reached."""
+"""Every point, and the state when it is reached."""
 
 
 @dataclass
@@ -115,7 +114,7 @@ class _Armed:
 
 _armed: dict[str, _Armed] = {}
 _counting = threading.Lock()
-"""Several threads of a task reach the points of an upload: each must count, and one alone be the N-th."""
+"""Several threads of a task reach the upload points: each must count, and exactly one is the N-th."""
 
 
 def parse(text: str) -> dict[str, tuple[str, int]]:
@@ -139,7 +138,7 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
 
 
 def arm(text: str) -> None:
-    """Replace what is armed by what `text` says; an empty text disarms everything."""
+    """Replace the armed points by those in `text`; an empty text disarms all."""
     points = parse(text)
     _armed.clear()
     for name, (action, at) in points.items():
@@ -147,15 +146,15 @@ def arm(text: str) -> None:
 
 
 def reached(name: str) -> int:
-    """How often the point was reached since it was armed; 0 if it is not armed. For whoever armed it, to know
-    that it was not in vain.
+    """How often the point was reached since it was armed; 0 if it is not armed. A test uses it to check that
+    the point fired.
     """
     point = _armed.get(name)
     return 0 if point is None else point.seen
 
 
 def reach(name: str) -> None:
-    """Say that the step `name` is reached; does nothing unless the point is armed."""
+    """Mark the step `name` as reached; has no effect unless the point is armed."""
     point = _armed.get(name)
     if point is None:
         return
@@ -169,7 +168,7 @@ def reach(name: str) -> None:
     if point.action == "pause":
         signal.raise_signal(
             signal.SIGSTOP
-        )  # to this very thread: not one more step of it before all of them stand still
+        )  # sent to this thread, so that it makes no further step before all threads stop
         return
     if point.action == "error":
         raise RetryLater(f"failpoint {name} was asked to fail")

@@ -1,7 +1,7 @@
-"""A lock whose waiters get it in the order of asking.
+"""A lock that its waiters get in request order.
 
-`threading.Lock` gives no order: a thread that releases it and asks again usually gets it again, so a long job
-in many steps starves others.
+`threading.Lock` has no order: a thread that releases it and requests it again usually gets it again, so a
+long job with many steps starves others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class FairQueue:
-    """Each thread enters with a ticket of its own, any object, and leaves with the same one. Safe for several
+    """Each thread enters with its own ticket, any object, and leaves with the same one. Safe for several
     threads.
     """
 
@@ -35,13 +35,13 @@ class FairQueue:
             return entered
 
     def leave(self, ticket: object) -> None:
-        """Let the next one in; no effect if the ticket is not in the queue."""
+        """Let the next ticket in; has no effect if the ticket is not in the queue."""
         with self._changed:
             self._drop(ticket)
 
     @property
     def contended(self) -> bool:
-        """Whether a ticket waits behind the first one."""
+        """Whether a ticket waits after the first one."""
         return len(self._tickets) > 1
 
     def _drop(self, ticket: object) -> None:

@@ -1,6 +1,6 @@
-"""Names for the identifiers that cross module borders, and the one source of new ones.
+"""The identifiers that cross module borders, and their only source.
 
-`IdSource` is passed in (never called globally), so that a seeded run repeats itself exactly.
+`IdSource` is passed in (never global), so that a seeded run repeats itself exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class IdSource(Protocol):
     """Random bits, for identifiers only."""
 
     def random_bytes(self, count: int) -> bytes:
-        """`count` bytes that nobody else will draw."""
+        """`count` random bytes, unique in practice."""
 
 
 class SystemIds:
@@ -43,7 +43,7 @@ class SeededIds:
 
 
 def new_entry_id(ids: IdSource) -> bytes:
-    """16 bytes that make a log entry unlike any other (protocol rule L1)."""
+    """16 bytes that identify a log entry uniquely (protocol rule L1)."""
     return ids.random_bytes(16)
 
 

@@ -1,7 +1,7 @@
 """Checks that `intake` and `reconcile` are the archiver's own packages.
 
-PyPI has another `intake`; whichever comes first on the import path wins. Must never import the package it
-looks at: the foreign one may do anything when it is imported.
+PyPI has another `intake`; the first one on the import path wins. The check never imports the package, because
+an external one could do anything at import.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ OWN = ("intake", "reconcile")
 
 
 def check_own_packages() -> None:
-    """Raise `ConfigInvalid` if `intake` or `reconcile` would be imported from elsewhere than beside
-    `archiver`.
-    """
+    """Raise `ConfigInvalid` if `intake` or `reconcile` is not next to `archiver`."""
     home = Path(__file__).resolve().parents[2]
     for name in OWN:
         spec = importlib.util.find_spec(name)
         if spec is None:
             raise ConfigInvalid(
-                f"the package {name!r} is missing beside {home / 'archiver'}; install stream-archiver again"
+                f"the package {name!r} is missing next to {home / 'archiver'}; install stream-archiver again"
             )
         found = Path(spec.origin).resolve().parent if spec.origin else None
         if found != home / name:

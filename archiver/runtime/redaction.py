@@ -1,16 +1,15 @@
-"""Keeps secrets out of every text that leaves the process (log lines, messages, answers, pages), and foreign
-text within a bound.
+"""Keeps secrets out of every text that leaves the process (log lines, messages, answers, pages), and limits
+external text.
 
-Owns what this process knows to be secret (`hide`), the function that removes it (`redacted`), and the
-function by which foreign text gets into a message, a log line or memory (`excerpt`). A known secret is
-replaced by `***` as it stands, and as it stands in a URL, in JSON or Python text, in HTML, and in base64,
-also behind a user name (HTTP's Basic authentication). A password between `//` and `@` of any URL is replaced
-even if it is not a known secret. Both functions take time in proportion to the length of the text, for any
-text.
+`hide` records the secrets of this process, `redacted` removes them, and `excerpt` admits external text into a
+message, a log line or memory. A known secret is replaced by `***` in plain form, in a URL, in JSON or Python
+text, in HTML, and in base64, also after a user name (HTTP's Basic authentication). A password between `//`
+and `@` of any URL is replaced even if it is not a known secret. Both functions take time proportional to the
+length of the text, for any text.
 
-A secret of fewer than four characters cannot be told from other text: replacing every `ab` would leave no
-readable line. It is replaced where it is the whole text, and in a URL. Must never raise, and never look into
-what is not text.
+A secret of fewer than four characters is indistinguishable from other text: replacing every `ab` would leave
+no readable line. It is replaced only as the whole text, and in a URL. These functions never raise, and
+process text only.
 """
 
 from __future__ import annotations
@@ -32,21 +31,20 @@ if TYPE_CHECKING:
 
 MASK: Final = "***"
 SHORT: Final = 4
-"""Fewer characters are a short secret."""
+"""A secret with fewer characters is short."""
 _LINE_MIN: Final = 8
-"""A line of a secret of several lines (a key file) is hidden by itself from this length on."""
+"""A line of a multi-line secret (a key file) is hidden by itself from this length on."""
 _BASE64_MIN: Final = 6
-"""Characters of base64 that must be sure before a text is taken for a secret's."""
+"""Characters of base64 that must match before a text counts as a secret."""
 _PLAIN_WORDS: Final = frozenset({"true", "false", "none", "null"})
-"""Never a secret, though the key of a property may sound like one."""
+"""Never a secret, even if the key of a property sounds like one."""
 EXCERPT_MAX: Final = 200
-"""Characters of a single foreign value in a message."""
+"""Characters of a single external value in a message."""
 MESSAGE_MAX: Final = 2000
-"""Characters of a whole message that may repeat foreign text."""
+"""Characters of a whole message that may repeat external text."""
 TEXT_MAX: Final = 4 * 1024 * 1024
-"""Characters of any text, the status page and a listing included."""
-# Both begin at `://` and cannot pass the next slash, so that no character is read for two of their
-# beginnings.
+"""Characters of any text, including the status page and a listing."""
+# Both begin at `://` and cannot pass the next slash, so no character is read for two of their beginnings.
 _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@)")
 _PASSWORD_CUT_OFF: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@|\Z)")
 _USER_OF_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://(?P<name>[^/@:]*)(?::(?P<password>[^/]*))?@")
@@ -57,14 +55,14 @@ _SECRET_NAME: Final = re.compile(
     r"password|passwd|secret|token|credential|authorization|api[._-]?key|access[._-]?key", re.IGNORECASE
 )
 _BASE64_EDGE: Final = 2
-"""Characters of base64 before what is sure of a secret, which hold some of its bits."""
+"""Characters of base64 before the certain part of a secret, which contain some of its bits."""
 _TOKEN_MIN: Final = 12
-"""Characters from which on the user of a URL without a password is taken for a token."""
+"""Length from which the user in a URL without a password counts as a token."""
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
 
 
 class Redactor:
-    """The secrets that are known, and how they are found. Safe for several threads; it only learns."""
+    """The known secrets, and their patterns. Safe for several threads; secrets are only added."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -76,7 +74,7 @@ class Redactor:
         self.hide(secrets)
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """These are secrets from here on; empty ones, and the words true, false, none and null, are not."""
+        """Add secrets; empty ones, and the words true, false, none and null, are ignored."""
         with self._lock:
             new = {part for secret in secrets for part in _parts(secret)} - self._secrets
             if not new:
@@ -85,7 +83,7 @@ class Redactor:
             long = [secret for secret in self._secrets if len(secret) >= SHORT]
             forms = {form for secret in long for form in _forms(secret)}
             coded = {form for secret in long for form in _base64_forms(secret)}
-            # Before the patterns: `excerpt` must never cut with the margin of a smaller set.
+            # Set before the patterns: `excerpt` must never cut with the margin of a smaller set.
             self._longest = max(map(len, forms | coded), default=0) + _BASE64_EDGE
             self._pattern = _any_of(forms)
             self._coded = _any_of(coded)
@@ -95,12 +93,12 @@ class Redactor:
         return self._without_secrets(text, _PASSWORD_IN_URL)
 
     def excerpt(self, text: str, length_max: int) -> str:
-        """The beginning of the text without secrets, and how much more there is."""
+        """The beginning of the text without secrets, and the length of the rest."""
         if len(text) <= length_max:
             return self.redacted(text)
-        # A secret that begins within the bound ends within the margin, so it is found whole. One that begins
-        # later can be cut off by the end of the window: it stays there unchanged, so the last characters, as
-        # many as the margin has, are dropped.
+        # A secret that begins within the bound ends within the margin, so it is found completely. One that
+        # begins later may be cut off by the end of the window and stay unchanged. So as many last characters
+        # as the margin has are dropped.
         margin = self._longest
         window = text[: length_max + margin]
         cut_off = len(window) < len(text)
@@ -110,8 +108,8 @@ class Redactor:
         return f"{shown[:length_max]}… ({len(text) - length_max:,} more characters)"
 
     def document(self, value: Any, length_max: int | None = None) -> Any:
-        """The same for every text inside of a JSON document; keys and numbers stay, what JSON has no word for
-        becomes text. With a `length_max`, each text is an excerpt.
+        """The same for every text in a JSON document. Keys and numbers stay; values that JSON cannot
+        represent become text. With a `length_max`, each text is an excerpt.
         """
         if value is None or isinstance(value, bool | int | float):
             return value
@@ -133,38 +131,34 @@ _process = Redactor()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """For the whole process and the rest of its life: these are secrets. Called by whoever loads a
-    configuration or makes a token.
+    """Add secrets for the lifetime of the process. Called when a configuration is loaded or a token is
+    made.
     """
     _process.hide(secrets)
 
 
 def redacted(text: str) -> str:
-    """The text without any secret that this process knows; of a text longer than `TEXT_MAX`, the
-    beginning.
-    """
+    """The text without any known secret; only the beginning of a text longer than `TEXT_MAX`."""
     return _process.excerpt(text, TEXT_MAX)
 
 
 def excerpt(text: str, length_max: int = EXCERPT_MAX) -> str:
-    """Foreign text as it may be repeated: its beginning, without any secret that this process knows.
+    """External text for repetition: its beginning, without any known secret.
 
-    The one way for text of others into messages, log lines and memory. Cutting by a slice is wrong: it can
-    leave the first half of a secret, which `redacted` then no longer finds.
+    All external text enters messages, log lines and memory through this function. A slice would be wrong: it
+    can leave the first half of a secret, which `redacted` then does not find.
     """
     return _process.excerpt(text, length_max)
 
 
 def redacted_document(value: Any, length_max: int | None = None) -> Any:
-    """A JSON document without any secret that this process knows; with a `length_max`, each text in it is an
-    excerpt.
-    """
+    """A JSON document without any known secret; with a `length_max`, each text in it is an excerpt."""
     return _process.document(value, length_max)
 
 
 def secrets_of(settings: BaseModel) -> frozenset[str]:
-    """Every secret in a loaded configuration, revealed, passwords and tokens inside of its URLs among them:
-    never print them.
+    """Every secret in a loaded configuration, revealed, including passwords and tokens in its URLs: never
+    print them.
     """
     return frozenset(_secrets_in(settings))
 
@@ -181,7 +175,7 @@ def _secrets_in(value: object) -> Iterable[str]:
         if user is not None and user["password"]:
             yield user["password"]
     elif isinstance(value, BaseModel):
-        for _, item in value:  # also what a group takes as further keys
+        for _, item in value:  # includes the extra keys of a group
             yield from _secrets_in(item)
     elif isinstance(value, Mapping):
         for item in value.values():
@@ -192,9 +186,7 @@ def _secrets_in(value: object) -> Iterable[str]:
 
 
 def guard_tracebacks() -> None:
-    """Let no secret stand in the tracebacks that the interpreter itself prints; for commands, which own their
-    process.
-    """
+    """Redact the tracebacks that the interpreter itself prints; for commands, which own their process."""
     sys.excepthook = _print_exception
     threading.excepthook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
     sys.unraisablehook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
@@ -209,9 +201,7 @@ def _print_exception(
 
 
 def _parts(secret: str) -> Iterable[str]:
-    """The secret, and what is secret by itself in it: the password of a URL or of `name:password`, the lines
-    of a key.
-    """
+    """The secret and its secret parts: the password of a URL or of `name:password`, the lines of a key."""
     if not secret.strip() or secret.lower() in _PLAIN_WORDS:
         return
     yield secret
@@ -230,7 +220,7 @@ def _parts(secret: str) -> Iterable[str]:
 
 
 def _secret_parameters(text: str) -> Iterator[str]:
-    """The values of parameters whose names say that they are secret."""
+    """The values of parameters with secret names."""
     done = 0
     for found in _PARAMETER.finditer(text):
         if (
@@ -243,7 +233,7 @@ def _secret_parameters(text: str) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """How a secret may stand in a text."""
+    """The forms of a secret in a text."""
     written: list[Callable[[str], str]] = [
         str,
         lambda text: quote(text, safe=""),
@@ -257,19 +247,19 @@ def _forms(secret: str) -> Iterable[str]:
         html.escape,
         lambda text: (
             html.escape(text, quote=False).replace('"', "&#34;").replace("'", "&#39;")
-        ),  # as templates do
+        ),  # as HTML templates escape it
     ]
     return {form for write in written if (form := write(secret))}
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds any of the texts, the longest first."""
+    """A pattern for any of the texts, longest first."""
     found = sorted(texts, key=lambda text: (-len(text), text))
     return re.compile("|".join(map(re.escape, found))) if found else None
 
 
 def _without_coded(text: str, middles: re.Pattern[str]) -> str:
-    """The text without the whole words of base64 around what is sure of a secret."""
+    """The text without the whole base64 words around the certain part of a secret."""
     pieces: list[str] = []
     done = 0
     for found in middles.finditer(text):
@@ -290,13 +280,11 @@ def _lower_hex(text: str) -> str:
 
 
 def _base64_forms(secret: str) -> Iterable[str]:
-    """The middle of a secret's base64, for each of the three ways in which it can begin inside of a group;
-    both alphabets.
-    """
+    """The middle of a secret's base64 for each of its three alignments, in both alphabets."""
     data = secret.encode()
     for before in range(3):
         coded = base64.b64encode(bytes(before) + data).decode().rstrip("=")
-        # Bits of what stands before and behind the secret flow into the first and the last characters of it.
+        # Bits of the neighbouring text change the first and the last characters of the secret's base64.
         first = -(-before * 8 // 6)
         last = (before + len(data)) * 8 // 6
         middle = coded[first:last]

@@ -1,8 +1,8 @@
-"""Times as RFC 3339 text and as microseconds since 1970, both ways.
+"""Conversion between RFC 3339 text and microseconds since 1970.
 
-Choices of this version: T and Z may be lower-case. Digits behind the sixth decimal are cut off, as for a
-Protobuf Timestamp in a column of microseconds. A leap second, which has the number 60 at the end of a day in
-UTC, is the last microsecond of its minute.
+T and Z may be lower-case. Digits after the sixth decimal are truncated, as for a Protobuf Timestamp in a
+column of microseconds. A leap second (second 60 at the end of a UTC day) becomes the last microsecond of its
+minute.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse_time(text: str) -> int:
     zone = "+00:00" if found["zone"] in "Zz" else found["zone"]
     moment = datetime.fromisoformat(
         f"{found['date']}T{found['minute']}:00{zone}"
-    )  # refuses what is no day of the calendar
+    )  # refuses dates that are not in the calendar
     minutes = (moment - _START) // timedelta(minutes=1)
     second_us = int(found["second"]) * 10**6 + int((found["decimals"] or "")[:6].ljust(6, "0"))
     if found["second"] == "60":

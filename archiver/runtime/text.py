@@ -1,5 +1,5 @@
-"""Numbers, times and foreign texts as people read them, in one place: `1 record`, `12,345 records`,
-`2026-01-02 03:04:05 UTC`.
+"""Numbers, times and external text for people, in one place: `1 record`, `12,345 records`, `2026-01-02
+03:04:05 UTC`.
 
 Documents for programs have numbers as numbers and times as ISO 8601 instead.
 """
@@ -13,27 +13,28 @@ from datetime import UTC, datetime, timedelta
 from archiver.runtime.redaction import excerpt
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Control, format (which reverse the direction), surrogates, private use, line and paragraph separators."""
+"""Control, format (which can reverse the direction), surrogate, private use, line and paragraph separator
+characters."""
 FIRST_LINE_MAX = 500
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """`1 record`, `12,345 records`; `many` is for words, or words and verbs, that need more than an s:
-    `record waits`, `records wait`.
+    """`1 record`, `12,345 records`; `many` is for other plurals, or for words and verbs: `record waits`,
+    `records wait`.
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def moment(time_us: int) -> str:
-    """Microseconds since 1970 as `2026-01-02 03:04:05 UTC`, cut to the second."""
+    """Microseconds since 1970 as `2026-01-02 03:04:05 UTC`, truncated to the second."""
     time = _START + timedelta(microseconds=time_us)
     return f"{time.year:04}-{time:%m-%d %H:%M:%S} UTC"
 
 
 def printable_text(text: str, kept: str = "\n") -> str:
-    """A text in which nothing is invisible, steers a terminal or turns the reading direction, but for what is
-    `kept`: such characters are written as JSON writes them.
+    """The text with invisible characters, terminal controls and direction changes escaped as in JSON, except
+    those in `kept`.
     """
     if text.isprintable():
         return text
@@ -44,7 +45,7 @@ def printable_text(text: str, kept: str = "\n") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error whose text has many lines says first, an excerpt of it; its type if it says nothing."""
+    """An excerpt of the first line of an error's text; its type if the text is empty."""
     return excerpt(
         next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__),
         FIRST_LINE_MAX,

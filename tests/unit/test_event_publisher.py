@@ -77,7 +77,7 @@ def test_an_entry_that_is_not_understood_stops_the_reader() -> None:
         reader.take(1, b"")
     with pytest.raises(Halt, match="format 99"):
         reader.take(0, pb.ControlEntry(format=99).SerializeToString())
-    with pytest.raises(Corrupted, match="which nobody started"):
+    with pytest.raises(Corrupted, match="which no leader started"):
         reader.take(
             0,
             pb.ControlEntry(format=1, id=bytes(16), epoch=4, schema_text=pb.SchemaText()).SerializeToString(),

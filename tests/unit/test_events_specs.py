@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from archiver.events.specs import partition_fields
+from archiver.events.partitions import partition_fields
 from archiver.events.types import PartitionField
 from archiver.runtime.errors import InvalidInput
 

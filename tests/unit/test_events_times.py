@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from archiver.events.times import iso_time, time_us_of
+from archiver.events.json_form import iso_time, time_us_of
 from archiver.runtime.errors import InvalidInput
 from tests.support.events.event_values import LONGS
 

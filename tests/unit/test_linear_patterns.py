@@ -53,9 +53,9 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.events.partitions._DECIMAL": _DECIMAL,
     "archiver.events.partitions._FIXED": (("fixed[", " ", ""), ("fixed[1", " ", "")),
     "archiver.events.schemas._ESCAPED": (("", "\\", ""), ("", "a", "")),
-    "archiver.events.specs._TRUNCATE": (("truncate[", "1", ""),),
-    "archiver.events.specs._BUCKET": (("bucket[", "1", ""),),
-    "archiver.events.times._TEXT": (("", "0", ""), ("2026-01-01T00:00:00.", "0", "Z")),
+    "archiver.events.partitions._TRUNCATE": (("truncate[", "1", ""),),
+    "archiver.events.partitions._BUCKET": (("bucket[", "1", ""),),
+    "archiver.events.json_form._TEXT": (("", "0", ""), ("2026-01-01T00:00:00.", "0", "Z")),
     "archiver.spark.java._VERSION": (
         ("", 'version "', ""),
         ('version "', "1", ""),
