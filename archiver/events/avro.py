@@ -1,10 +1,8 @@
-"""A small Avro codec: single datums in Avro's binary encoding, read and written by a parsed schema
-(`avro_schema.py`).
+"""A small Avro codec: single datums in Avro's binary encoding, with a parsed schema (`avro_schema.py`).
 
-Owns what control events need and nothing more; no container files, no schema resolution. Promises: bytes from
-outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else is raised. Work and memory
-stay proportional to the input: a datum cannot make the reader loop or allocate beyond its own length,
-whatever its counts claim. Must never know what an event is.
+It has only what control events need: no container files, no schema resolution. Wrong bytes raise `Corrupted`,
+wrong values raise `InvalidInput`, and no other error is raised. Work and memory are proportional to the
+input: no count in a datum makes the reader loop or allocate beyond the datum's length.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ _LONG_RANGE = (-(2**63), 2**63 - 1)
 
 
 class _Reader:
-    """A position in a datum, and how many more values may be read from it."""
+    """A position in a datum, and the number of values that may still be read."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.position = 0
-        # A value takes at least one byte, apart from records and nulls, of which the schemas have a few per
-        # byte at most.
+        # A value takes at least one byte, except records and nulls, of which the schemas have a few per byte
+        # at most.
         self._values_left = 8 * len(data) + 1024
 
     def take(self, count: int) -> bytes:
         end = self.position + count
         if count < 0 or end > len(self.data):
             raise Corrupted(
-                f"the event ends early: {count} bytes wanted at {self.position} of {len(self.data)}"
+                f"the event ends early: {count} bytes expected at {self.position} of {len(self.data)}"
             )
         taken = self.data[self.position : end]
         self.position = end
@@ -134,9 +132,7 @@ def read_datum(schema: Schema, data: bytes) -> Any:
 
 
 def read_data(schema: Schema, data: bytes, count: int) -> list[Any]:
-    """Read `count` datums that fill `data` exactly, as a container file's block holds them. Raises
-    `Corrupted`.
-    """
+    """Read `count` datums that fill `data` exactly, as in a block of a container file. Raises `Corrupted`."""
     reader = _Reader(data)
     values = [reader.read(schema) for _ in range(min(count, len(data) + 1))]
     if len(values) != count or reader.position != len(data):
@@ -221,7 +217,7 @@ def _float_writer(layout: str) -> Callable[[Any, bytearray], None]:
 
 
 def shown(value: object) -> str:
-    """The value for a message; very large integers have no text in Python."""
+    """The value for a message; Python has no text for very large integers."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     return f"{value!r:.80}"

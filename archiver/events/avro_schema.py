@@ -1,10 +1,10 @@
 """Avro schemas as typed trees, parsed from their JSON text.
 
-Owns the part of Avro that control events need: null, boolean, int, long, float, double, string, bytes, fixed,
-array, record, and unions of null with one other type. A name inside a namespace is looked up in that
-namespace first and then without one, as Java does. Promises: a wrong text raises `Corrupted` and nothing
-else; work is proportional to the text. Must never guess: schemas that refer to themselves, enums, maps and
-wider unions are refused (Iceberg writes none of them).
+It has the part of Avro that control events need: null, boolean, int, long, float, double, string, bytes,
+fixed, array, record, and unions of null with one other type. A name in a namespace is searched there first
+and then without a namespace, as Java does. A wrong text raises `Corrupted` and nothing else; work is
+proportional to the text. Recursive schemas, enums, maps and wider unions are refused (Iceberg writes none of
+them).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from archiver.runtime.errors import Corrupted
 
 DEPTH_MAX = 32
-"""Levels of nesting in a schema, with names replaced by what they stand for. Events use ten."""
+"""Most levels of nesting in a schema, with names replaced by their definitions. Events use ten."""
 NODES_MAX = 20_000
-"""Types in a schema, with names replaced by what they stand for. A short text can refer to a record twice in
-a record twice, and so on: its tree would have more types than any machine has memory. A manifest of a table
-with 1,000 partition fields has fewer."""
+"""Most types in a schema, with names replaced by their definitions. A short text can refer to a record twice
+in a record twice, and so on: its tree would exceed any memory. A manifest of a table with 1,000 partition
+fields has fewer."""
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type without parts; `properties` holds the logical type and whatever else stands beside it."""
+    """A type without parts; `properties` holds the logical type and all other attributes."""
 
     kind: str
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ Schema = Primitive | Fixed | Array | Optional | Record
 
 
 def describe(schema: Schema) -> str:
-    """A few words for messages. The text of a whole schema could be far larger than what it was read from."""
+    """A short description for messages. The text of a whole schema could be far larger than its source."""
     if isinstance(schema, Optional):
         return "an optional value"
     if isinstance(schema, Record):
@@ -95,7 +95,7 @@ def describe(schema: Schema) -> str:
 
 
 def parse_schema(text: str) -> Schema:
-    """Parse a schema text. Raises `Corrupted` when it is not a schema that events can have."""
+    """Parse a schema text. Raises `Corrupted` if it is not a schema that events can have."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -104,17 +104,17 @@ def parse_schema(text: str) -> Schema:
 
 
 class _SchemaParser:
-    """Holds the names defined so far, in the order of the text."""
+    """Holds the names defined so far, in text order."""
 
     def __init__(self) -> None:
         self._named: dict[str, Schema] = {}
         self._sizes: dict[int, tuple[int, int]] = {}
         """Levels and types of the schemas parsed so far, by `id`."""
         self._measured: list[Schema] = []
-        """Those schemas: an `id` is given again when its object is gone."""
+        """Those schemas, kept alive: Python reuses the `id` of a deleted object."""
 
     def parse(self, tree: object, namespace: str, depth: int) -> Schema:
-        """The schema of one place in the text; `depth` is the number of levels above it there."""
+        """The schema at one place in the text; `depth` is the number of levels above it."""
         schema = self._parsed(tree, namespace, depth)
         self._measure(schema)
         return schema
@@ -150,7 +150,7 @@ class _SchemaParser:
         if depth > DEPTH_MAX:
             raise Corrupted(
                 f"the avro schema nests deeper than {DEPTH_MAX} levels"
-            )  # before Python's own stack ends
+            )  # before Python's own stack overflows
         if isinstance(tree, str):
             return Primitive(tree) if tree in PRIMITIVES else self._lookup(tree, namespace)
         if isinstance(tree, list):
@@ -160,7 +160,8 @@ class _SchemaParser:
         raise Corrupted(f"the avro schema holds {tree!r:.80} where a type is expected")
 
     def _lookup(self, name: str, namespace: str) -> Schema:
-        # This namespace first, else none: Java writes names without a namespace bare, also inside one.
+        # This namespace first, then none: Java writes names without a namespace bare, even inside a
+        # namespace.
         found = None
         if "." not in name and namespace:
             found = self._named.get(f"{namespace}.{name}")
@@ -194,7 +195,7 @@ class _SchemaParser:
             raise Corrupted(f"the avro schema holds the type {kind!r:.80}, which control events do not use")
         name, inside = _full_name(tree, namespace)
         schema = self._record(tree, name, inside, depth) if kind == "record" else _fixed(tree, name)
-        # Asked after the fields were read, because one of them may have taken the name.
+        # Checked after the fields were read, because one of them may have defined the name.
         if name in self._named:
             raise Corrupted(f"the avro schema defines {name!r:.200} twice")
         self._named[name] = schema
@@ -222,7 +223,7 @@ def _properties(tree: dict[str, Any], but: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _full_name(tree: dict[str, Any], namespace: str) -> tuple[str, str]:
-    """The full name of a definition, and the namespace that holds inside it."""
+    """The full name of a definition, and the namespace inside it."""
     name = tree.get("name")
     inside = tree.get("namespace", namespace)
     if not isinstance(name, str) or not name or not isinstance(inside, str):

@@ -1,13 +1,13 @@
 """Control-topic events as bytes: `C2 01`, the length of the schema text (16 bits, big endian), the text, one
 Avro datum.
 
-Owns the way from an `Event` to those bytes and back. Writes what the Java classes write, entries of maps in
-ascending key order. Reads what any release wrote: a foreign schema is matched by field id, as Java does it,
-and the older vocabulary (`io.tabular`) by name; the result is the same types. What Java refuses is refused (a
-missing or unknown field id), and so are a type number that does not fit the payload and bytes after the
-datum. Promises: bytes from outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else
-is raised; work stays in proportion. Nothing else in the project builds or parses event bytes. The older
-vocabulary is written only on request (`ledger encode`): the ledger never holds it.
+Encoding writes what the Java classes write, with map entries in ascending key order. Decoding reads the
+output of every release. The writer's schema is matched by field id, as in Java, and the older vocabulary
+(`io.tabular`) by name; the result has the same types. Input that Java refuses is refused (a missing or
+unknown field id), and so are a type number that does not match the payload and bytes after the datum. Wrong
+bytes raise `Corrupted`, wrong values raise `InvalidInput`, and no other error is raised; work is proportional
+to the input. No other module builds or parses event bytes. The older vocabulary is written only on request
+(`ledger encode`): the ledger never contains it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from archiver.runtime.errors import Corrupted, InvalidInput
 
 MAGIC = b"\xc2\x01"
 SCHEMAS_CACHED = 64
-"""Parsed schemas kept, by text; the least recently used goes first."""
+"""Parsed schemas kept, by text; the least recently used is dropped first."""
 
 _Read = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An event together with what only its schema says."""
+    """An event, and information that only its schema has."""
 
     event: Event
     partition_fields: tuple[PartitionField, ...]
@@ -56,8 +56,8 @@ def encode(
     """The bytes of an event, as Java writes them.
 
     `partition_fields` names and types the partition tuples of its files, in order; other payloads ignore it.
-    `table_uuid` False leaves the uuid of the table out, because readers of release 1.10 stop at it. `legacy`
-    is the older vocabulary, which has neither catalog names nor the newest fields of files, and whole
+    `table_uuid` False omits the uuid of the table, because readers of release 1.10 fail at it. `legacy` is
+    the older vocabulary, which has neither catalog names nor the newest fields of files, and whole
     milliseconds. Raises `InvalidInput` with the path of the value that does not fit.
     """
     if type(event.payload) not in TYPE_OF_PAYLOAD:
@@ -74,7 +74,7 @@ def encode(
 
 
 def write(decoded: Decoded) -> bytes:
-    """The bytes of an event, with a schema as the one it was read with. Raises `InvalidInput`."""
+    """The bytes of an event, with a schema like the one it was read with. Raises `InvalidInput`."""
     return encode(
         decoded.event, decoded.partition_fields, table_uuid=decoded.table_uuid, legacy=decoded.legacy
     )
@@ -86,7 +86,7 @@ def decode(data: bytes) -> Event:
 
 
 def read(data: bytes) -> Decoded:
-    """The event in `data` and what its schema says. Raises `Corrupted`."""
+    """The event in `data` and the information in its schema. Raises `Corrupted`."""
     text, datum = split(data)
     plan = _plan(text)
     values = plan.read(avro.read_datum(plan.schema, datum))
@@ -109,15 +109,13 @@ def split(data: bytes) -> tuple[bytes, bytes]:
     end = 4 + int.from_bytes(data[2:4], "big")
     if end > len(data):
         raise Corrupted(
-            f"the control event ends inside its schema text: {end} bytes wanted, {len(data)} there"
+            f"the control event ends inside its schema text: {end} bytes expected, {len(data)} present"
         )
     return data[4:end], data[end:]
 
 
 def join(text: bytes, datum: bytes) -> bytes:
-    """Put an event together again from what `split` gave. Raises `InvalidInput` when the text is too long for
-    its length field.
-    """
+    """The inverse of `split`. Raises `InvalidInput` if the text is too long for its length field."""
     if len(text) > TEXT_BYTES_MAX:
         raise InvalidInput(
             f"a schema text of {len(text)} bytes does not fit in an event, {TEXT_BYTES_MAX} do"
@@ -131,7 +129,7 @@ def _parsed(text: bytes) -> avro_schema.Schema:
 
 
 class _Writer:
-    """Turns typed values into what the Avro writer takes, field by field in the order of the tables."""
+    """Turns typed values into input of the Avro writer, field by field in table order."""
 
     def __init__(self, partition_fields: tuple[PartitionField, ...], left_out: frozenset[int]) -> None:
         self._partition = [(one.name, partitions.parse_type(one.type)) for one in partition_fields]
@@ -192,7 +190,7 @@ def _sorted_items(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the datums of one schema text are read."""
+    """The functions that read the datums of one schema text."""
 
     schema: avro_schema.Schema
     read: _Read
@@ -220,7 +218,7 @@ def _plan(text: bytes) -> _Plan:
 
 
 def _payload_struct(schema: avro_schema.Record, legacy: bool) -> Struct:
-    """The table of the payload, found by the name of its record, as Java finds the class."""
+    """The table of the payload, found by its record name, as Java finds the class."""
     known = {
         struct.name: struct
         for struct in (event_fields.LEGACY_PAYLOADS if legacy else event_fields.PAYLOADS).values()
@@ -236,8 +234,8 @@ def _payload_struct(schema: avro_schema.Record, legacy: bool) -> Struct:
 
 
 class _Matcher:
-    """Compares a foreign schema with the tables, once per schema text, and builds the functions that turn its
-    datums into values.
+    """Compares a writer's schema with the tables, once per schema text, and builds the functions that turn
+    its datums into values.
     """
 
     def __init__(self) -> None:

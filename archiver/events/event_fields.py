@@ -1,10 +1,9 @@
-"""The structs of control events as tables: name, field id, type and doc of every field, and the Python type
-each stands for.
+"""The structs of control events as tables: name, field id, type and doc of every field, and its Python type.
 
-Owns the vocabulary, both the current one (releases 1.10 to 1.12) and the older one, which the archiver itself
-only reads. The tables are what `schemas.py` writes as schema text and what `codec.py` matches a foreign
-schema against: by field id, or by name where the older vocabulary has no ids. A field id once used is never
-used again, and fields are never added: Java readers refuse ids they do not know.
+It has the current vocabulary (releases 1.10 to 1.12) and the older one, which the archiver itself only reads.
+`schemas.py` writes the tables as schema text, and `codec.py` matches a writer's schema against them: by field
+id, or by name if the older vocabulary has no ids. A field id is never reused, and fields are never added:
+Java readers refuse unknown ids.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ PARTITION_DATA = f"{FILE_NAMESPACE}.PartitionData"
 TABLE_UUID_ID = 10604
 
 WITHOUT_TABLE_UUID = frozenset({TABLE_UUID_ID})
-"""Fields that release 1.10 does not have, and stops at."""
+"""Fields that release 1.10 does not have and refuses."""
 LEGACY_WITHOUT = frozenset({142, 143, 144, 145})
-"""Fields of a file that came after the older vocabulary."""
+"""Fields of a file that the older vocabulary does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """`int`, `long`, `string`, `bytes`, `uuid`, `timestamp` (microseconds) or `millis` (older vocabulary,
-    turned into microseconds).
+    converted to microseconds).
     """
 
     name: str
@@ -41,7 +40,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list; `element_id` is the id Iceberg gives its elements (None: the older vocabulary writes none)."""
+    """A list; `element_id` is Iceberg's id of its elements (None: the older vocabulary writes none)."""
 
     items: Kind
     element_id: int | None = None
@@ -58,22 +57,22 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTuple:
-    """The partition record, whose fields differ from table to table."""
+    """The partition record, whose fields differ between tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A record and what it becomes in Python."""
+    """A record and its Python form."""
 
     name: str
-    """Full name in Avro."""
+    """Full Avro name."""
     fields: tuple[Field, ...]
     make: Callable[..., Any]
-    """Takes each field's `attribute` by keyword."""
+    """Called with each field's `attribute` as a keyword."""
     by_name: bool = False
-    """Older vocabulary: every field id is the text "-1", so names count."""
+    """Older vocabulary: every field id is the text "-1", so fields are matched by name."""
     value: type | None = None
-    """Python type of its values where `make` is a function."""
+    """Python type of its values if `make` is a function."""
 
     @property
     def short_name(self) -> str:
@@ -92,11 +91,11 @@ class Field:
     field_id: int
     kind: Kind
     attribute: str
-    """Name in the Python type."""
+    """Attribute name in the Python type."""
     optional: bool = False
     doc: str | None = None
     if_null: Any = None
-    """What a null is read as."""
+    """The value of a null."""
 
 
 _INT, _LONG, _STRING, _BYTES = Scalar("int"), Scalar("long"), Scalar("string"), Scalar("bytes")
@@ -227,8 +226,8 @@ PAYLOADS: dict[types.EventType, Struct] = {
 
 
 def event_struct(payload: Struct) -> Struct:
-    """The outer struct around a payload; it becomes a dictionary, because the type number is checked against
-    the payload.
+    """The outer struct of a payload; it becomes a dictionary, because the type number is checked against the
+    payload.
     """
     return Struct(
         EVENT,
@@ -310,11 +309,11 @@ LEGACY_TYPE_NAMES: dict[types.EventType, str] = {
     types.EventType.COMMIT_TO_TABLE: "COMMIT_TABLE",
     types.EventType.COMMIT_COMPLETE: "COMMIT_COMPLETE",
 }
-"""What the older vocabulary calls the types."""
+"""Names of the types in the older vocabulary."""
 
 
 def legacy_event_struct(payload: Struct) -> Struct:
-    """The outer struct of the older vocabulary, where the group id comes last."""
+    """The outer struct of the older vocabulary, in which the group id is last."""
     return _legacy(
         "Event",
         dict,
@@ -332,5 +331,5 @@ def struct_of(event_type: types.EventType, legacy: bool) -> Struct:
 
 
 def left_out(table_uuid: bool, legacy: bool) -> frozenset[int]:
-    """Ids of the fields that are not written for that reader."""
+    """Ids of the fields that are omitted for that reader."""
     return LEGACY_WITHOUT if legacy else frozenset() if table_uuid else WITHOUT_TABLE_UUID

@@ -1,11 +1,13 @@
-"""Events as the JSON people read, in the form of the golden samples.
+"""Events as JSON for people, in the form of the golden samples.
 
-Owns that form: uuids as text, bytes as hex, maps as objects with the field id as text, each time as ISO text
-with six decimals and as a number (`..._micros`). The partition type and the presence of `table_uuid` are part
-of it, so that the same bytes can be made of it. An event of the older vocabulary has that vocabulary's names,
-times as plain milliseconds, and no partition type. Promises: `from_json` and `from_document` raise
-`InvalidInput` and nothing else. Must never pass over a key it does not know: a misspelt one would be lost in
-silence.
+Uuids are text, bytes are hex, and maps are objects with the field id as text. Each time is ISO text with six
+decimals and a number (`..._micros`). The partition type and the presence of `table_uuid` are included, so
+that the same bytes can be made from it. An event of the older vocabulary has that vocabulary's names, times
+as plain milliseconds, and no partition type. `from_json` and `from_document` raise only `InvalidInput`. An
+unknown key is an error: a misspelt one would otherwise be lost.
+
+Times cover all 64 bits: years before 0 have a minus, years beyond 9999 a plus, as in Java (Python's own dates
+end at both).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from archiver.runtime.errors import InvalidInput
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _CYCLE_YEARS = 400
 _CYCLE_US = 146_097 * 86_400_000_000
-"""After 400 years the calendar begins again."""
+"""The calendar repeats after 400 years."""
 _TEXT = re.compile(r"([+-]?)([0-9]{4,6})-([0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6}))?Z")
 
 
@@ -63,7 +65,7 @@ _TIMESTAMP, _MILLIS = Scalar("timestamp"), Scalar("millis")
 
 
 def to_json(decoded: Decoded) -> dict[str, Any]:
-    """The event as JSON values. Raises `InvalidInput` for an event that could not be encoded either."""
+    """The event as JSON values. Raises `InvalidInput` for an event that cannot be encoded either."""
     event = decoded.event
     writer = _Writer(decoded)
     tree: dict[str, Any] = {}
@@ -126,10 +128,10 @@ class _Writer:
 
 
 def from_document(document: object) -> Decoded:
-    """The event of a golden file (it stands under `event`), or of an object as `to_json` makes it.
+    """The event of a golden file (under `event`), or of an object made by `to_json`.
 
-    The partition fields are those that the event states; else those of `partition_spec` and `table_schema`
-    beside it. Raises `InvalidInput`.
+    The partition fields are those in the event, else those of the sibling keys `partition_spec` and
+    `table_schema`. Raises `InvalidInput`.
     """
     if not isinstance(document, Mapping):
         raise InvalidInput(f"an event is a json object, got {shown(document)}")
@@ -141,8 +143,7 @@ def from_document(document: object) -> Decoded:
 
 
 def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = None) -> Decoded:
-    """The event that `to_json` would turn into `tree`; `given` are the partition fields, where the event does
-    not state them.
+    """The inverse of `to_json`; `given` are the partition fields if the event does not state them.
 
     Raises `InvalidInput` with the key that is missing, unknown or wrong.
     """
@@ -181,7 +182,7 @@ def _stated_fields(
         return tuple(given)
     if legacy:
         return ()
-    raise InvalidInput("the event lacks the key partition_type, and there is no partition_spec beside it")
+    raise InvalidInput("the event lacks the key partition_type, and there is no partition_spec next to it")
 
 
 def _get(tree: object, key: str, kind: Any) -> Any:
@@ -260,7 +261,7 @@ class _Reader:
         )
 
     def values(self, struct: Struct, tree: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, Any]:
-        """Values by attribute. `also` are further keys that may be there."""
+        """Values by attribute. `also` are further allowed keys."""
         fields = [one for one in struct.fields if one.field_id not in self._left_out]
         known = (
             {one.name for one in fields}

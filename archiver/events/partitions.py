@@ -1,9 +1,9 @@
 """Iceberg's primitive types in the partition record: type names, Avro forms, and values in Python, on the
 wire and in JSON.
 
-Owns the rules by which Iceberg writes a partition tuple into Avro, its rewriting of names that Avro does not
-allow included. Promises: a type or value that does not fit raises `InvalidInput` when it comes from us and
-`Corrupted` when it comes from stored bytes. Must never read or write Avro bytes itself.
+These are Iceberg's rules for a partition tuple in Avro, including the rewriting of names that Avro does not
+allow, and the partition fields of a table's spec. A type or value that does not fit raises `InvalidInput` if
+the caller passed it and `Corrupted` if it is in stored bytes. This module reads and writes no Avro bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FIXED = re.compile(r"fixed\[\s*([0-9]{1,9})\s*\]")
 
 @dataclass(frozen=True, slots=True)
 class PartitionType:
-    """A primitive type taken apart."""
+    """A parsed primitive type."""
 
     name: str
     """`decimal`, `fixed`, or the whole type."""
@@ -66,15 +66,15 @@ class PartitionType:
     """Bytes of a fixed or decimal on the wire."""
 
     def __str__(self) -> str:
-        """Iceberg's own spelling."""
+        """Iceberg's spelling."""
         if self.name == "decimal":
             return f"decimal({self.precision}, {self.scale})"
         return f"fixed[{self.size}]" if self.name == "fixed" else self.name
 
 
 def parse_type(text: str) -> PartitionType:
-    """Take an Iceberg type name apart. Raises `InvalidInput` for anything but a primitive type a partition
-    can have.
+    """Parse an Iceberg type name. Raises `InvalidInput` unless it is a primitive type that a partition can
+    have.
     """
     if text in _PLAIN:
         return PartitionType(text)
@@ -112,7 +112,7 @@ def avro_type(kind: PartitionType) -> str | dict[str, Any]:
 
 
 def type_of(node: Schema) -> PartitionType:
-    """The Iceberg type that an Avro schema stands for. Raises `Corrupted` when there is none."""
+    """The Iceberg type of an Avro schema. Raises `Corrupted` if there is none."""
     if isinstance(node, Fixed):
         return _type_of_fixed(node)
     if isinstance(node, Primitive):
@@ -146,8 +146,8 @@ def _type_of_fixed(node: Fixed) -> PartitionType:
 
 
 def avro_name(name: str) -> str:
-    """The name Java gives a partition field in Avro: other characters as `_x` and their UTF-16 code, a
-    leading digit behind `_`.
+    """Java's Avro name of a partition field: other characters become `_x` and their UTF-16 code, a leading
+    digit is prefixed with `_`.
     """
     if not name:
         raise InvalidInput("a partition field has an empty name")
@@ -167,7 +167,7 @@ def _avro_character(character: str, first: bool) -> str:
 
 
 def to_wire(kind: PartitionType, value: PartitionValue) -> Any:
-    """The value as the Avro writer wants it, which checks plain types itself. Raises `InvalidInput`."""
+    """The value for the Avro writer, which checks plain types itself. Raises `InvalidInput`."""
     if value is None:
         return None
     if kind.name == "decimal":
@@ -200,7 +200,7 @@ def _decimal_bytes(kind: PartitionType, value: PartitionValue) -> bytes:
         raise InvalidInput(f"a {kind} expected, got {shown(value)}")
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
-    # The significant digits are moved by hand, because decimal arithmetic would round to its context.
+    # The significant digits are shifted as text, because decimal arithmetic would round to its context.
     significant = "".join(map(str, digits)).lstrip("0")
     shift = exponent + kind.scale
     if significant and shift < 0:
@@ -215,7 +215,7 @@ def _decimal_bytes(kind: PartitionType, value: PartitionValue) -> bytes:
 
 
 def from_wire(kind: PartitionType, value: Any) -> PartitionValue:
-    """The value as Python has it. Raises `Corrupted` for a decimal with too many digits."""
+    """The value in Python. Raises `Corrupted` for a decimal with too many digits."""
     if value is None:
         return None
     if kind.name == "uuid":
@@ -231,7 +231,7 @@ def from_wire(kind: PartitionType, value: Any) -> PartitionValue:
 
 
 def to_json(kind: PartitionType, value: PartitionValue) -> bool | int | float | str | None:
-    """The value as JSON has it: bytes as hex, decimals, uuids and non-finite numbers as text."""
+    """The value in JSON: bytes as hex; decimals, uuids and non-finite numbers as text."""
     wire = to_wire(kind, value)
     value = from_wire(kind, wire)
     if isinstance(value, bytes):
@@ -249,7 +249,7 @@ def to_json(kind: PartitionType, value: PartitionValue) -> bool | int | float | 
 
 
 def _shortest(value: float) -> float:
-    """The number with the fewest digits that is the same in 32 bits: 1.1, not 1.100000023841858."""
+    """The shortest number that is equal in 32 bits: 1.1, not 1.100000023841858."""
     candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next(one for one in candidates if _in_32_bits(one) == _in_32_bits(value))
 
@@ -263,7 +263,7 @@ def _in_32_bits(value: float) -> float:
 
 
 def from_json(kind: PartitionType, value: Any) -> PartitionValue:
-    """The reverse of `to_json`. Raises `InvalidInput`."""
+    """The inverse of `to_json`. Raises `InvalidInput`."""
     try:
         if isinstance(value, str):
             return _from_text(kind, value)
@@ -305,7 +305,7 @@ def _from_text(kind: PartitionType, value: str) -> PartitionValue:
 
 
 _FIRST_FIELD_ID = 1000
-"""Old specs give no ids: their fields are numbered from here on."""
+"""Old specs have no field ids: their fields are numbered from here on."""
 _RESULTS = {"year": "int", "month": "int", "day": "date", "hour": "int"}
 _TRUNCATE = re.compile(r"truncate\[[0-9]+\]")
 _BUCKET = re.compile(r"bucket\[[0-9]+\]")
@@ -313,7 +313,9 @@ _NESTED = ("fields", "type", "element", "key", "value")
 
 
 def partition_fields(spec: object, schema: object) -> tuple[PartitionField, ...]:
-    """The fields of `spec`, in order, each with the type that its transform gives. Raises `InvalidInput`."""
+    """The fields of `spec`, in order, each with the result type of its transform. Raises only
+    `InvalidInput`.
+    """
     listed = spec.get("fields") if isinstance(spec, Mapping) else None
     if not isinstance(listed, list):
         raise InvalidInput(f"a partition spec has a list of fields, got {shown(spec)}")
@@ -359,7 +361,7 @@ def _result(transform: str, source: object) -> str:
 
 
 def _columns(tree: object) -> Iterator[tuple[int, object]]:
-    """Field id and type of every field that stands in a struct, however deep."""
+    """Field id and type of every field of a struct, at any depth."""
     if isinstance(tree, list):
         for one in tree:
             yield from _columns(one)

@@ -1,10 +1,8 @@
-"""Builds the schema text that Java embeds in an event, byte for byte, and turns it to and from the bytes on
-the wire.
+"""Builds the schema text that Java embeds in an event, byte for byte, and converts it to and from wire bytes.
 
-Owns the order of keys, the places where a type is written in full or by name, Jackson's escapes and Java's
-modified UTF-8 (characters beyond the basic plane as two three-byte surrogates, U+0000 as two bytes).
-Promises: the same payload type, partition fields and switches give the same bytes for ever; they are frozen
-by the golden samples.
+This includes the order of keys, the choice between a full type and a name, Jackson's escapes and Java's
+modified UTF-8 (characters beyond the basic plane as two three-byte surrogates, U+0000 as two bytes). The same
+payload type, partition fields and switches always give the same bytes; the golden samples freeze them.
 """
 
 from __future__ import annotations
@@ -50,11 +48,11 @@ def schema_text(
     table_uuid: bool,
     legacy: bool = False,
 ) -> bytes:
-    """The schema of an event of that type, as bytes on the wire.
+    """The schema of an event of that type, as wire bytes.
 
-    `table_uuid` False leaves that field out, for readers of release 1.10; `legacy` is the older vocabulary.
-    Raises `InvalidInput` for partition fields that Iceberg could not have, and for a text that takes more
-    than `TEXT_BYTES_MAX` bytes.
+    `table_uuid` False omits that field, for readers of release 1.10; `legacy` is the older vocabulary. Raises
+    `InvalidInput` for partition fields that Iceberg could not have, and for a text longer than
+    `TEXT_BYTES_MAX` bytes.
     """
     builder = _Builder(partition_fields, left_out(table_uuid, legacy), legacy)
     tree = builder.kind(struct_of(event_type, legacy), "")
@@ -69,9 +67,7 @@ def schema_text(
 
 
 class _Builder:
-    """Makes the JSON tree, and remembers which named types stand in it already: those are referred to by
-    name.
-    """
+    """Makes the JSON tree. Named types that it already contains are referred to by name."""
 
     def __init__(
         self, partition_fields: Sequence[PartitionField], left_out_ids: frozenset[int], legacy: bool
@@ -168,7 +164,7 @@ def _check_ids(field_ids: list[int]) -> None:
 
 
 def _json(tree: Any) -> str:
-    """JSON as Jackson writes it: no blanks, no escapes but the necessary ones."""
+    """JSON in Jackson's form: no blanks, only necessary escapes."""
     if isinstance(tree, dict):
         return "{" + ",".join(f"{_quoted(key)}:{_json(value)}" for key, value in tree.items()) + "}"
     if isinstance(tree, list):
@@ -196,7 +192,7 @@ def to_wire_text(text: str) -> bytes:
 
 
 def from_wire_text(data: bytes) -> str:
-    """The reverse of `to_wire_text`. Raises `Corrupted` for anything that is not modified UTF-8."""
+    """The inverse of `to_wire_text`. Raises `Corrupted` for anything that is not modified UTF-8."""
     try:
         units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         if max(units, default="") > "\uffff":

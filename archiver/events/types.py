@@ -1,9 +1,8 @@
 """The five control-topic events of Iceberg Kafka Connect as plain values.
 
-Owns the meaning of every field. Knows nothing of bytes (`codec.py`) or of JSON (`json_form.py`). The list of
-events is closed. All times are microseconds since 1970-01-01 UTC. Offsets name the next record to read, not
-the last one read. Values are immutable by convention: the dictionaries inside a `DataFile` must not be
-changed after it was made.
+The list of events is closed. All times are microseconds since 1970-01-01 UTC. Offsets are those of the next
+record to read, not of the last one. Values are immutable by convention: the dictionaries in a `DataFile` must
+not be changed after construction. `codec.py` handles bytes, `json_form.py` JSON.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from dataclasses import dataclass
 from uuid import UUID
 
 PartitionValue = bool | int | float | str | bytes | UUID | decimal.Decimal | dt.date | dt.datetime | None
-"""One value of a partition tuple. Dates, times and timestamps are read as Iceberg's own numbers: days, hours,
+"""One value of a partition tuple. Dates, times and timestamps are read as Iceberg's numbers: days, hours,
 months, years, microseconds or nanoseconds since 1970 (times: microseconds of the day). `datetime.date` and
-`datetime.datetime` are accepted on writing only."""
+`datetime.datetime` are accepted for writing only."""
 
 
 class EventType(enum.IntEnum):
-    """The number an event carries on the wire. Older names in brackets."""
+    """The type number of an event on the wire. Older names in brackets."""
 
     START_COMMIT = 0
     """A round begins (COMMIT_REQUEST)."""
     DATA_WRITTEN = 1
     """Files of one table are durable (COMMIT_RESPONSE)."""
     DATA_COMPLETE = 2
-    """Everything of the round has been announced (COMMIT_READY)."""
+    """All events of the round were sent (COMMIT_READY)."""
     COMMIT_TO_TABLE = 3
     """One table has its commit (COMMIT_TABLE)."""
     COMMIT_COMPLETE = 4
-    """Every table of the round is settled (COMMIT_COMPLETE)."""
+    """Every table of the round is resolved (COMMIT_COMPLETE)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +59,24 @@ class TableReference:
     name: str
     """Name of the table inside its namespace."""
     uuid: UUID | None = None
-    """Identity of the table; None when unknown. Not written at all for readers of release 1.10."""
+    """Identity of the table; None if unknown. Omitted for readers of release 1.10."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitionOffset:
-    """How far one topic partition was read."""
+    """The read position of one topic partition."""
 
     topic: str
     partition: int
     offset: int | None = None
-    """Next offset to read; None when the partition was not read in this round."""
+    """Next offset to read; None if the partition was not read in this round."""
     timestamp_us: int | None = None
-    """Everything with an earlier timestamp has been read; None when not known."""
+    """All records with an earlier timestamp were read; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One data or delete file, with the names of Iceberg's manifest struct where they differ given in
-    brackets.
-    """
+    """One data or delete file. Different names in Iceberg's manifest struct are in brackets."""
 
     path: str
     """Full location (file_path)."""
@@ -148,32 +145,32 @@ class DataWritten:
 
 @dataclass(frozen=True, slots=True)
 class DataComplete:
-    """DATA_COMPLETE: everything of this round has been announced."""
+    """DATA_COMPLETE: all events of this round were sent."""
 
     commit_id: UUID
     assignments: tuple[TopicPartitionOffset, ...] | None
-    """How far each topic partition was read."""
+    """The read position of each topic partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitToTable:
-    """COMMIT_TO_TABLE: one table took its commit."""
+    """COMMIT_TO_TABLE: the commit to one table succeeded."""
 
     commit_id: UUID
     table: TableReference
     snapshot_id: int | None = None
     """The snapshot that holds the files."""
     valid_through_us: int | None = None
-    """The table holds every record with an earlier timestamp; None when not known."""
+    """The table holds every record with an earlier timestamp; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitComplete:
-    """COMMIT_COMPLETE: every table of the round is settled."""
+    """COMMIT_COMPLETE: every table of the round is resolved."""
 
     commit_id: UUID
     valid_through_us: int | None = None
-    """Every table of the round holds every record with an earlier timestamp; None when not known."""
+    """Every table of the round holds every record with an earlier timestamp; None if unknown."""
 
 
 Payload = StartCommit | DataWritten | DataComplete | CommitToTable | CommitComplete
@@ -194,12 +191,12 @@ class Event:
     id: UUID
     """Identity of this event."""
     timestamp_us: int
-    """When it was made."""
+    """Creation time."""
     group_id: str
-    """Consumer group of the sink that wrote it; who reads the topic ignores the events of other groups."""
+    """Consumer group of the sink that wrote it; readers ignore the events of other groups."""
     payload: Payload
 
     @property
     def type(self) -> EventType:
-        """The type number that belongs to the payload."""
+        """The type number of the payload."""
         return TYPE_OF_PAYLOAD[type(self.payload)]

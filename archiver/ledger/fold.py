@@ -207,9 +207,7 @@ class LedgerFold:
 
     def _intern(self, index: int, message: pb.SchemaText) -> None:
         if hashlib.sha256(message.text).digest() != message.sha256:
-            raise Corrupted(
-                f"control log entry {index}: the schema text does not match its SHA-256"
-            )
+            raise Corrupted(f"control log entry {index}: the schema text does not match its SHA-256")
         self.keep_text(message.text)
 
     # DATA_WRITTEN

@@ -1,9 +1,9 @@
 """pyarrow for arrays whose type is known only at run time.
 
-Owns: the names `arrow`, `pc` and `Array`, which are pyarrow, its compute functions and its arrays without the
-published type stubs. The stubs follow the element type of an array through every call, which cannot be said
-of a column that a Protobuf descriptor made. Must never: hold code. The public signatures of this folder name
-the real classes.
+The names `arrow`, `pc` and `Array` are pyarrow, its compute functions and its arrays without the published
+type stubs. The stubs follow the element type of an array through every call, which is impossible for a column
+made from a Protobuf descriptor. This module has no code. The public signatures of this folder name the real
+classes.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Records to columns and back: the byte-exact rule.
+"""Converts records to columns and back, byte for byte.
 
-Owns: what stands in `__raw__`, `__prefix__` and `__err__`, and `rebuild`, by which everything that reads
-archives gets the bytes back. Promises: `rebuild(*encode_columns(keys, values))` gives the same keys and
-values, byte for byte, null for null. `value.__raw__` is null only where the other columns were encoded again,
-by the code of `rebuild`, and were equal to the original. A bad record never raises and never disturbs its
-neighbours. Must never: trust a decoder. A record that is not rebuilt from its columns keeps its bytes.
+It fills `__raw__`, `__prefix__` and `__err__`; `rebuild` returns the original bytes to all readers of
+archives. `rebuild(*encode_columns(keys, values))` gives the same keys and values, byte for byte, null for
+null. `value.__raw__` is null only if the other columns were encoded again, by the code of `rebuild`, and were
+equal to the original. A bad record never raises and never affects its neighbours. No decoder is trusted: a
+record that is not rebuilt from its columns keeps its bytes.
 
-Choices. A key keeps its bytes always. A payload that cannot be decoded has `__err__` and `__raw__`,
-everything else null, its envelope's `__prefix__` too. `__prefix__` and `__unrecognized__` are filled whether
-or not `__raw__` is kept.
+A key always keeps its bytes. A payload that cannot be decoded has `__err__` and `__raw__`, and everything
+else is null, including its envelope's `__prefix__`. `__prefix__` and `__unrecognized__` are filled whether or
+not `__raw__` is kept.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ EngineName = Literal["ptars", "protobuf"]
 _BESIDE = (RAW, PREFIX, ERR)
 
 READ_COLUMNS: tuple[str, ...] = (f"key.{RAW}", "value")
-"""What `rebuild` needs of an archive, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader
-spells them otherwise.)"""
+"""The columns that `rebuild` needs, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader spells
+them differently.)"""
 
 Column: TypeAlias = "Array | pa.ChunkedArray[Any]"
 
 
 class RecordCodec:
-    """Encodes and rebuilds the records of one topic under one schema version. Not safe for use by several
-    threads at once.
+    """Encodes and rebuilds the records of one topic under one schema version. Not thread-safe.
 
-    Batches are bounded by the caller: at most 2 GiB of keys or values in a call (64 MiB are plenty), in the
-    parts that `portions` names.
+    The caller limits batches: at most 2 GiB of keys or values in a call (64 MiB are enough), in the parts
+    that `portions` returns.
     """
 
     def __init__(self, schema: TopicSchema, engine: EngineName = "ptars") -> None:
@@ -57,7 +56,7 @@ class RecordCodec:
         self._value = _Side("value", columns, schema.value, structs["value"], engine)
 
     def portions(self, keys: Column, values: Column) -> list[tuple[int, int]]:
-        """[start, end) of the parts in which these records are to be encoded, so that the columns of each are
+        """[start, end) of the parts in which to encode these records, so that the columns of each are
         bounded; mostly one.
         """
         bounds = [self._key.bounds(_binary(keys)), self._value.bounds(_binary(values))]
@@ -113,7 +112,7 @@ class _Side:
             messages = emptied(messages, large)
         columns, whole, errors = decode_exactly(self._engine, messages)
         errors = {**errors, **bad}
-        # flatten() lets the nulls of undecodable rows reach every field.
+        # flatten() applies the nulls of undecodable rows to every field.
         fields = columns.flatten()
         texts = arrow.nulls(len(dense), pa.string())
         if errors:
@@ -183,14 +182,14 @@ def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engin
 
 
 def emptied(messages: Array, rows: list[int]) -> Array:
-    """The messages, those of the rows without any byte."""
+    """The messages, with those of the rows emptied."""
     mask = np.zeros(len(messages), np.bool_)
     mask[rows] = True
     return pc.if_else(arrow.array(mask), arrow.scalar(b"", pa.binary()), messages)
 
 
 def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[int, str]]:
-    """Columns of messages, which of them encode to the message again, and why others could not be decoded."""
+    """Columns of messages, a mask of those that encode to the message again, and the errors of the others."""
     decoded = engine.decode(messages)
     columns, errors = decoded.columns, dict(decoded.errors)
     whole = _gives_back(engine, columns, messages)
@@ -210,11 +209,11 @@ def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[
 
 
 def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
-    """Which rows encode to their message again; never one that could not be decoded."""
+    """Whether each row encodes to its message again; False for rows that could not be decoded."""
     if columns.null_count == 0:
         again = engine.encode(columns)
-        # Nearly always every message comes back. That is told from lengths and bytes as a whole, in half of
-        # the time that row by row takes.
+        # Nearly always every message matches. Comparing all lengths and bytes at once takes half the time of
+        # a comparison row by row.
         return (
             np.ones(len(messages), np.bool_) if messages.equals(again) else _bools(pc.equal(messages, again))
         )
@@ -226,7 +225,7 @@ def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
 
 
 def _bools(array: Array) -> Bools:
-    """As numpy has it, the caller's own."""
+    """A numpy copy."""
     return np.array(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
@@ -251,8 +250,8 @@ def _scattered(base: Array, places: Array, values: Array) -> Array:
 
 
 def _message_columns(rows: Array, message: pa.StructType, name: str) -> Array:
-    """The message's fields of a column as a struct of the engine's type; other columns are left out,
-    spellings of types brought in line.
+    """The message's fields of a column as a struct of the engine's type; other columns are omitted, and types
+    are converted.
     """
     children = []
     for field in message:

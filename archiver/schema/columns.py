@@ -1,14 +1,14 @@
-"""The columns of a topic's table: Protobuf trees to Iceberg's schema JSON, and from there to the Arrow schema
-that Parquet is written with.
+"""The columns of a topic's table: from Protobuf trees to Iceberg's schema JSON, and from there to the Arrow
+schema for Parquet.
 
-Owns: the names, order, types and optionality of all columns; the JSON form (frozen:
-`tests/compat/golden_schema`); which leaves get bounds. Promises: one direction only, tree → Iceberg → Arrow.
-The Arrow schema is a function of the JSON, so its field ids are those in force. Fresh ids are handed out
-level by level, each struct's fields before what is inside them, as catalogs do when they create a table. Must
-never: reuse a field id, or look at Protobuf after the JSON is made.
+This module defines the names, order, types and optionality of all columns, the JSON form (frozen:
+`tests/compat/golden_schema`), and the leaves with bounds. The direction is always tree → Iceberg → Arrow. The
+Arrow schema is a function of the JSON, so its field ids are those in force. Fresh ids are assigned level by
+level, each struct's fields before their contents, as catalogs do at table creation. A field id is never
+reused, and Protobuf is not read after the JSON is made.
 
-Choices. `key` and `value` and everything below are optional. `headers`, `kafka`, the header's key, partition,
-offset and ingest_timestamp are required: a record always has them. In a message the order is `__raw__`,
+`key` and `value` and everything below are optional. `headers`, `kafka`, the header's key, partition, offset
+and ingest_timestamp are required: a record always has them. The order in a message is `__raw__`,
 `__prefix__`, `__err__` (top level only), the fields by number, `__unrecognized__`. Lists and maps of the
 message are optional with optional elements and values.
 """
@@ -29,7 +29,7 @@ from archiver.schema.protobuf.column_names import column_names
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldTree, Kind, MessageTree, Shape
 
 FIELD_ID = b"PARQUET:field_id"
-"""Metadata key by which Arrow's Parquet writer takes the field id."""
+"""Metadata key of the field id for Arrow's Parquet writer."""
 
 BOUNDED_LEAVES_MAX = 100
 """Leaves of key and value that get bounds and statistics; `kafka.*` always does."""
@@ -203,11 +203,11 @@ def message_columns(struct: Json, ids: Iterator[int]) -> None:
 
 
 def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
-    """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of the message in it (or a
-    map's key), "3/2" a map's value.
+    """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of its message (or a map's
+    key), "3/2" a map's value.
 
-    `struct` is the Iceberg struct that `tree` was mapped to; its names are those of the columns, or the
-    wanted ones of a first schema. The element of a list has no number of its own: its id stands in the JSON.
+    `struct` is the Iceberg struct of `tree`; its names are those of the columns, or the requested ones of a
+    first schema. The element of a list has no number of its own: its id is in the JSON.
     """
     result: dict[str, int] = {}
     by_name = {one["name"]: one for one in struct["fields"]}

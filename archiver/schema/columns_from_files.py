@@ -1,9 +1,8 @@
-"""The columns of a table as its files alone tell them: Parquet's types and field ids as an Iceberg schema.
+"""The columns of a table from its files alone: Parquet's types and field ids as an Iceberg schema.
 
-Pure. For when no ledger is left that recorded a schema. Promises that every field id of every file is a
-column, with the name and the type of the newest version that has it; that a column which some version lacks
-may be null; that two columns of one struct never share a name. Must never give a field id to what a file
-gives none.
+Pure. Used if no ledger with a recorded schema exists. Every field id of every file becomes a column, with the
+name and type of the newest version that has it. A column that some version lacks may be null. Two columns of
+one struct never share a name. A field without an id in the files gets none.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def found_schema(newest_first: Sequence[pa.Schema]) -> str:
 
 
 def _take_in(struct: Json, columns: Sequence[Json]) -> None:
-    """Add columns of an older version that the struct lacks, and look into those that it has."""
+    """Add columns of an older version that the struct lacks, recursively."""
     fresh = not struct["fields"]
     have = {one["id"]: one for one in struct["fields"]}
     taken = {one["name"] for one in struct["fields"]}
@@ -41,7 +40,7 @@ def _take_in(struct: Json, columns: Sequence[Json]) -> None:
                 _take_in(ours, theirs["fields"])
             continue
         name = column["name"]
-        while name in taken:  # of a column that gave way to another one under its name
+        while name in taken:  # the name of a column that another one with its name replaced
             name = f"{name}_{column['id']}"
         taken.add(name)
         struct["fields"].append({**column, "name": name, "required": column["required"] and fresh})

@@ -1,10 +1,9 @@
 """Registry envelopes: the bytes before a message that name its schema.
 
-Owns: taking the envelope off payloads, and the reasons why one cannot be taken off. The form: a byte 0, the
-schema id as 4 bytes big-endian, the message indexes (their count, then each, as zigzag varints; a single 0
-stands for the list [0]). Promises: a payload without byte 0 in front has no envelope and is left as it is (no
-Protobuf message begins so). Whatever was taken off is given back as it was, in any spelling. No Python code
-runs per row while the envelopes of a batch have few spellings; whatever they have, a row is looked at a
+An envelope is a byte 0, the schema id as 4 bytes big-endian, and the message indexes (their count, then each,
+as zigzag varints; a single 0 means the list [0]). A payload without a leading byte 0 has no envelope and
+stays unchanged (no Protobuf message begins so). Removed bytes are restored exactly, in any spelling. No
+Python code runs per row while the envelopes of a batch have few spellings; in any case a row is inspected a
 bounded number of times.
 """
 
@@ -22,12 +21,12 @@ from archiver.schema.protobuf.error_causes import CUT_ENVELOPE, NO_SUBJECT_ID, O
 from archiver.schema.splice import Rows, picked, spliced
 
 _ID_END, _INDEXES_MAX, _VARINT_MAX = 5, 100, 5
-"""Where the id ends; message types cannot be nested deeper; bytes of a 32-bit varint."""
+"""End of the schema id; deepest nesting of message types; bytes of a 32-bit varint."""
 _SPELLINGS_MAX, _GROUPED_MAX = 64, 16
-"""Rows whose envelopes have more beginnings, or are longer, are looked at one by one: to group them for every
+"""Rows whose envelopes have more beginnings, or are longer, are inspected one by one: grouping them for every
 byte takes minutes."""
 _END = 2**31 - 1
-"""Behind the end of every payload. (Without an end, pyarrow fails on arrays of many rows.)"""
+"""Beyond the end of every payload. (Without an end, pyarrow fails on arrays of many rows.)"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ParsedEnvelope:
 
 
 def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
-    """Take the envelopes off (no nulls)."""
+    """Remove the envelopes (no nulls)."""
     ids = dict(envelope.ids)
     rows = np.arange(len(payloads), dtype=np.int64)
     enveloped = pc.starts_with(payloads, pattern=b"\x00").to_numpy(zero_copy_only=False)
@@ -83,7 +82,7 @@ def _one_by_one(
     parts: list[tuple[Rows, bytes]],
     errors: dict[int, str],
 ) -> None:
-    """Judge the envelopes of these rows (ascending), whose ids are known: into `parts` or `errors`."""
+    """Check the envelopes of these rows (ascending), whose ids are known: into `parts` or `errors`."""
     found: dict[bytes, list[int]] = {}
     longest = _ID_END + (1 + _INDEXES_MAX) * _VARINT_MAX
     for row, start in zip(
@@ -100,7 +99,7 @@ def _one_by_one(
 
 
 def _length(payload: bytes) -> int:
-    """How many bytes of a payload tell whether its envelope is one; more than there are if it is cut."""
+    """Bytes of a payload that decide whether its envelope is valid; more than exist if it is truncated."""
     at, left, counted = _ID_END, 1, False
     while left:
         start = at
@@ -138,8 +137,8 @@ def _repeated(value: bytes | None, count: int) -> Array:
 
 
 def _verdict(head: bytes, length: int, ids: Mapping[int, tuple[int, ...]]) -> bool | str | None:
-    """What the first `length` bytes of a payload say: a whole envelope (True), an error, or that more bytes
-    are needed (None).
+    """The result for the first `length` bytes of a payload: a whole envelope (True), an error, or None if
+    more bytes are needed.
     """
     if len(head) < length:
         return f"its registry envelope {CUT_ENVELOPE}, after {len(head)} bytes"

@@ -1,8 +1,8 @@
-"""What a topic's schema says of payloads before they are stored: do they decode, and what stands before them.
+"""Checks payloads against a topic's schema before they are stored: whether they decode, and their envelopes.
 
-`EdgeCheck` gives the verdict of `RecordCodec` without its columns. It also refuses a record with more fields
-and list elements than `elements_max`, because checking it would take too long. Payloads are checked in pieces
-of bounded size. Thread-safe: one thread at a time decodes.
+`EdgeCheck` has the same result as `RecordCodec`, without its columns. It also refuses a record with more
+fields and list elements than `elements_max`, because checking it would take too long. Payloads are checked in
+pieces of bounded size. Thread-safe: one thread decodes at a time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from archiver.schema.protobuf.error_causes import TOO_MANY_FIELDS, Cause, cause_
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, Kind, MessageTree
 
 PIECE_BYTES = 8 * 2**20
-"""Of payloads that are decoded at a time."""
+"""Bytes of payloads that are decoded at a time."""
 ELEMENTS_MAX = 1_000_000
-"""Fields and list elements of one record, where the settings do not say otherwise."""
+"""Most fields and list elements of one record, by default."""
 FEW_ROWS = 32
-"""So few go to the complete engine, which begins more quickly than the fast one."""
+"""So few rows go to the complete engine, which starts faster than the fast one."""
 _MAGIC = b"\x00"
 _ID_END = 5
-"""Where the schema id of an envelope ends."""
+"""End of an envelope's schema id."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in some payloads."""
+    """The result for some payloads."""
 
     errors: Mapping[int, str]
-    """Row to reason, as `__err__` has it."""
+    """Row to reason, as in `__err__`."""
     unknown_ids: Mapping[int, int]
-    """Of those, the rows whose envelope has a schema id that the schema does not know, and the id."""
+    """Rows whose envelope has a schema id that the schema does not know, and the id."""
 
     def cause(self, row: int) -> Cause:
         """Why the row does not decode."""
@@ -94,11 +94,11 @@ class EdgeCheck:
         self._head = None if newest is None else envelope_of(newest, ids[newest])
 
     def is_for(self, source: Source, complete: bool, newest_id: int | None = None) -> bool:
-        """Whether it was made of these."""
+        """Whether it was made from these arguments."""
         return (self.source, self.complete, self._newest_id) == (source, complete, newest_id)
 
     def check(self, payloads: Array) -> Checked:
-        """What is wrong with binary payloads; nulls are fine."""
+        """The faults of binary payloads; nulls are valid."""
         with self._lock:
             return self._checked(payloads)
 
@@ -146,7 +146,7 @@ class EdgeCheck:
         return pc.if_else(bare, enveloped, payloads)
 
     def _check_few(self, payloads: Array, errors: dict[int, str]) -> bool:
-        """Check payloads one by one; False if one has an envelope that must be looked at more closely."""
+        """Check payloads one by one; False if one has an envelope that needs a closer check."""
         messages: dict[int, bytes] = {}
         for row, payload in enumerate(payloads.to_pylist()):
             if payload is None:
@@ -201,7 +201,7 @@ class EdgeCheck:
 
 
 def _parsing_tells(tree: MessageTree) -> bool:
-    """Whether every payload that the parser takes has a place in the columns."""
+    """Whether every payload that the parser accepts fits the columns."""
     for one in tree.fields:
         if (
             one.kind is Kind.TIMESTAMP

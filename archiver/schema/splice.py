@@ -1,8 +1,8 @@
-"""Rows decoded in several parts, put into one array in their order.
+"""Combines rows decoded in several parts into one array, in their order.
 
-Owns: `spliced`, `replaced`, and `picked` and `blocks`, which take rows out. Promises: every row stands in its
-place, whatever the parts; parts that are runs of neighbouring rows are copied as blocks, so that one odd row
-in a hundred thousand costs one copy of the columns and no gathering row by row.
+`spliced` and `replaced` combine; `picked` and `blocks` select. Every row keeps its position. Parts that are
+runs of neighbouring rows are copied as blocks, so one exceptional row in a hundred thousand costs one copy of
+the columns, without gathering row by row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from archiver.schema.arrow import Array, arrow
 Rows = npt.NDArray[np.int64]
 
 _RUNS_MAX = 16
-"""More runs than this are gathered row by row: a block has a cost of its own."""
+"""More runs than this are gathered row by row: each block has a fixed cost."""
 
 
 def spliced(parts: Sequence[tuple[Rows, Array]]) -> Array:

@@ -118,10 +118,10 @@ def test_an_array_may_come_in_several_blocks_with_sizes() -> None:
         ("int", "8080808020", "the number 4294967296 before 5 is out of range"),
         ("boolean", "02", "a boolean before 1 is 2"),
         ("string", "02ff", "a string before 2 is not utf-8"),
-        ("string", "04c3", "2 bytes wanted at 1 of 2"),
-        ("bytes", "01", "-1 bytes wanted"),
+        ("string", "04c3", "2 bytes expected at 1 of 2"),
+        ("bytes", "01", "-1 bytes expected"),
         ("bytes", "feffffffffffffffff01", "ends early"),
-        ("float", "0000", "4 bytes wanted"),
+        ("float", "0000", "4 bytes expected"),
         ("null", "00", "1 bytes follow the event"),
     ],
 )

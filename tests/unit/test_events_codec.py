@@ -107,7 +107,7 @@ def test_any_datum_behind_a_good_text_raises_corrupted_or_is_read(datum: bytes) 
         (b"", "starts with c201 and a length, this one with nothing"),
         (b"Obj\x01", "this one with 4f626a01"),
         (b"\xc2\x01\x00", "this one with c20100"),
-        (b"\xc2\x01\x00\x05{}", "ends inside its schema text: 9 bytes wanted, 6 there"),
+        (b"\xc2\x01\x00\x05{}", "ends inside its schema text: 9 bytes expected, 6 present"),
         (b"\xc2\x01\x00\x02{}", "whose type is None"),
         (b"\xc2\x01\x00\x05[[[[[", "is not json"),
         (b'\xc2\x01\x00\x05"int"', "describes 'no record'"),

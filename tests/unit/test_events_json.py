@@ -111,7 +111,7 @@ def test_without_partition_type_the_spec_beside_the_event_counts() -> None:
     tree = _tree()
     del tree["payload"]["partition_type"]
     with pytest.raises(
-        InvalidInput, match="lacks the key partition_type, and there is no partition_spec beside it"
+        InvalidInput, match="lacks the key partition_type, and there is no partition_spec next to it"
     ):
         json_form.from_json(tree)
     spec = {"fields": [{"name": "day", "transform": "day", "source-id": 2, "field-id": 1000}]}

@@ -1,7 +1,6 @@
-"""What a newer schema does to a topic's columns, one difference at a time, for plans and messages to people.
+"""The changes of a topic's columns by a newer schema, for plans and messages.
 
-Owns the closed list of what can happen to a column (`What`). Must never decide: `evolve` does, and says here
-what it did.
+`What` is the closed list of changes to a column. `evolve` decides; this module only describes.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ What = Literal[
     "envelope",
 ]
 """added: a new field gets a column · dropped: the field is gone, its column stays and reads null from here on
-· restored: the field goes back to a column that it had before · renamed: the column has another name, its
-rows are the same · widened: the column's type holds more, its rows are the same · new_column: the field's new
-type does not fit its column, so it gets another one beside it · unchanged_column: the bytes of the field are
-others (presence, packed, oneof, enum values, Protobuf type) and its column is the same · message: the key or
-value is another message, has a schema now, or has none any more · envelope: the registry ids of the message
-are others. The last two are of the whole key or value."""
+· restored: the field gets a former column again · renamed: the column has another name and the same rows ·
+widened: the column's type holds more, its rows are the same · new_column: the field's new type does not fit
+its column, so it gets an additional one · unchanged_column: the bytes of the field differ (presence, packed,
+oneof, enum values, Protobuf type) and its column is the same · message: the key or value is another message,
+or now has a schema or none · envelope: the registry ids of the message differ. The last two are of the whole
+key or value."""
 
 WHATS: Final[tuple[What, ...]] = get_args(What)
 """All of them."""
@@ -58,9 +57,9 @@ class Change:
     """One sentence for people: what this means for old and new records, and where it is no more than the
     change says, empty."""
     compatible: bool
-    """Whether records and queries of before go on to mean the same. False: a column is no longer filled
-    because the type does not fit (`new_column`), or records of the former schema are read otherwise by the
-    new one, or not at all."""
+    """Whether earlier records and queries keep their meaning. False: a column is no longer filled because the
+    type does not fit (`new_column`), or the new schema reads records of the former one differently or not at
+    all."""
 
 
 Policy = Literal["evolve", "compatible", "refuse"]

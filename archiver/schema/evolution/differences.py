@@ -1,8 +1,7 @@
-"""What differs between a field and its former self apart from its column: the bytes on the wire, and what
-they mean. Pure.
+"""The differences between a field and its former version apart from its column: its wire bytes and their
+meaning. Pure.
 
-Owns the words for it, and the judgement whether records of one schema are read rightly by the other. Nested
-messages are not compared here.
+It also says whether each schema reads the other's records correctly. Nested messages are not compared here.
 """
 
 from __future__ import annotations

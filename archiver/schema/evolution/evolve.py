@@ -1,11 +1,11 @@
-"""What a message's newest fields mean for the columns of a key or a value that were ever made.
+"""Maps the newest fields of a message to the existing columns of a key or value.
 
-Owns the evolution rules (docs/protocols/schema-evolution.md): which field goes on in which column, which
-column is renamed or widened, and when a field gets a new one. Pure: works on a copy of the newest recorded
-Iceberg JSON, which has every column ever made. Promises: no column is taken away, moved into another struct,
-or given to another field number; ids come from the counter it is given, and nothing else has a new id. New
-columns stand at the end of their struct. Must never: look at names to find a column. Field numbers and the
-ids of what surrounds them do.
+These are the evolution rules (docs/protocols/schema-evolution.md): which field continues in which column,
+which column is renamed or widened, and when a field gets a new one. Pure: works on a copy of the newest
+recorded Iceberg JSON, which has every column ever made. No column is removed, moved into another struct, or
+given to another field number. New ids come from the given counter; no other id changes. New columns are at
+the end of their struct. A column is never found by its name, only by field numbers and the ids of the
+enclosing structs.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ class SideEvolution:
         self._tell(place, field, "restored", column, "", now, _wire_why(difference), compatible)
 
     def _dropped(self, tree: MessageTree, place: _Place, columns: dict[int, Json]) -> None:
-        """Columns of fields that are gone; those of fields inside them went with them, and are not told one
-        by one.
+        """Columns of fields that are gone. Fields inside them are gone too and are not reported one by
+        one.
         """
         columns = columns or mapped(place.struct)
         for number, former in sorted(self._current(place).items()):

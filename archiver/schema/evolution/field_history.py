@@ -1,9 +1,9 @@
-"""The columns that a topic's fields had, version by version, in terms of the newest version's ids. Pure.
+"""The columns of a topic's fields, version by version, with the newest version's ids. Pure.
 
-Owns the reading of a history of recorded schemas: which column belonged to which field number, where, and
-when last. A field is known by its number and by the id of the struct around it, because paths of numbers
-alone do not tell a map's key from a message's first field. Promises: a version whose ids a catalog did not
-accept, and which was recorded anew with other ids, counts with those.
+It reads a history of recorded schemas: which column belonged to which field number, where, and when last. A
+field is identified by its number and by the id of the enclosing struct, because paths of numbers alone do not
+distinguish a map's key from a message's first field. A version whose ids a catalog refused, and which was
+recorded again with other ids, counts with the new ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.tree import FieldTree, MessageTree, Shape
 
 TREES_KEPT = 256
-"""Trees of recorded schemas that are kept, because each look at a topic asks for those of all its
-versions."""
+"""Trees of recorded schemas that are kept, because every check of a topic needs those of all its versions."""
 
 ID_KEYS = ("id", "element-id", "key-id", "value-id")
 

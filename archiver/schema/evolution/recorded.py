@@ -1,7 +1,7 @@
-"""A topic's schema as the control log records it.
+"""A topic's schema as recorded in the control log.
 
-Owns: `TopicSchema` and `SourceSchema`, and their form in SCHEMA entries. Promises: what is read back from an
-entry is what was written. Must never: decide anything. `state` is what others import.
+`TopicSchema` and `SourceSchema`, and their form in SCHEMA entries. Reading an entry gives what was written.
+`state` decides, and is the module that others import.
 """
 
 from __future__ import annotations

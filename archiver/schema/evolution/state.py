@@ -1,10 +1,9 @@
 """The schema state of a topic: a pure state machine over the SCHEMA entries of the control log.
 
-Owns: the decision what a topic's newest Protobuf schema means for its columns, and what archives of a version
-are written with. Promises: a field id once given is never given again; the same input gives the same state,
-bit for bit; a descriptor set that reads differently but maps to the same columns and bytes changes nothing. A
-recorded version is never altered, only followed by another. Must never: take a column away, or halt a topic
-because its schema changed.
+It decides how a topic's newest Protobuf schema changes its columns, and with which columns archives of a
+version are written. A field id is never given twice. Equal input gives the same state, bit for bit. A
+descriptor set that differs but maps to the same columns and bytes changes nothing. A recorded version is
+never altered, only followed by another. A schema change never removes a column, and never halts a topic.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _SIDES: tuple[SideName, SideName] = ("key", "value")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a topic's columns are from here on."""
+    """The topic's columns from here on."""
 
     schema: TopicSchema
-    """The newest recorded one itself if nothing that matters changed, else one that follows it and is not
-    recorded yet."""
+    """The newest recorded schema itself if nothing relevant changed, else the next one, which is not recorded
+    yet."""
     changes: tuple[Change, ...]
-    """What is different, keys first, in the order of the field numbers; of a first version, its columns.
-    Nested fields of a new column are not told one by one."""
+    """The differences, keys first, in field number order; for a first version, its columns. Nested fields of
+    a new column are not listed one by one."""
 
     @property
     def compatible(self) -> bool:

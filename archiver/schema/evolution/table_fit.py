@@ -1,9 +1,9 @@
-"""A topic's recorded columns against those that its table has: what the table lacks, and which ids a catalog
-gave that are not ours.
+"""Compares a topic's recorded columns with those of its table: missing columns, and ids that the catalog
+assigned differently.
 
-Pure. Owns the rule that a column which archives were written with is known by its id alone, while one that
-nobody wrote yet may still get another id. Promises: what the table has besides ours stays, and nothing of it
-is renamed, retyped or moved. Must never: find a column by its name once archives were written with its id.
+Pure. A column with which archives were written is identified by its id alone; a column without archives may
+still get another id. Additional columns of the table stay: none of them is renamed, retyped or moved. A
+column with archives is never found by its name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Fit:
     """How a table stands to a topic's schema."""
 
     schema: TopicSchema
-    """The schema itself, or the same with other ids for columns that nobody has written yet; then it must be
-    recorded as a version of its own before the table is touched or an archive is written with it."""
+    """The schema itself, or the same with other ids for columns without archives; then it must be recorded as
+    a new version before the table is changed or an archive is written with it."""
     lacking: str | None
     """The table's schema, in Iceberg's JSON form, as it must become; None if it has everything."""
 
@@ -97,7 +97,7 @@ class _Fitting:
         _refuse_doubles([*named, *lacking], table["fields"], path)
 
     def _known(self, ours: Json, by_id: Mapping[int, Json], path: str) -> Json | None:
-        """The table's column that is ours by its id; None if the id is nobody's yet, or somebody else's."""
+        """The table's column with that id; None if the id is unused, or another writer's."""
         same = by_id.get(ours["id"])
         if ours["id"] in self._used:
             if same is None:

@@ -1,8 +1,8 @@
-"""The names of columns: what a field's column is called, and what happens when that name is taken.
+"""The names of columns: the name for a field, and the rule for name clashes.
 
-Owns: the one rule for clashes (`column_names`) and the renaming by configuration (`wanted_names`). Promises:
-pure; the same input gives the same names. No clash stops a topic: the name gets a suffix. Must never: give a
-name twice at one level, compared without case (engines fold it), nor one of the archiver's own columns.
+`column_names` resolves clashes, and `wanted_names` applies configured names. Pure: equal input gives equal
+names. No clash halts a topic: the name gets a suffix. No level has a name twice, compared without case
+(engines fold it), or a name of the archiver's own columns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The complete engine, on the `protobuf` package: record by record, slow, and the judge of what the fast one
-cannot tell.
+"""The complete engine, on the `protobuf` package: record by record, slow, and the reference for doubtful
+records.
 
-Owns: the meaning of every odd record: what is undecodable, what the columns hold when the wire says something
-twice, and which bytes stand in `__unrecognized__`. Promises: follows Protobuf's own rules (last one wins,
-messages are merged, unknown fields are kept) by Protobuf's own parser.
+It defines the meaning of every unusual record: what is undecodable, what the columns hold if the wire repeats
+a field, and which bytes are in `__unrecognized__`. It follows Protobuf's own rules (last one wins, messages
+are merged, unknown fields are kept) with Protobuf's own parser.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _check_places(places: tuple[_Place, ...], message: Any) -> None:
             for item in getattr(message, name):
                 _check_value(one, inside, item)
         else:
-            # The last value of a key stands, as in `_map`, but each one is looked at there too.
+            # The last value of a key counts, as in `_map`, but each value is checked.
             for entry in getattr(message, name):
                 _check_value(one, inside, entry.f2)
 

@@ -1,11 +1,11 @@
-"""The wire form for the complete engine: like `wire`, but what Protobuf's own parser must understand is there
-with its structure.
+"""The wire form for the complete engine: like `wire`, but with all structure that Protobuf's own parser must
+understand.
 
-Owns: the translation of a tree to a file of edition 2023: oneofs are oneofs (the last one wins), groups are
-groups, Struct, Value and ListValue have their fields, and a message that occurs twice is merged, also where
-its column holds it encoded. Promises: the parser takes exactly the payloads it would take with the user's
-descriptor, but that text which is not UTF-8 is refused in every syntax. Names are those of `wire`: `f` and
-the number. Must never: depend on names in the user's schema; two topics may use the same ones.
+It translates a tree to a file of edition 2023. Oneofs are oneofs (the last one wins), and groups are groups.
+Struct, Value and ListValue have their fields, and a message that occurs twice is merged, even if its column
+holds it encoded. The parser accepts exactly the payloads that it would accept with the user's descriptor,
+except that text that is not UTF-8 is refused in every syntax. Names are those of `wire`: `f` and the number.
+They do not depend on names in the user's schema: two topics may use the same ones.
 """
 
 from __future__ import annotations

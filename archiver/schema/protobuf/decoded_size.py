@@ -1,12 +1,12 @@
-"""How much a Protobuf payload becomes when it is decoded, counted from its bytes before anything is decoded.
+"""The size of a Protobuf payload after decoding, computed from its bytes before decoding.
 
-Two bytes of payload may stand for a list element of a hundred columns. One rule bounds this for refinement,
-replay, audit, `consume` and the edge of the intake. The unit is a value: one place in a column, one field on
-the wire, or one list element, whichever is more.
+Two bytes of payload may become a list element of a hundred columns. One rule limits this for refinement,
+replay, audit, `consume` and intake validation. The unit is a value: one place in a column, one field on the
+wire, or one list element, whichever count is highest.
 
-The count never depends on the engine or on other records. It is never below what Protobuf's parser allocates
-before it stops: the walk follows the bytes in the parser's order and ends where the parser refuses the
-payload.
+The count does not depend on the engine or on other records. It is never below what Protobuf's parser
+allocates before it stops: the walk follows the bytes in the parser's order and ends where the parser refuses
+the payload.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The files of a descriptor set: which a message needs, whether they fit together, and the linked descriptor.
+"""The files of a descriptor set: those that a message needs, their consistency, and the linked descriptor.
 
-Owns: the checks whose errors name file, message and field; Protobuf's library names only the first of them.
-Promises: what `needed_files` returns holds every file that a message needs, each after its imports: those its
-own file imports, and those that extend a message it can contain. It is the same for the same content,
-whatever else stands in the set. Must never: touch the process-wide descriptor pool.
+The errors name file, message and field; Protobuf's library names only the first of them. The result of
+`needed_files` holds every file that a message needs, each after its imports: those that its own file imports,
+and those that extend a message it can contain. It is the same for the same content, regardless of other files
+in the set. The process-wide descriptor pool is never changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUILD = (
     "build it with: python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=NAME.binpb "
     "NAME.proto"
 )
-"""What to do about a file that is no descriptor set."""
+"""The remedy for a file that is not a descriptor set."""
 
 IMPORTS_DEEP_MAX = 200
 """Most files that import one another in a chain."""
@@ -85,7 +85,7 @@ def linked(files: Files, message: str, where: str) -> Descriptor:
             for full, one in _messages(files[name]):
                 if (
                     len(one.field) > COLUMNS_MAX
-                ):  # the library has a limit near this, and does not say whose it is
+                ):  # the library has a limit near this one, and its error does not name the file
                     here = f"{name}, message {full}, field {one.field[COLUMNS_MAX].name}"
                     raise ConfigInvalid(
                         f"{where}: {here}: has more than {COLUMNS_MAX} fields; choose a smaller message"

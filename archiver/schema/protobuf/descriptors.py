@@ -1,9 +1,9 @@
 """Descriptor sets: files made by `protoc --include_imports --descriptor_set_out`, read and checked.
 
-Owns: `Source`, the name of a message with the descriptor set that explains it, and its way from a file or
-from bytes. Promises: a Source that was made here parses, links, has its message and maps to columns; its
-bytes hold only the files that the message needs, without comments, and are the same for the same content.
-Must never: register anything in the process-wide descriptor pool, where two topics could clash.
+A `Source` is the name of a message with its descriptor set, read from a file or from bytes. It parses, links,
+has its message and maps to columns. Its bytes hold only the files that the message needs, without comments,
+and are the same for the same content. Nothing is registered in the process-wide descriptor pool, where two
+topics could clash.
 """
 
 from __future__ import annotations

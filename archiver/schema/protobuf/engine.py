@@ -1,14 +1,14 @@
-"""The border between record codec and Protobuf library: payloads to columns and back.
+"""The interface between record codec and Protobuf library: payloads to columns and back.
 
-Owns: the Protocol `Engine`. Two engines stand behind it: `engine_ptars` (fast) and `engine_protobuf` (slow,
-complete, the judge of doubtful records). `tests/contract/test_engines.py` runs on both.
+`Engine` has two implementations: `ptars_engine` (fast) and `complete_engine` (slow, complete, the reference
+for doubtful records). `tests/contract/test_engines.py` tests both.
 
-The column form of a message is exactly what a Parquet file gives back: enums as names (unknown numbers as
-decimal text), 64-bit unsigned as decimals, timestamps in microseconds, maps without double keys.
-`__unrecognized__` of a message holds the fields that the schema does not know, as they are on the wire, and
-is null without any; `decode` of a fast engine may leave it null, `revise` finds it. A field that does not fit
-its column (text that is not UTF-8, a timestamp outside the years 1 to 9999) makes the payload undecodable: a
-column never holds something else than was sent.
+The column form of a message is exactly that of a Parquet file: enums as names (unknown numbers as decimal
+text), 64-bit unsigned as decimals, timestamps in microseconds, maps without duplicate keys.
+`__unrecognized__` of a message holds the wire bytes of fields that the schema does not know, and is null
+without any. `decode` of a fast engine may leave it null; `revise` fills it. A field that does not fit its
+column (text that is not UTF-8, a timestamp outside the years 1 to 9999) makes the payload undecodable: a
+column never holds another value than was sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Why a key or a value could not be decoded, as one of a few causes: what can be counted, where `__err__` is
-what can be read.
+"""The causes of undecodable keys and values: a few names for counting, next to the readable `__err__`.
 
-Owns the names of the causes. Promises that every text of `__err__` has exactly one. Must never let a record's
-own text become a cause.
+Every text of `__err__` has exactly one cause. A record's own text never becomes a cause.
 """
 
 from __future__ import annotations

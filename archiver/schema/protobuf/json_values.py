@@ -1,11 +1,11 @@
 """google.protobuf.Struct, Value and ListValue as JSON text and back.
 
-Owns: the spelling. Keys stand in the order of the wire (of a double key the last value, at the place of the
-first); a number is the shortest text that gives the same double, without a fraction where it has none; NaN
-and the infinities are the texts "NaN", "Infinity", "-Infinity"; a Value that holds nothing is null, as a null
-is. Promises: text of the one spelling; what `encode` makes of it is canonical. A value that reads the same
-but was written otherwise (a NaN, an empty Value, a double key) is not given back byte for byte: such records
-keep their bytes. Must never: run where no column is JSON. This is Python per value.
+Keys are in wire order (of a duplicate key the last value, at the position of the first). A number is the
+shortest text of the same double, without a fraction if it has none. NaN and the infinities are the texts
+"NaN", "Infinity", "-Infinity". An empty Value is null, like a null. The text has exactly one spelling, and
+`encode` makes the canonical message from it. A value that reads the same but was written differently (a NaN,
+an empty Value, a duplicate key) is not restored byte for byte: such records keep their bytes. This is Python
+per value, so it must not run unless a column is JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Encoding with ptars: from columns, or from ptars's own wire form.
 
-Owns: what ptars alone does not write: repeated numbers that are not packed, groups, and unknown fields behind
-the known ones. Promises: the bytes of `engine_protobuf`. A message that ptars writes alone is encoded in one
-call.
+It adds what ptars does not write: unpacked repeated numbers, groups, and unknown fields after the known ones.
+The bytes are those of `complete_engine`. A message that ptars can write by itself is encoded in one call.
 """
 
 from __future__ import annotations

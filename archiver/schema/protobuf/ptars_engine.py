@@ -1,12 +1,11 @@
-"""The fast engine, on ptars (Rust): whole batches, with the complete engine for the few records that need
-judgement.
+"""The fast engine, on ptars (Rust): whole batches, with the complete engine for the few doubtful records.
 
-Owns: every guard against ptars: one bad record fails its batch, some bad records panic, and a record of many
-thousand nested groups would overflow the stack and kill the process. Owns the search for unknown fields as
-well, which ptars drops. Promises: the same columns, errors and bytes as `engine_protobuf`, about 25 times
-faster while nothing is odd. Odd records cost the slow way, but for what many records share: unknown fields of
-plain wire types (the engine learns their numbers and decodes with a tree extended by them) and values that
-columns do not hold whole, like nanoseconds. Must never: hand a record over `GUARDED_BYTES` to ptars that
+It guards against ptars: one bad record fails its batch, some bad records panic, and a record with many
+thousand nested groups would overflow the stack and kill the process. It also finds unknown fields, which
+ptars drops. Columns, errors and bytes are those of `complete_engine`, about 25 times faster for ordinary
+records. Unusual records take the slow path, except for properties that many records share. Those are unknown
+fields of plain wire types (the engine learns their numbers and decodes with an extended tree) and values that
+columns do not hold completely, like nanoseconds. ptars never gets a record over `GUARDED_BYTES` that
 Protobuf's own parser has not accepted.
 """
 

@@ -1,8 +1,7 @@
-"""The border to ptars: handlers for trees, and calls that cannot harm.
+"""The interface to ptars: handlers for trees, and guarded calls.
 
-Owns: the only import of ptars. Promises: whatever ptars does with a batch (its errors, its panics) is
-`Failed`, nothing else is. Must never: be handed payloads over `engine_ptars.GUARDED_BYTES` that Protobuf's
-own parser has not accepted.
+Only this module imports ptars. Every failure of ptars (its errors, its panics) becomes `Failed`. It must not
+get payloads over `ptars_engine.GUARDED_BYTES` that Protobuf's own parser has not accepted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Decoding with ptars under one extension: payloads to columns, with the unknown fields that the extension
-names.
+"""Decoding with ptars under one extension: payloads to columns, with the unknown fields of the extension.
 
-Owns: the way from ptars's wire form to columns, what stands in `__unrecognized__` there, and the proof that
-nothing was lost on the way. Promises: a row that is `exact` was read as Protobuf reads it, and whole: its
-wire form, encoded again in canonical order, is the payload. Must never: leave a row in whose columns may hold
-something else (`Doubts`): these are for the judge.
+It converts ptars's wire form to columns, fills `__unrecognized__`, and proves that nothing was lost. An
+`exact` row was read as Protobuf reads it, and completely: its wire form, encoded again in canonical order, is
+the payload. Rows whose columns may hold something else (`Doubts`) are left out: the complete engine decodes
+them.
 """
 
 from __future__ import annotations

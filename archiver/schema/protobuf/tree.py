@@ -1,10 +1,10 @@
-"""Our own tree of a Protobuf message: what is mapped to columns, and nothing else of the descriptor.
+"""The archiver's own tree of a Protobuf message: only the parts of a descriptor that become columns.
 
-Owns: the dataclasses `MessageTree`, `FieldTree`, `EnumTree`, and the names of our own columns. `tree_build`
-reads them from a descriptor. Promises: two trees are equal exactly if they give the same columns and the same
-bytes. Comments, options, file names, the names of nested message types and default values are not in the
-tree. Fields stand in the order of their numbers, which is the order of the columns. Must never: depend on
-Protobuf's library. The wire form follows from a tree alone (`wire`).
+`MessageTree`, `FieldTree`, `EnumTree`, and the names of the archiver's own columns; `tree_build` reads a tree
+from a descriptor. Two trees are equal exactly if they give the same columns and the same bytes. Comments,
+options, file names, the names of nested message types and default values are not in the tree. Fields are in
+number order, which is the column order. The tree does not depend on Protobuf's library, and determines the
+wire form (`wire`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Reads the tree of a message type from its linked descriptor.
 
-Owns: `build_tree`: which Protobuf type is which kind, and what is refused. Promises: every field of the
-message and every extension of it is in the tree, by number, or the message is refused by name. Only what the
-wire says decides (presence, packing, groups), whatever syntax or edition the file is written in. Must never:
-leave out a field without a word. A group beyond the recursion depth stands in `MessageTree.left_out`.
+`build_tree` maps each Protobuf type to a kind, or refuses it. Every field and every extension of the message
+is in the tree, by number, or the message is refused by name. Only the wire form decides (presence, packing,
+groups), in every syntax and edition. No field is omitted silently: a group beyond the recursion depth is in
+`MessageTree.left_out`. A message that only has the name of a well-known type (Timestamp, the wrappers,
+Struct, Value, ListValue) but not its shape is an ordinary message.
 """
 
 from __future__ import annotations
@@ -110,7 +111,6 @@ def _short(descriptor: Descriptor | None) -> str:
 def _types(descriptor: Descriptor) -> Mapping[int, int]:
     """The types of the fields by number; 0 for a repeated one, which none of the shapes above has."""
     return {one.number: 0 if one.is_repeated else one.type for one in descriptor.fields}
-
 
 
 def build_tree(

@@ -1,11 +1,10 @@
-"""Fields that the schema does not know: finding them in payloads, and trees that are extended by them.
+"""Fields that the schema does not know: finds them in payloads, and extends trees by them.
 
-Owns: the scanner of the wire form, and `Extension`, what was found by message level. The fast engine decodes
-with an extended tree instead of looking at rows one by one. Promises: bounded in every direction: the scanner
-has no recursion over input and stops at what is malformed; an extension has at most `EXTRAS_MAX` fields. Only
-plain wire types are extended by; groups, numbers that descriptors may not use, and known numbers of another
-wire type are left to the judge. Must never: decide what a record means. What is learned here is a guess that
-the engine proves for every single row.
+It has the scanner of the wire form, and `Extension`, the found fields by message level. The fast engine
+decodes with an extended tree instead of inspecting rows one by one. Everything is bounded: the scanner does
+not recurse over input and stops at malformed bytes; an extension has at most `EXTRAS_MAX` fields. Only plain
+wire types are added; the complete engine handles groups, numbers that descriptors may not use, and known
+numbers with another wire type. The result is a guess that the engine proves for every single row.
 """
 
 from __future__ import annotations

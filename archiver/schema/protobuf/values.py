@@ -1,9 +1,9 @@
-"""Single values between wire form and column form, whole arrays at a time: enums, unsigned numbers,
-timestamps, defaults.
+"""Conversion of single values between wire form and column form, whole arrays at a time: enums, unsigned
+numbers, timestamps, defaults.
 
-Owns: the rules for values. `wire_columns` owns the rules for shapes (lists, maps, messages). Promises:
-nothing is rounded or wrapped; `to_wire` of a column gives the value the column was made from, or the caller
-sees a difference in the bytes. No Python code runs per value, but for JSON (`json_values`).
+`wire_columns` has the rules for shapes (lists, maps, messages). Nothing is rounded or wrapped: `to_wire` of a
+column gives its original value, or the caller sees a difference in the bytes. No Python code runs per value,
+except for JSON (`json_values`).
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Our own descriptor of a message's wire form, made from its tree: what ptars is given, not the user's
-descriptor.
+"""The archiver's own descriptor of a message's wire form, made from its tree; ptars gets it instead of the
+user's descriptor.
 
-Owns: the translation of a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by
-number. `wire_judge` makes the one of the complete engine. Promises: reads and writes the same bytes as the
-user's message, with nothing lost on the way to the library: enums are int32 (so unknown numbers stay, closed
-or open), a Timestamp is its seconds and nanoseconds, a wrapper a message of one scalar, a map is a list of
-entries (so order and double keys are seen), what becomes JSON or stays encoded is bytes, and floats without
-presence have it (so -0.0 is not taken for absent). Must never: depend on names in the user's schema; two
-topics may use the same ones.
+It translates a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by number;
+`complete_wire` makes that of the complete engine. It reads and writes the same bytes as the user's message,
+and loses nothing on the way to the library. Enums are int32 (so unknown numbers stay, closed or open). A
+Timestamp is its seconds and nanoseconds, and a wrapper is a message of one scalar. A map is a list of entries
+(so order and duplicate keys are visible). JSON and encoded values are bytes, and floats without presence have
+it (so -0.0 does not count as absent). Names do not depend on the user's schema: two topics may use the same
+ones.
 
-Groups. ptars takes a descriptor with groups but neither reads nor writes them: it skips them, and takes a
-message behind a length for one. So a delimited field is a placeholder here, of bytes. A record that has the
-group loses it on the way through ptars, does not give back its bytes and is revised by the complete engine; a
-record that has the placeholder (to Protobuf an unknown field) is marked doubtful by `wire_columns`. The
-placeholder is never written.
+Groups. ptars accepts a descriptor with groups but neither reads nor writes them: it skips them, and accepts a
+length-delimited message instead. So a delimited field is a placeholder of bytes here. A record with the group
+loses it in ptars, does not match its bytes and is revised by the complete engine. A record with the
+placeholder (to Protobuf an unknown field) is marked doubtful by `wire_columns`. The placeholder is never
+written.
 """
 
 from __future__ import annotations

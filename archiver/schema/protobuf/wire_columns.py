@@ -1,10 +1,10 @@
-"""Whole messages between wire form and column form: structs, lists and maps, arrays at a time.
+"""Conversion of whole messages between wire form and column form: structs, lists and maps, arrays at a time.
 
-Owns: the shapes. `values` owns single values, `wire` the wire form. Promises: lengths and order are kept;
-sliced arrays and arrays read from Parquet are fine. Rows for which the wire form allows more than the column
-form (double map keys, two members of a oneof, a timestamp out of range, a malformed Struct), or a signaling
-NaN, are reported as doubtful, never mapped silently. Must never: run Python code per row while no row is
-doubtful and no column is JSON.
+`values` converts single values; `wire` has the wire form. Lengths and order are kept; sliced arrays and
+arrays read from Parquet are supported. Rows for which the wire form allows more than the column form
+(duplicate map keys, two members of a oneof, a timestamp out of range, a malformed Struct), or with a
+signaling NaN, are reported as doubtful, never mapped silently. No Python code runs per row unless a row is
+doubtful or a column is JSON.
 """
 
 from __future__ import annotations
