@@ -305,7 +305,7 @@ def test_unknown_formats_and_kinds_halt() -> None:
         )
     with pytest.raises(Halt, match="kind"):
         fold.apply(0, pb.ControlEntry(format=1, id=bytes(16), epoch=1).SerializeToString())
-    with pytest.raises(Corrupted, match="no entry"):
+    with pytest.raises(Corrupted, match="not an entry"):
         fold.apply(0, b"\xff\xff\xff")
     with pytest.raises(Corrupted, match="id of 3 bytes"):
         fold.apply(
