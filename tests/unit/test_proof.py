@@ -84,11 +84,11 @@ def test_intake_that_is_gone_is_no_fault() -> None:
         ),
         (
             read(stretches={0: [Stretch(10, 15, 1, 2), Stretch(16, 20, 3, 4)]}),
-            "has offsets 14 besides, by its name and footer",
+            "has additional offsets 14, by its name and footer",
         ),
         (
             read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(16, 21, 3, 4)]}),
-            "has offsets 20 besides, by its name and footer",
+            "has additional offsets 20, by its name and footer",
         ),
     ],
 )
