@@ -1,8 +1,7 @@
-"""The command `archiver`: its subcommands and the one place where errors become messages and exit codes.
+"""The command `archiver`: its subcommands, and the one place that turns errors into messages and exit codes.
 
-A subcommand's module parses, calls and prints; it holds no logic of its own. The application and what it
-needs are imported when a command opens it, so that `archiver --help` and `archiver config check` load neither
-Spark nor a catalog.
+A subcommand's module parses options, calls and prints. Its module is imported when the command line names it,
+and the modules of the pipeline when a command opens the application: `archiver --help` imports neither.
 """
 
 from __future__ import annotations
@@ -29,27 +28,26 @@ if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
 COMMANDS = {
-    "serve": "Take in records, archive, clean and audit, until SIGTERM or Ctrl-C; SIGHUP reads the "
-    "configuration again.",
-    "demo": "Take a year of flights from New York all the way into tables, query them, and audit them.",
+    "serve": "Ingest records, archive, clean and audit until SIGTERM or Ctrl-C; SIGHUP reloads the "
+    "configuration.",
+    "demo": "Archive a year of flights from New York into tables, query the tables, and audit them.",
     "produce": "Send records and wait until each is acknowledged: stored, and in the intake log at its "
     "offset.",
-    "consume": "Print committed records in offset order, seamlessly from archives and intake.",
+    "consume": "Print committed records in offset order, from archives and then from intake.",
     "archive": "Archive what is due: intake files become Parquet archives and table rows.",
     "reconcile": "Compare object listing, ledger and tables.",
-    "clean": "Condemn what nobody needs any more, and delete what was condemned longer ago than "
-    "cleanup.grace: what one run condemns, a run another grace later deletes.",
+    "clean": "Mark objects that are no longer needed, and delete objects that were marked longer than "
+    "cleanup.grace ago.",
     "audit": "Compare log, ledger and tables.",
-    "status": "Where the logs, the leadership and every topic stand.",
-    "explain": "Where a record is now, and why it is not further: log, intake file, archive, table.",
-    "tables": "Every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
-    "query": "Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
-    "topics": "Look at topics, create those of the configuration, and delete what is not wanted any more.",
-    "ledger": "Look at the control log, and at control events.",
+    "status": "Show the state of the logs, the leadership and every topic.",
+    "explain": "Show where a record is (log, intake file, archive, table) and why it is not further.",
+    "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
+    "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
+    "topics": "Show topics, create configured topics, and delete topics.",
+    "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
-    "dlq": "Records that could not be decoded: which, and decode them again once their schema is mended.",
-    "schema": "Show which Protobuf field stands in which column, and what a newer schema would do to the "
-    "table.",
+    "dlq": "List records that could not be decoded, and decode them again after their schema is fixed.",
+    "schema": "Show the column of every Protobuf field, and what a newer schema would do to the table.",
 }
 """The subcommands in the order of the help, each with the first sentence of its own help.
 
@@ -89,8 +87,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"archiver {__version__}")
         raise typer.Exit
 
@@ -114,19 +112,19 @@ for _name, _help in COMMANDS.items():
 
 
 _ERROR_MAX = 64 * 1024
-"""Characters of the error that ends a command; the problems of a configuration are many lines."""
-_LOOKED = "nothing was changed"
+"""Characters of the error that ends a command. Problems of a configuration can take many lines."""
+_READ_ONLY = "nothing was changed"
 _INTERRUPTED = {
-    "produce": "what was acknowledged is safe",
-    "archive": "nothing is lost: what the round under way had not finished, the next one does",
-    "reconcile": "nothing is half done that the next run does not end",
-    "clean": "nothing that is needed was touched: the next run goes on",
-    "dlq": "every record is where it was: the next run goes on",
+    "produce": "acknowledged records are safe",
+    "archive": "nothing is lost: the next round completes what this one had not finished",
+    "reconcile": "the next run completes what is half done",
+    "clean": "nothing that is needed was deleted: the next run continues",
+    "dlq": "every record is where it was: the next run continues",
     **dict.fromkeys(
-        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _LOOKED
+        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _READ_ONLY
     ),
 }
-"""What is true when Ctrl-C ended a command, by its name."""
+"""Message after Ctrl-C, by the name of the command."""
 
 
 def main() -> None:
@@ -136,39 +134,37 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line; returns the exit code."""
     result: object = FINE
     if completion.VARIABLE in os.environ:
         completion.begin()
     try:
         package_check.check_own_packages()
         result = app(args=arguments, prog_name="archiver", standalone_mode=False)
-        sys.stdout.flush()  # Here, where a reader that has gone can still be handled.
+        sys.stdout.flush()  # here, where a closed pipe is still handled below
     except TyperException as usage:
-        # A command line that only lacks its command is answered with the help, which is no error message.
-        asked_nothing = not arguments or usage.format_message().startswith("Usage:")
-        print(
-            usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr
-        )
+        # Without a command, typer raises an error whose message is the help.
+        is_help = not arguments or usage.format_message().startswith("Usage:")
+        print(usage.format_message() if is_help else f"error: {usage.format_message()}", file=sys.stderr)
         context = getattr(usage, "ctx", None)
-        if not asked_nothing and context is not None:
+        if not is_help and context is not None:
             print(f"See `{context.command_path} --help`.", file=sys.stderr)
         return USAGE
     except (KeyboardInterrupt, typer.Abort) as stopped:
-        # Typer makes an `Abort` of an `EOFError` too: it comes from damaged bytes, and is no Ctrl-C.
+        # Typer turns an `EOFError` into `Abort` too. It comes from damaged bytes, not from Ctrl-C.
         if isinstance(stopped.__cause__, EOFError):
             raise stopped.__cause__ from None
         result = INTERRUPTED
     except (BrokenPipeError, SystemExit) as gone:
-        # The reader of our output (head, less) has gone; there is nobody left to tell. Typer makes an exit
-        # with code 1 of it.
+        # The reader of the output, such as head or less, has ended, so no message can be printed. Typer turns
+        # this error into an exit with code 1.
         if isinstance(gone, SystemExit) and not isinstance(gone.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ArchiverError as error:
         print(printable_text(excerpt(f"error: {error}", _ERROR_MAX)), file=sys.stderr)
         return exit_code(error)
-    if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
-        what = _INTERRUPTED.get(next(iter(arguments), ""), "")
-        print(f"interrupted; {what}" if what else "interrupted", file=sys.stderr)
+    if result == INTERRUPTED:  # typer returns this code after Ctrl-C
+        message = _INTERRUPTED.get(next(iter(arguments), ""), "")
+        print(f"interrupted; {message}" if message else "interrupted", file=sys.stderr)
     return result if isinstance(result, int) else FINE

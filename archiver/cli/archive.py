@@ -1,4 +1,4 @@
-"""`archiver archive`: refinement rounds now."""
+"""`archiver archive`: run archiving rounds now."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ def archive(
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Archive whatever is stable, ignoring the triggers, until nothing is left."
-        ),
+        typer.Option("--all", help="Archive all stable records, ignoring the triggers, until none is left."),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Archive what is due: intake files become Parquet archives and table rows. Blocks until it is done.
 
-    Beside a running daemon of this configuration, the daemon does it, by the settings that it runs with.
+    If a daemon of this configuration runs, the daemon does it, with its own settings.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:

@@ -1,4 +1,4 @@
-"""Keeps Arrow from importing pandas into a command, which takes a seventh of its start and is never used."""
+"""Keeps Arrow from importing pandas, which takes a seventh of a command's start and is never used."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from importlib.abc import MetaPathFinder
 _PANDAS = "pandas"
 
 
-class _NotYet(MetaPathFinder):
-    """While it stands among the finders, there is no pandas."""
+class _HidesPandas(MetaPathFinder):
+    """Import finder that reports pandas as not installed."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == _PANDAS:
-            raise ModuleNotFoundError("Arrow shall do without it", name=fullname)
+            raise ModuleNotFoundError("pandas is hidden from Arrow", name=fullname)
 
 
 def put_off_pandas() -> None:
-    """Let Arrow look for pandas now and find none.
+    """Make Arrow's first check for pandas fail.
 
-    It looks once, when the first array is made, to know whether what it is given may be a series. Where a
-    data frame is asked for (`to_pandas`) it looks again, and Spark imports pandas by itself.
+    Arrow checks once, when it creates the first array, whether its input can be a pandas series. `to_pandas`
+    checks again, and Spark imports pandas itself, so both still work.
     """
     if _PANDAS in sys.modules:
         return
     import pyarrow as pa
 
-    absent = _NotYet()
+    absent = _HidesPandas()
     sys.meta_path.insert(0, absent)
     try:
         pa.array([0])

@@ -31,15 +31,15 @@ def audit(
         ),
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Look at every row, on Spark, instead of manifests.")
+        bool, typer.Option("--deep", help="Read every row, on Spark, instead of manifests.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Compare log, ledger and tables. Exit code 0: valid, 1: invalid, 2: it cannot be told.
+    """Compare log, ledger and tables. Exit code 0: valid, 1: invalid, 2: unknown.
 
-    Without --deep it goes by the tables' manifests and takes seconds. With it every row is read: offsets,
-    order, ingest times, and the bytes of every record. Beside a running daemon of this configuration, the
-    daemon does that, on the Spark session it has.
+    Without --deep it reads the tables' manifests, in seconds. With it, it reads every row: offsets, order,
+    ingest times, and the bytes of every record. If a daemon of this configuration runs, the daemon does it,
+    on its Spark session.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:
@@ -54,8 +54,7 @@ def audit(
         except (RetryLater, OutcomeUnknown) as error:
             if deep:
                 raise
-            # It needs no daemon and changes nothing, so a daemon that is busy or hangs must not withhold the
-            # verdict.
+            # The audit changes nothing, so a daemon that is busy or hangs must not prevent it.
             progress(f"{error}; the audit is done here")
             document = by_itself().document
         archived = {one.name for one in app.settings.topics if one.archive.kind != "none"}
@@ -67,8 +66,9 @@ def audit(
 
 
 def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
-    """The verdict for people: one line per topic partition, then reasons and notes. `archived`: topics that
-    get archives.
+    """Print the verdict: one line per topic partition, then reasons and notes.
+
+    `archived` has the topics that this configuration archives.
     """
     partitions = document["partitions"]
     assert isinstance(partitions, list)
@@ -92,15 +92,15 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
         if item["verdict"] != "valid":
             print(f"{item['topic']} partition {item['partition']}: {item['verdict']}: {item['why']}")
             for kind in ("missing", "doubled", "removed", "altered", "pending"):
-                if item.get(kind):  # a daemon of an older version does not send all of them
+                if item.get(kind):  # an older daemon does not send all of them
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
         elif item["why"]:
             print(f"{item['topic']} partition {item['partition']}: valid: {item['why']}")
     if not partitions:
         print("there is nothing to audit yet")
     if waiting := _waiting(item for item in partitions if item["topic"] in archived):
-        told = counted(waiting, "stable record is", "stable records are")
-        print(f"{told} not archived yet; the verdict is about what is below the watermarks")
+        records = counted(waiting, "stable record is", "stable records are")
+        print(f"{records} not archived yet; the verdict covers the offsets below the watermarks")
     if kept := _waiting(item for item in partitions if item["topic"] not in archived):
         print(
             f"{counted(kept, 'stable record is', 'stable records are')} in topics that this "
@@ -123,5 +123,5 @@ def _waiting(items: Iterable[dict[str, Any]]) -> int:
 
 
 def _aborted(item: dict[str, Any], start: int, end: int) -> int:
-    """Offsets in [start, end) that are gaps."""
+    """Number of gap offsets in [start, end)."""
     return sum(max(0, min(high, end) - max(low, start)) for low, high in item["gaps"])

@@ -1,4 +1,4 @@
-"""`archiver clean`: what nobody needs any more goes."""
+"""`archiver clean`: mark and delete objects that are no longer needed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from archiver.cli.output import human_bytes, print_json, progress
 from archiver.runtime.text import counted
 
 KEYS_SHOWN_MAX = 20
-"""As text, so many keys are shown; the JSON output has every one."""
+"""Keys that the text output shows; the JSON output has all."""
+_LABELS = {"deleted": "deleted", "condemned": "marked for deletion"}
+"""Words of the text output for the keys of the document."""
 
 
 def clean(
     config: ConfigOption = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say what would be condemned and deleted; nothing is written."),
+        typer.Option("--dry-run", help="Only print what would be marked and deleted; write nothing."),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Condemn what nobody needs any more, and delete what was condemned longer ago than cleanup.grace: what
-    one run condemns, a run another grace later deletes. That is archived intake, archives older than their
-    topic's retention, and what expired snapshots and failed uploads left behind. With cleanup.compact_bytes
-    small archives of tables are merged too. Beside a running daemon of this configuration, the daemon does
-    it.
+    """Mark objects that are no longer needed, and delete objects that were marked longer than cleanup.grace
+    ago. A later run deletes what this run marks.
 
-    Exit code 1: something condemned is needed again, and nothing was deleted; 2: of some topic it cannot be
-    told what is needed (all of it is kept), or a deletion or a merge has to be repeated.
+    The objects are archived intake files, archives older than their topic's retention, and remains of expired
+    snapshots and failed uploads. With cleanup.compact_bytes, small archives of tables are merged too. If a
+    daemon of this configuration runs, the daemon does it.
+
+    Exit code 1: a marked object is needed again, and nothing was deleted; 2: it is unknown what some topic
+    needs (all of it is kept), or a deletion or a merge must be repeated.
     """
     with application(config) as app:
 
@@ -40,7 +43,7 @@ def clean(
 
         answered = (
             by_itself() if dry_run else ask_daemon(app, "clean", {}, by_itself)
-        )  # Whoever only looks needs no leader.
+        )  # a dry run needs no leader
         grace_s = app.settings.cleanup.grace
     if output is Output.JSON:
         print_json(answered.document)
@@ -54,14 +57,14 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
     from reconcile.snapshot.oldest_required import oldest_required_text
 
     would = "would be " if document["dry_run"] else ""
-    for what in ("deleted", "condemned"):
+    for what, label in _LABELS.items():
         keys = document[what]
-        print(f"{would}{what}: {len(keys):,}")
+        print(f"{would}{label}: {len(keys):,}")
         for key in keys[:KEYS_SHOWN_MAX]:
             print(f"  {key}")
         if len(keys) > KEYS_SHOWN_MAX:
             print(f"  and {len(keys) - KEYS_SHOWN_MAX:,} more; --output json has all")
-    print(f"condemned and still there: {document['waiting']:,}")
+    print(f"marked and not deleted yet: {document['waiting']:,}")
     kept = {
         "needed": document["kept"]["needed"],
         f"younger than cleanup.grace = {format_duration(grace_s)}": document["kept"]["young"],
@@ -75,7 +78,7 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
     for what, kinds in document["kinds"].items():
         for kind, counts in kinds.items():
             print(
-                f"{would}{what}, {kind}: {counted(counts['objects'], 'object')}, "
+                f"{would}{_LABELS.get(what, what)}, {kind}: {counted(counts['objects'], 'object')}, "
                 f"{human_bytes(counts['bytes'])}"
             )
     for start in document["starts"]:
@@ -100,7 +103,7 @@ def _print_compacted(topic: dict[str, Any], would: str) -> None:
     if topic["merged"]:
         before = f"{counted(topic['archives'], 'archive')} with {human_bytes(topic['bytes_before'])}"
         after = f" with {human_bytes(topic['bytes_after'])}" if topic["bytes_after"] else ""
-        more = "; the next run goes on, cleanup.compact_run_bytes_max" if topic["more"] else ""
+        more = "; the next run continues, cleanup.compact_run_bytes_max" if topic["more"] else ""
         print(f"{topic['topic']}: {before} {would}merged into {topic['merged']:,}{after}{more}")
     for item in topic["skipped"]:
         print(f"{topic['topic']}: not merged: {item['archive']}: {item['why']}")

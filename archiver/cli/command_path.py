@@ -1,4 +1,4 @@
-"""How this installation's commands are called from where the reader stands, for lines to paste."""
+"""How to call this installation's commands from the current folder, for lines to paste."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def archiver() -> str:
-    """`archiver`, or the path to it if the shell would not find this one."""
+    """`archiver`, or its path if the shell would find another one or none."""
     started = Path(sys.argv[0])
     if started.name != "archiver" or _is_on_path(started):
         return "archiver"
@@ -18,7 +18,7 @@ def archiver() -> str:
 
 
 def spark_sql() -> str:
-    """`spark-sql` of this environment, with the interpreter it needs."""
+    """`spark-sql` of this environment, with the Python interpreter it needs."""
     found = Path(sys.executable).parent / "spark-sql"
     if not found.exists() or _is_on_path(found):
         return "spark-sql"

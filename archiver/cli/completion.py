@@ -1,8 +1,8 @@
-"""What the shell offers when somebody presses Tab: names out of the configuration file.
+"""Shell completion: offers names from the configuration file.
 
-Promises that nothing but names ever reaches the prompt, neither an error nor a warning, and that an answer
-takes `SECONDS_MAX` at most: then nothing is offered. Reads the configuration's text alone; must never open a
-log, a store or a catalog, nor validate: a half-written file offers what it has.
+No error or warning reaches the prompt. After `SECONDS_MAX` the process ends and offers nothing. It reads only
+the text of the configuration: it opens no log, store or catalog, and it does not validate, so that a
+half-written file still offers its names.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_scope(context: typer.Context, incomplete: str) -> list[str]:
-    """Topics, and once the name is complete their partitions: `orders`, `orders:0`."""
+    """Topics, and after the colon their partitions: `orders`, `orders:0`."""
     name, colon, _ = incomplete.partition(":")
     if not colon:
         return complete_topic(context, incomplete)
-    counts = [topic.get("partitions", 1) for topic in _of(context, "topics") if topic.get("name") == name]
+    counts = [topic.get("partitions", 1) for topic in _items(context, "topics") if topic.get("name") == name]
     offered = [
         f"{name}:{number}" for count in counts if isinstance(count, int) for number in range(min(count, 1000))
     ]
@@ -43,9 +43,9 @@ def complete_scope(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_sql(context: typer.Context, incomplete: str) -> list[str]:
-    """For the argument of `query`: the word that is being typed, as a table's name."""
+    """Table names that complete the last word of a query."""
     before, blank, word = incomplete.rpartition(" ")
-    archives = (topic.get("archive") for topic in _of(context, "topics"))
+    archives = (topic.get("archive") for topic in _items(context, "topics"))
     tables = {
         str(archive["table"]) for archive in archives if isinstance(archive, dict) and archive.get("table")
     }
@@ -53,28 +53,26 @@ def complete_sql(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def begin() -> None:
-    """Call it first in a process that answers the shell: nothing but names reaches the terminal, and after
-    `SECONDS_MAX` it ends.
-    """
+    """Silence standard error and limit the time; call it first in a process that answers the shell."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    signal.signal(signal.SIGALRM, _over)
+    signal.signal(signal.SIGALRM, _time_out)
     signal.setitimer(signal.ITIMER_REAL, SECONDS_MAX)
 
 
-def _over(_number: int, _frame: FrameType | None) -> None:
-    os._exit(0)  # at once, with nothing offered: whatever takes so long must not hold up the prompt
+def _time_out(_number: int, _frame: FrameType | None) -> None:
+    os._exit(0)  # at once and with nothing offered, so that the prompt does not wait
 
 
 def _names(context: typer.Context, group: str, key: str) -> list[str]:
-    return [str(item[key]) for item in _of(context, group) if item.get(key)]
+    return [str(item[key]) for item in _items(context, group) if item.get(key)]
 
 
-def _of(context: typer.Context, group: str) -> list[dict[str, Any]]:
-    """The items of a list in the configuration; none if it cannot be read."""
+def _items(context: typer.Context, group: str) -> list[dict[str, Any]]:
+    """Items of a list in the configuration; empty if it cannot be read."""
     given = (context.params or {}).get("config")
     path = Path(given or os.environ.get("ARCHIVER_CONFIG") or "archiver.yaml")
     try:
-        found = path.stat()  # Of a pipe nothing is read: it could be somebody's only copy, or never end.
+        found = path.stat()  # a pipe is not read: that could consume it, or never end
         if not stat.S_ISREG(found.st_mode) or found.st_size > CONFIG_BYTES_MAX:
             return []
         from archiver.config.yaml_loader import read_document

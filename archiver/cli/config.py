@@ -31,7 +31,7 @@ def check(
         bool,
         typer.Option(
             "--connect",
-            help="Also ask the bucket or data folder, the metadata store, every catalog that topics use, "
+            help="Also query the bucket or data folder, the metadata store, every catalog that topics use, "
             "the Kafka clusters of sources "
             "and the control topic's cluster; writes nothing.",
         ),
@@ -40,17 +40,17 @@ def check(
         bool,
         typer.Option(
             "--probe",
-            help="With --connect: also create an object and delete it, and make a table in each catalog, "
-            "commit to it, and drop it again. "
+            help="With --connect: also create and delete an object, and create a table in each catalog, "
+            "commit to it and drop it. "
             "The logs are never written.",
         ),
     ] = False,
 ) -> int:
-    """Validate the file and everything it names, without connecting anywhere unless asked to."""
+    """Validate the configuration file and the files it names; connects nowhere without --connect."""
     from archiver.config.settings import load_settings
 
     if probe and not connect:
-        raise InvalidInput("--probe belongs to --connect: write both")
+        raise InvalidInput("--probe needs --connect: write both")
     settings = load_settings(config_path(config), os.environ, _schema_problems)
     document: dict[str, Any] = {
         "config": str(config_path(config)),
@@ -87,7 +87,7 @@ def check(
 
 
 def _notes(settings: Settings) -> list[str]:
-    """What is right only where something holds that nobody here can see."""
+    """Settings that are correct only under a condition that cannot be checked from here."""
     elsewhere = settings.spark.remote or ("" if settings.spark.is_here else settings.spark.master)
     if not elsewhere or settings.data.uri.startswith("s3://"):
         return []
@@ -101,7 +101,7 @@ def _notes(settings: Settings) -> list[str]:
 
 
 def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, Checked]:
-    """What data folder or bucket, and metadata store said; printed while they are asked."""
+    """Checks of the object store and of the metadata store; each is printed when it ends."""
     from archiver.daemon.storage_check import check_data, check_metadata
 
     data = check_data(settings, SystemIds(), probe=probe)
@@ -114,7 +114,7 @@ def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, 
 
 
 def _sources(settings: Settings, output: Output) -> list[Checked]:
-    """What the Kafka clusters of sources said; printed while they are asked."""
+    """Checks of the Kafka clusters of sources; each is printed when it ends."""
     found = []
     for kafka in [source.kafka for source in settings.sources if source.kafka is not None]:
         from intake.sources.kafka.check import check_source
@@ -127,7 +127,7 @@ def _sources(settings: Settings, output: Output) -> list[Checked]:
 
 
 def _catalogs(settings: Settings, output: Output, probe: bool) -> list[Checked]:
-    """What the catalogs said; told while they are asked."""
+    """Checks of the catalogs; each is printed when it ends."""
     from archiver.catalog.connect import check_catalogs
 
     found = []
@@ -141,7 +141,7 @@ def _catalogs(settings: Settings, output: Output, probe: bool) -> list[Checked]:
 
 
 def _control_topic(settings: Settings, output: Output) -> Checked | None:
-    """What its cluster said."""
+    """Check of the control topic's cluster."""
     if settings.events.kafka is None:
         return None
     from archiver.control_topic.check import check_control_topic
@@ -183,9 +183,7 @@ def schema() -> int:
 
 
 def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -> Problems:
-    """What is wrong with a schema that is in files: the descriptor set or the .proto files, and the message
-    in them.
-    """
+    """Problems of a schema in files: the descriptor set or the .proto files, and the message in them."""
     from archiver.config.settings import SchemaRegistrySettings
     from archiver.registry.fetch import SchemaFetcher
 

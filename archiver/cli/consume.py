@@ -1,4 +1,4 @@
-"""`archiver consume`: records back out, byte for byte, as JSON lines."""
+"""`archiver consume`: print records, byte for byte, as JSON lines."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from intake.log.state import TopicState
 
 POLL_S = 0.3
-"""With --follow, time between two looks at the log's tail."""
+"""With --follow, time between two polls of the log's tail."""
 FAILURES_MAX = 200
-"""With --follow, looks in a row that may fail for a reason that can go by itself: about a minute."""
+"""With --follow, consecutive polls that may fail for a temporary reason: about a minute."""
 
 DAMAGED_MAX = 3
-"""With --follow, looks in a row that may meet something missing or altered; it is still there if it was
-archived meanwhile."""
+"""With --follow, consecutive polls that may find an intake file missing or altered. Archiving and cleaning
+can cause one; the next poll then reads the archive."""
 
 
 def consume(
@@ -48,18 +48,21 @@ def consume(
     config: ConfigOption = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", help="Only this partition (default: all, one after the other)."),
+        typer.Option("--partition", help="Only this partition (default: all, one after another)."),
     ] = None,
     start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
-    limit: Annotated[int | None, typer.Option("--max", min=0, help="At most so many records in all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--max", min=0, help="Maximum number of records in all.")
+    ] = None,
     uncommitted: Annotated[
         bool,
         typer.Option(
-            "--uncommitted", help="Also what is in open transactions, or behind them; it may be aborted yet."
+            "--uncommitted",
+            help="Also print records of open transactions and records after them; they may still be aborted.",
         ),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more at the end; stop with Ctrl-C.")
+        bool, typer.Option("--follow", help="Wait for more records at the end; stop with Ctrl-C.")
     ] = False,
     decode: Annotated[
         bool,
@@ -72,19 +75,19 @@ def consume(
         typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64."),
     ] = False,
 ) -> int:
-    """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless
+    """Print committed records in offset order, from archives and then from intake. Bytes are base64 unless
     --text.
 
-    Below the first offset that the topic's retention has left there is nothing: reading begins at that one,
-    and a note on standard error says so.
+    Records below the topic's retention do not exist any more. Reading then begins at the first offset that
+    is left, with a note on standard error.
 
-    Where an open transaction holds records back, a note on standard error says how many.
+    A note on standard error says how many records an open transaction holds back.
     """
     if start < 0:
         raise InvalidInput(f"--from {start} is negative; offsets begin at 0")
     topic, scope = parse_scope(topic)
     if scope is not None and partition is not None:
-        raise InvalidInput("--topic names partitions already; leave out --partition")
+        raise InvalidInput("--topic already names partitions; leave out --partition")
     with application(config) as app:
         state = app.topic(topic)
         partitions = _partitions(state, scope, partition)
@@ -93,11 +96,11 @@ def consume(
             first = app.ledger().topic(state.topic_id).start(one)
             if start < first:
                 progress(
-                    f"offset {start} is out of range: retention has left {topic} partition {one} from "
-                    f"{first} on; reading from there"
+                    f"offset {start} is out of range: by retention, {topic} partition {one} begins at offset "
+                    f"{first}; reading from there"
                 )
-        waiting = _Waiting(app, topic, state.topic_id, partitions, start)
-        ended = None if uncommitted else waiting.tell
+        waiting = _HeldBack(app, topic, state.topic_id, partitions, start)
+        ended = None if uncommitted else waiting.report
         with ended_by_signals():
             for record in _records(app, state.topic_id, partitions, start, limit, follow, uncommitted, ended):
                 sys.stdout.write(line(record) + "\n")
@@ -106,7 +109,7 @@ def consume(
 
 
 def _partitions(state: TopicState, scope: frozenset[int] | None, partition: int | None) -> list[int]:
-    """Those to read, in order; raises `NotFound` for one that the topic does not have."""
+    """Partitions to read, in order; raises `NotFound` for one that the topic does not have."""
     if scope is None:
         return list(range(state.partitions)) if partition is None else [partition]
     beyond = [one for one in sorted(scope) if one >= state.partitions]
@@ -115,8 +118,8 @@ def _partitions(state: TopicState, scope: frozenset[int] | None, partition: int 
     return sorted(scope)
 
 
-class _Waiting:
-    """Says how many offsets open transactions hold back, whenever that is another number than before."""
+class _HeldBack:
+    """Reports how many offsets open transactions hold back, each time the number changes."""
 
     def __init__(
         self, app: Application, topic: str, topic_id: TopicId, partitions: list[int], start: int
@@ -128,22 +131,22 @@ class _Waiting:
             partitions,
             start,
         )
-        self._told = 0
+        self._reported = 0
 
-    def tell(self) -> None:
-        """Look, and say it."""
+    def report(self) -> None:
+        """Read the log and print the number if it changed."""
         intake = self._app.backlog()
         waiting = 0
         for partition in self._partitions:
             tp = (self._topic_id, partition)
             if intake.blocking(tp) is not None:
                 waiting += max(0, intake.next_offset(tp) - max(self._start, intake.stable_offset(tp)))
-        if waiting not in (0, self._told):
+        if waiting not in (0, self._reported):
             held = counted(
                 waiting, f"offset of topic {self._topic} waits", f"offsets of topic {self._topic} wait"
             )
             progress(f"{held} for open transactions; --uncommitted shows them")
-        self._told = waiting
+        self._reported = waiting
 
 
 def _records(
@@ -156,12 +159,11 @@ def _records(
     uncommitted: bool,
     ended: Callable[[], None] | None,
 ) -> Iterator[StreamRecord]:
-    """One pass over the partitions; with `follow`, pass after pass from where each partition ended. `ended`
-    is called after each pass.
+    """One pass over the partitions; with `follow`, repeated passes from the end of the previous one.
 
-    A pass can fail for a reason that the next one does not meet: an intake file that was archived and deleted
-    since the log was read, a store that is away. Following goes on as long as passes get further, and for a
-    time if they do not.
+    `ended` is called after each pass. A pass can fail for a temporary reason: an intake file was archived and
+    deleted after the log was read, or the store is unreachable. Following continues while passes make
+    progress, and for a limited number of passes without progress.
     """
     clock = SystemClock()
     at = dict.fromkeys(partitions, start)
@@ -189,7 +191,7 @@ def _records(
             if not follow or failures > (FAILURES_MAX if isinstance(error, RetryLater) else DAMAGED_MAX):
                 raise
             if failures == 1:
-                progress(f"reading goes on in a moment: {error}")
+                progress(f"reading is retried: {error}")
         if not follow:
             return
         sys.stdout.flush()
@@ -197,7 +199,9 @@ def _records(
 
 
 def _decoder(app: Application, topic: str) -> Decoder:
-    """By the newest schemas; with a registry that is down by those of the ledger, if the settings say so."""
+    """Decoder with the newest schemas; while the registry is down, with the ledger's if the settings allow
+    it.
+    """
     from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
     from archiver.stream.decode import Decoder
 
@@ -216,7 +220,7 @@ def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable
     decoder = _decoder(app, topic) if decode else None
 
     def line(record: StreamRecord) -> str:
-        told = record_json(
+        text_line = record_json(
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
@@ -230,9 +234,9 @@ def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable
             text=text,
         )
         if decoder is None:
-            return told
+            return text_line
         return json.dumps(
-            {**json.loads(told), "decoded": decoder.decode(record.key, record.value)}, ensure_ascii=False
+            {**json.loads(text_line), "decoded": decoder.decode(record.key, record.value)}, ensure_ascii=False
         )
 
     return line

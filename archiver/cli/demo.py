@@ -1,4 +1,4 @@
-"""`archiver demo`: the main job on real data, in a scratch folder."""
+"""`archiver demo`: the whole pipeline on real data, in a scratch folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from archiver.runtime.clock import SystemClock
 
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Scratch folder; an earlier demo in it is replaced.")
+        Path, typer.Option("--dir", help="Scratch folder; it replaces an earlier demo there.")
     ] = Path("demo-data"),
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Take a year of flights from New York all the way into tables, query them, and audit them."""
+    """Archive a year of flights from New York into tables, query the tables, and audit them."""
     from archiver.app.application import open_application
     from archiver.config.settings import load_settings
     from archiver.demo.run import run_demo

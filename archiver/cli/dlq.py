@@ -17,12 +17,12 @@ from archiver.runtime.text import counted
 RECORDS_MAX = 100
 
 app = typer.Typer(
-    help="Records that could not be decoded: which, and decode them again once their schema is mended.",
+    help="List records that could not be decoded, and decode them again after their schema is fixed.",
     no_args_is_help=True,
 )
 
 _SCOPE = "Only this topic, or some of its partitions: orders, orders:3, orders:0-3."
-_DRY_RUN = "Only say what would be made anew; nothing is written."
+_DRY_RUN = "Only print what would be rewritten; write nothing."
 
 TopicOption = Annotated[str | None, typer.Option("--topic", help=_SCOPE, autocompletion=complete_scope)]
 
@@ -32,13 +32,13 @@ def list_(
     config: ConfigOption = None,
     topic: TopicOption = None,
     records_max: Annotated[
-        int, typer.Option("--max", min=0, help="Show so many; all are counted.")
+        int, typer.Option("--max", min=0, help="Number of records to show; all are counted.")
     ] = RECORDS_MAX,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Which keys and values of the archives could not be decoded, and why. Changes nothing.
+    """List keys and values of the archives that could not be decoded, and why. Changes nothing.
 
-    Exit code 2: some topic could not be looked at.
+    Exit code 2: some topic could not be read.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app_:
@@ -56,16 +56,15 @@ def replay(
     topic: TopicOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=_DRY_RUN)] = False,
     files_max: Annotated[
-        int, typer.Option("--max-files", min=1, help="Make anew at most so many archives.")
+        int, typer.Option("--max-files", min=1, help="Maximum number of archives to rewrite.")
     ] = FILES_MAX,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Decode again, by the topic's schema of today, what could not be decoded. Archives of which something
-    decodes now are made anew, with the same records at the same offsets, and take the place of the old ones
-    in the table. Blocks until it is done.
+    """Decode undecoded records again with the topic's newest schema.
 
-    Beside a running daemon of this configuration, the daemon does it. Exit code 1: a topic cannot go on; 2:
-    another run goes on.
+    An archive with records that decode now is rewritten with the same records at the same offsets, and
+    replaces the old one in the table. Blocks until it is done. If a daemon of this configuration runs, the
+    daemon does it. Exit code 1: a topic is halted; 2: run it again.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app_:
@@ -76,7 +75,7 @@ def replay(
             )
             return Answered(report.to_json(), report.exit_code)
 
-        # Whoever only looks needs no leader.
+        # A dry run needs no leader.
         answered = (
             by_itself()
             if dry_run
@@ -121,6 +120,9 @@ def _print_replay(document: dict[str, Any]) -> None:
         for skipped in item["skipped"]:
             print(f"{item['topic']}: {skipped['archive']} stays as it is: {skipped['why']}")
         if item["emptied"]:
-            print(f"{item['topic']}: filled no more in archives made anew: {', '.join(item['emptied'])}")
+            print(
+                f"{item['topic']}: columns no longer filled in rewritten archives: "
+                f"{', '.join(item['emptied'])}"
+            )
         if item["more"]:
             print(f"{item['topic']}: there is more; run it again")

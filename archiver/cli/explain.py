@@ -1,4 +1,4 @@
-"""`archiver explain`: where one record is, and why it is not further."""
+"""`archiver explain`: show where one record is, and why it is not further."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def explain(
         str,
         typer.Argument(
             metavar="TOPIC:PARTITION:OFFSET",
-            help="Of the record: orders:3:17.",
+            help="Coordinates of the record: orders:3:17.",
             autocompletion=complete_scope,
         ),
     ],
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Where a record is now, and why it is not further: log, intake file, archive, table.
+    """Show where a record is (log, intake file, archive, table) and why it is not further.
 
-    Exit code 0: found and fine (or a gap, or removed on purpose), 1: missing, doubled or damaged, 2: it
-    cannot be told, 3: no such offset.
+    Exit code 0: found and correct (or a gap, or removed on purpose), 1: missing, doubled or damaged, 2:
+    unknown, 3: no such offset.
     """
     from archiver.status.tracing import parse_place
 

@@ -1,4 +1,4 @@
-"""`archiver ledger`: what the control log says, and control events as files."""
+"""`archiver ledger`: show the control log, and convert control events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from archiver.runtime.text import counted
 if TYPE_CHECKING:
     from archiver.app.application import Application
 
-app = typer.Typer(help="Look at the control log, and at control events.", no_args_is_help=True)
+app = typer.Typer(help="Show the control log, and encode and decode control events.", no_args_is_help=True)
 
 _STANDARD = Path("-")
 """Standard input."""
@@ -28,7 +28,7 @@ _LENGTH_BYTES = 4
 
 @app.command("show")
 def show(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Rounds, and what every topic has written, committed and killed."""
+    """Show rounds, and what every topic has written, committed and killed."""
     with application(config) as app_:
         document = _summary(app_)
     if output is Output.JSON:
@@ -72,12 +72,12 @@ def events(
         Path | None,
         typer.Option(
             "--raw",
-            help="Write the events' bytes to this new file instead, each behind its length (4 bytes, "
+            help="Write the events' bytes to this new file instead, each after its length (4 bytes, "
             "big-endian).",
         ),
     ] = None,
 ) -> int:
-    """Every control event of the ledger in order: one JSON document per line, or its bytes."""
+    """Print every control event of the ledger in order: one JSON document per line, or the bytes."""
     from archiver.events import codec, json_form
 
     with application(config) as app_:
@@ -95,7 +95,7 @@ def _write_raw(app_: Application, path: Path) -> int:
 
 
 def _write_new(path: Path, pieces: Iterable[bytes]) -> int:
-    """Write a new file, one after the other; how many there were."""
+    """Write the pieces to a new file; returns their number."""
     count = 0
     try:
         with path.open("xb") as file:
@@ -153,7 +153,7 @@ def encode(
     """Write the bytes of a control event as the Java classes of Iceberg do. Needs no configuration.
 
     FILE.json may also be an object that has the event under `event` (and, for events without a partition
-    type, `partition_spec` and `table_schema` beside it).
+    type, also `partition_spec` and `table_schema`).
     """
     from archiver.events import codec, json_form
 
@@ -182,21 +182,21 @@ def _content(path: Path) -> bytes:
 
 
 def _divided(path: Path) -> Iterator[bytes]:
-    """The events of a file, each of which stands behind its length."""
+    """Events of a file in which each event follows its length."""
     data = _content(path)
     at = 0
     while at < len(data):
         end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
         if end > len(data) or at + _LENGTH_BYTES > len(data):
             raise InvalidInput(
-                f"the event at byte {at} ends after the file: {end} bytes wanted, {len(data)} there"
+                f"the event at byte {at} ends after the file: {end} bytes needed, {len(data)} present"
             )
         yield data[at + _LENGTH_BYTES : end]
         at = end
 
 
 def _events(app_: Application) -> list[tuple[int, bytes]]:
-    """Index and bytes of every event that the log still has and whose entry is valid."""
+    """Index and bytes of every event in the log whose entry is valid."""
     from archiver.ledger.checkpoint import LedgerCheckpoints
     from archiver.ledger.event_reader import EventReader
     from archiver.log.store import entries_from

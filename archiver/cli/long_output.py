@@ -1,8 +1,7 @@
-"""A long output that somebody reads: how it waits for more, and how it ends.
+"""Output of a following command: waiting for more, and a clean end.
 
-Promises that a reader who has gone ends it, also while there is nothing to write; that SIGTERM ends it as
-Ctrl-C does, in the middle of a wait or of a write; and that whoever reads on gets whole lines, as long as
-they read at all.
+The command ends when the reader closes the pipe, even while there is nothing to write. SIGTERM ends it like
+Ctrl-C, also during a wait or a write. A reader that still reads gets whole lines.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ from archiver.runtime.clock import Clock
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Inside of the block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does; either leaves nothing behind
-    that could block the exit.
-    """
+    """Raise `KeyboardInterrupt` on SIGTERM inside the block, as on Ctrl-C; neither blocks the exit."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -34,7 +31,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _let_go()
+        _flush_or_drop()
         raise
     finally:
         if in_main:
@@ -42,23 +39,23 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def wait_for_more(clock: Clock, seconds: float) -> None:
-    """Wait that long; raises `BrokenPipeError` as soon as nobody reads the output any more."""
+    """Wait that long; raises `BrokenPipeError` as soon as the reader closes the output."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, io.UnsupportedOperation):
         clock.sleep(seconds)
         return
     poll = select.poll()
-    poll.register(descriptor, 0)  # errors and hang-ups are told in any case
+    poll.register(descriptor, 0)  # no events requested: errors and hang-ups are always reported
     if any(
         events & (select.POLLERR | select.POLLHUP | select.POLLNVAL)
         for _, events in poll.poll(seconds * 1000)
     ):
-        raise BrokenPipeError("nobody reads the output any more")
+        raise BrokenPipeError("the reader of the output has closed it")
 
 
-def _let_go() -> None:
-    """Write what fits, and drop the rest if the reader does not take it: the process is asked to end now."""
+def _flush_or_drop() -> None:
+    """Write what the pipe accepts at once and drop the rest: a slow reader must not block the exit."""
     try:
         descriptor = sys.stdout.fileno()
         os.set_blocking(descriptor, False)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the way from `-c` to a composed application."""
+"""Options shared by several commands, and opening the application from `-c`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
 
 class Output(enum.StrEnum):
-    """How a command prints."""
+    """Output format of a command."""
 
     TEXT = "text"
     JSON = "json"
@@ -38,7 +38,7 @@ OutputOption = Annotated[Output, typer.Option("--output", help="text for people,
 
 
 def config_path(given: Path | None) -> Path:
-    """The configuration file to use: the option, the variable, or archiver.yaml in the current folder."""
+    """Path of the configuration: the option, the variable, or archiver.yaml in the current folder."""
     if given is not None:
         return given
     named = os.environ.get(CONFIG_VARIABLE)
@@ -52,19 +52,19 @@ def config_path(given: Path | None) -> Path:
 
 
 def settings_of(given: Path | None) -> Settings:
-    """Loaded and validated settings."""
+    """Load and validate the settings."""
     from archiver.config.settings import load_settings
 
     return load_settings(config_path(given), os.environ)
 
 
 def application(given: Path | None) -> Application:
-    """The composed application; close it after use (it is a context manager)."""
+    """Open the application; close it after use (it is a context manager)."""
     return application_of(settings_of(given))
 
 
 def application_of(settings: Settings) -> Application:
-    """As `application`, with settings that were loaded before."""
+    """Open the application for settings that are already loaded; close it after use."""
     from archiver.cli.arrow import put_off_pandas
 
     put_off_pandas()

@@ -1,7 +1,7 @@
-"""Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere.
+"""Printing: JSON documents for programs, tables and progress lines for people.
 
-Promises that nothing is printed that `archiver.runtime.redaction` knows to be secret, and that no text of
-others sets colours or steers the terminal.
+Everything printed here is redacted by `archiver.runtime.redaction`. Control characters in external text are
+escaped, so that it cannot set colours or move the cursor.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from archiver.runtime.text import printable_text
 
 
 def print_json(document: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     sys.stdout.write(json.dumps(redacted_document(document), ensure_ascii=False, indent=2) + "\n")
 
 
 def print_line(document: object) -> None:
-    """One JSON document on one line of standard output."""
+    """Print one JSON document as one line of standard output."""
     sys.stdout.write(
         json.dumps(redacted_document(document), ensure_ascii=False, separators=(",", ":")) + "\n"
     )
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A listing for people; numbers to the right."""
+    """Print a table for people; numbers are right-aligned."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -52,12 +52,12 @@ def _cell(value: object) -> str:
 
 
 def progress(text: str) -> None:
-    """One line about work in progress, on standard error so that output stays clean."""
+    """Print one line about work in progress on standard error; standard output has only results."""
     print(printable_text(redacted(text)), file=sys.stderr, flush=True)
 
 
 def human_bytes(count: float) -> str:
-    """A byte count with a binary unit."""
+    """Format a byte count with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

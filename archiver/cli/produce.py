@@ -1,4 +1,4 @@
-"""`archiver produce`: records from a file or standard input into intake."""
+"""`archiver produce`: send records from a file or standard input."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from intake.record_json import Input
 
 ERRORS_SHOWN_MAX = 20
-"""As text, so many errors are shown; the JSON output has every one."""
+"""Errors that the text output shows; the JSON output has all."""
 
 
 class InputFormat(enum.StrEnum):
-    """What the input is made of."""
+    """Format of the input."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
@@ -64,9 +64,8 @@ def produce(
         bool,
         typer.Option(
             "--idempotent",
-            help="Send through an idempotent producer of this run's own: what it has to send again within "
-            "this run is there once. Running "
-            "the command again sends everything again.",
+            help="Send through an idempotent producer: records that this run sends again are stored once. "
+            "Running the command again sends everything again.",
         ),
     ] = False,
     transactional_id: Annotated[
@@ -74,30 +73,29 @@ def produce(
         typer.Option(
             "--transactional-id",
             metavar="ID",
-            help="Send the whole input as one transaction: others see all of it or, if anything goes wrong, "
-            "nothing. Whoever else uses "
-            "this id is fenced; its time is intake.transaction_timeout_max. A transactional producer "
-            "is idempotent; --idempotent adds "
-            "nothing to it.",
+            help="Send the whole input as one transaction: readers see all of it or, after an error, "
+            "nothing. "
+            "Another producer with this id is fenced. The time limit is intake.transaction_timeout_max. "
+            "A transactional producer is idempotent; --idempotent adds nothing to it.",
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Send records and wait until each is acknowledged: stored, and in the intake log at its offset.
 
-    Ctrl-C and SIGTERM end the input early: what was read is sent and acknowledged, a transaction is aborted,
-    and the exit code is 130.
+    Ctrl-C and SIGTERM end the input early: records that were read are sent and acknowledged, a transaction is
+    aborted, and the exit code is 130.
     """
     from intake.inputs import InputPosition, read_inputs
     from intake.produce_stream import Sending, WholeInput
 
     counts: Counter[str] = Counter()
 
-    def tell(sent: Sent) -> None:
+    def report(sent: Sent) -> None:
         counts["refused" if sent.refused else sent.outcome] += 1
         if output is Output.JSON:
             print_line(sent.to_json())
-            sys.stdout.flush()  # Whoever sends one by one waits for this line.
+            sys.stdout.flush()  # a program that sends one record at a time waits for this line
         elif sent.error is not None and counts.total() - counts["ok"] <= ERRORS_SHOWN_MAX:
             print(redacted(f"{sent.outcome}: {sent.error}"), file=sys.stderr)
 
@@ -105,7 +103,9 @@ def produce(
         intake = app.settings.intake
         records, ends_itself = (stream, False) if form is InputFormat.PARQUET else stoppable(stream, stop)
         place = InputPosition()
-        read = rest_told(read_inputs(records, form.value, topic, text, intake.record_bytes_max, place), place)
+        read = with_rest_unread(
+            read_inputs(records, form.value, topic, text, intake.record_bytes_max, place), place
+        )
         inputs = until_stopped(read, stop, ends_itself)
         writer = app.intake.writer()
         try:
@@ -113,7 +113,7 @@ def produce(
         except BaseException:
             writer.close()
             raise
-        sending = Sending(writer, tell, intake.close_timeout, through=whole.producer)
+        sending = Sending(writer, report, intake.close_timeout, through=whole.producer)
         try:
             sending.run(
                 inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None))
@@ -125,14 +125,13 @@ def produce(
             f"stopped by {stop.name}: {_reached(counts)}; the rest of the input was not read", file=sys.stderr
         )
         sys.stdout.flush()
-        raise SystemExit(
-            INTERRUPTED
-        )  # Not returned: what is said of other interrupted commands is said better above.
+        # Not returned: `run` would print its general message after the better one above.
+        raise SystemExit(INTERRUPTED)
     return _exit_code(counts, whole.ended)
 
 
-def rest_told(inputs: Iterator[Input], place: InputPosition) -> Iterator[Input]:
-    """The inputs; the error that ends them says what was not read. `place` is the reader's."""
+def with_rest_unread(inputs: Iterator[Input], place: InputPosition) -> Iterator[Input]:
+    """Pass the inputs on; add to an error which part of the input was not read. `place` is the reader's."""
     try:
         yield from inputs
     except InvalidInput as error:
@@ -146,7 +145,7 @@ def rest_told(inputs: Iterator[Input], place: InputPosition) -> Iterator[Input]:
 
 
 def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Output, elsewhere: int) -> None:
-    """What became of it all."""
+    """Print the outcome of all records, and of the transaction."""
     if output is Output.TEXT:
         print(_summary(counts, ended))
         if elsewhere:
@@ -171,25 +170,27 @@ def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
 
 
 def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
-    """What became of the records, for people."""
-    told = {"refused": "refused", "failed": "not stored, send again"}
+    """Outcome of the records, for people."""
+    labels = {"refused": "refused", "failed": "not stored, send again"}
     if ended is None or ended.outcome == "committed":
-        told = {
+        labels = {
             "ok": "stored and in the log",
-            **told,
-            "unknown": "of unknown outcome, look before sending again",
+            **labels,
+            "unknown": "of unknown outcome, check before sending again",
         }
         return (
-            ", ".join(f"{counts[name]:,} {words}" for name, words in told.items() if counts[name])
+            ", ".join(f"{counts[name]:,} {words}" for name, words in labels.items() if counts[name])
             or "no records"
         )
     sent = counts["ok"] + counts["unknown"]
     first = (
         f"0 stored, {sent:,} sent and aborted"
         if ended.outcome == "aborted"
-        else f"{sent:,} sent; nobody can tell whether they are committed"
+        else f"{sent:,} sent; it is unknown whether they are committed"
     )
-    return ", ".join([first, *(f"{counts[name]:,} {words}" for name, words in told.items() if counts[name])])
+    return ", ".join(
+        [first, *(f"{counts[name]:,} {words}" for name, words in labels.items() if counts[name])]
+    )
 
 
 def _reached(counts: Counter[str]) -> str:

@@ -1,4 +1,4 @@
-"""`archiver query`: SQL over the tables, answered by DuckDB from the files of their current snapshots."""
+"""`archiver query`: SQL over the current snapshots of the tables, executed by DuckDB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 1000
 TABLES_SHOWN = 10
-"""Tables that an error lists; `archiver tables` lists all."""
+"""Tables that an error names; `archiver tables` lists all."""
 
 
 def query(
@@ -37,17 +37,17 @@ def query(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
     rows_max: Annotated[
-        int, typer.Option("--max-rows", min=0, help="Print at most so many rows; 0: all.")
+        int, typer.Option("--max-rows", min=0, help="Maximum number of rows to print; 0: all.")
     ] = ROWS_MAX,
     memory: Annotated[
-        str, typer.Option("--memory", help="Memory that the query may use; beyond it fails.")
+        str, typer.Option("--memory", help="Memory limit of the query; it fails beyond.")
     ] = "1GiB",
     threads: Annotated[
         int, typer.Option("--threads", min=0, help="Threads that the query may use; 0: one per core.")
     ] = 0,
 ) -> int:
-    """Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). Nothing is written, and
-    nothing but their files is read.
+    """Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). It reads only the files of
+    the tables and writes nothing.
     """
     from archiver.config.types import parse_size
     from archiver.query.duck import Limits, asked, default_threads, table_names
@@ -80,7 +80,7 @@ def query(
 
 
 def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSettings]) -> list[str]:
-    """Names to use, for a query that names a topic in place of its table, or a table that does not exist."""
+    """Names to use instead, for a query that names a topic or a table that does not exist."""
     of_topics = [
         f"topic {topic.name} has no table (archive.kind: {topic.archive.kind})"
         if topic.archive.table is None
@@ -101,7 +101,7 @@ def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSe
 
 
 def _print_json(result: Result, rows_max: int) -> bool:
-    """The document, row by row, so that no more than one is held; whether rows were left out."""
+    """Print the document row by row, so that one row is in memory; returns whether rows were left out."""
     from archiver.query.faithful import faithful
 
     names = [name for name, _ in result.columns]
@@ -109,8 +109,8 @@ def _print_json(result: Result, rows_max: int) -> bool:
     sys.stdout.write(f'{{"columns": {json.dumps(columns, ensure_ascii=False)}, "rows": [')
     lead = "\n"
     for row in itertools.islice(result.rows, rows_max or None):
-        told = {name: faithful(value) for name, value in zip(names, row, strict=True)}
-        sys.stdout.write(lead + json.dumps(told, ensure_ascii=False))
+        document = {name: faithful(value) for name, value in zip(names, row, strict=True)}
+        sys.stdout.write(lead + json.dumps(document, ensure_ascii=False))
         lead = ",\n"
     cut = bool(rows_max) and next(result.rows, None) is not None
     sys.stdout.write(f'\n], "cut": {json.dumps(cut)}}}\n')
@@ -131,5 +131,5 @@ def _print_text(result: Result, rows_max: int) -> bool:
 def _cell(value: object) -> object:
     from archiver.query.faithful import faithful
 
-    told = faithful(value)
-    return json.dumps(told, ensure_ascii=False) if isinstance(told, dict | list) else told
+    shown = faithful(value)
+    return json.dumps(shown, ensure_ascii=False) if isinstance(shown, dict | list) else shown

@@ -1,4 +1,4 @@
-"""`archiver reconcile`: where log, ledger, objects and tables differ, and what is done about it."""
+"""`archiver reconcile`: find differences between log, ledger, objects and tables, and repair them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archiver.runtime.errors import InvalidInput
 from archiver.runtime.text import counted
 
 FINDINGS_SHOWN_MAX = 50
-"""As text, so many findings are shown; the JSON output has every one."""
+"""Findings that the text output shows; the JSON output has all."""
 
 
 def reconcile(
@@ -24,8 +24,7 @@ def reconcile(
         bool,
         typer.Option(
             "--fix",
-            help="Carry out the repairs that the findings propose; a rollback of a table is taken over as "
-            "well.",
+            help="Carry out the repairs that the findings propose; this also accepts a rollback of a table.",
         ),
     ] = False,
     topic: Annotated[
@@ -35,21 +34,24 @@ def reconcile(
         bool,
         typer.Option(
             "--rebuild",
-            help="Make tables anew, from the archives, that the catalog has lost. The runbook says when.",
+            help="Recreate tables that the catalog has lost, from their archives. The runbook says when.",
         ),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Compare object listing, ledger and tables. Without --fix nothing is changed. Beside a running daemon of
-    this configuration, the daemon carries out the repairs. No repair drops a row or an object; the runbook
-    has a section for each finding.
+    """Compare object listing, ledger and tables. Without --fix nothing is changed.
 
-    Exit code 0: nothing was found, or all of it is fixed; 1: findings are left; 2: it could not be looked.
+    If a daemon of this configuration runs, the daemon carries out the repairs. No repair removes a row or an
+    object. The runbook has a section for each finding.
+
+    Exit code 0: nothing was found, or all of it is fixed; 1: findings are left; 2: something could not be
+    read.
     """
     if rebuild:
         if fix:
             raise InvalidInput(
-                "--rebuild and --fix are two things: rebuild first, then reconcile --fix if findings are left"
+                "--rebuild and --fix exclude each other: rebuild first, then reconcile --fix if "
+                "findings are left"
             )
         return _rebuild(config, topic, output)
     with application(config) as app:
@@ -60,10 +62,10 @@ def reconcile(
             )
             return Answered(report.to_json(), report.exit_code)
 
-        asked = {"fix": True} if topic is None else {"fix": True, "topic": topic}
+        body = {"fix": True} if topic is None else {"fix": True, "topic": topic}
         answered = (
-            ask_daemon(app, "reconcile", asked, by_itself) if fix else by_itself()
-        )  # Whoever only looks needs no leader.
+            ask_daemon(app, "reconcile", body, by_itself) if fix else by_itself()
+        )  # without --fix it needs no leader
     if output is Output.JSON:
         print_json(answered.document)
     else:
@@ -72,7 +74,7 @@ def reconcile(
 
 
 def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
-    """Exit code 0: every table is there; 1: some need somebody; 2: some are not finished."""
+    """Exit code 0: every table exists; 1: some need an operator; 2: some are not finished."""
     with application(config) as app:
         report = app.maintenance.rebuild(topic, progress)
     if output is Output.JSON:
@@ -89,7 +91,7 @@ def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
                 f"{item.state}{made}{': ' + item.why if item.why else ''}"
             )
             for partition, low, high in item.holes:
-                print(f"  partition {partition}: [{low}, {high}) stands in no archive")
+                print(f"  partition {partition}: [{low}, {high}) is in no archive")
     return report.exit_code
 
 
@@ -106,13 +108,13 @@ def _print(document: dict[str, Any]) -> None:
             print(f"  {item['repair']}")
     if len(findings) > FINDINGS_SHOWN_MAX:
         print(f"and {len(findings) - FINDINGS_SHOWN_MAX:,} more; --output json has all")
-    looked = document["looked"]
-    for name, why in looked["unread"].items():
-        print(f"{name} could not be looked at: {why}")
+    read = document["looked"]
+    for name, why in read["unread"].items():
+        print(f"{name} could not be read: {why}")
     if document["error"] is not None:
         print(f"not finished: {document['error']}")
     fixed = sum(item["fixed"] for item in findings)
     left = len(findings) - fixed
-    told = counted(left, "finding") + (f", {fixed:,} fixed" if fixed else "")
-    seen = ", ".join(counted(looked[f"{what}s"], what) for what in ("topic", "table", "object"))
-    print(f"looked at {seen}: {told}")
+    result = counted(left, "finding") + (f", {fixed:,} fixed" if fixed else "")
+    compared = ", ".join(counted(read[f"{what}s"], what) for what in ("topic", "table", "object"))
+    print(f"compared {compared}: {result}")

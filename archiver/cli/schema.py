@@ -1,6 +1,4 @@
-"""`archiver schema`: a topic's mapping, and what a newer schema would do to its table. Reads only, beside
-whatever runs.
-"""
+"""`archiver schema`: show a topic's mapping, and what a newer schema would do to its table. Only reads."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from archiver.status.mapping import SchemaPlan
 
 app = typer.Typer(
-    help="Show which Protobuf field stands in which column, and what a newer schema would do to the table.",
+    help="Show the column of every Protobuf field, and what a newer schema would do to the table.",
     no_args_is_help=True,
 )
 
@@ -49,7 +47,7 @@ _DescriptorSet = Annotated[
 ]
 _Protos = Annotated[
     Path | None,
-    typer.Option("--protos", help="The newer schema: a folder of .proto files, in which imports begin."),
+    typer.Option("--protos", help="The newer schema: a folder of .proto files; imports are relative to it."),
 ]
 _Message = Annotated[
     str | None,
@@ -61,7 +59,7 @@ _Message = Annotated[
 
 @app.command("show")
 def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Every field of a topic's messages with its column, as the ledger records it."""
+    """Show every field of a topic's messages with its column, as the ledger records it."""
     from archiver.status.mapping import mapping_of
 
     with application(config) as app_:
@@ -116,8 +114,8 @@ def plan(
     message: _Message = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """What a newer schema would do to a topic's table, before any record uses it. Without a schema: what the
-    configuration names now.
+    """Show what a newer schema would do to a topic's table, before any record uses it. Without a schema
+    option it takes the one that the configuration names.
     """
     if topic is None:
         if descriptor_set is not None or protos is not None or message is not None:
@@ -160,8 +158,8 @@ def check(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """As plan, for the CI of those who own a schema: the exit code is 1 if records or queries of before would
-    mean something else.
+    """As plan, for the CI of a schema's owner. Exit code 1: the change is incompatible with older records or
+    queries.
     """
     if (topic is None) == (against is None):
         raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
@@ -238,8 +236,8 @@ def _given(
     if name is None:
         raise InvalidInput("name the message with --message, for example --message shop.Order")
     around = Surroundings(folder=Path.cwd(), environ=os.environ)
-    # not validated: its parts are, and a group on the command line has no file to name
-    wanted = SchemaSettings.model_construct(
+    # Not validated as a whole: its parts are, and the group's own errors would name a configuration file.
+    requested = SchemaSettings.model_construct(
         descriptor_set=descriptor_set,
         protos=None
         if protos is None
@@ -249,12 +247,13 @@ def _given(
         recursion_depth=RECURSION_DEPTH if group is None else group.recursion_depth,
         columns={} if group is None else group.columns,
     )
-    return SchemaFetcher(SchemaRegistrySettings(), SystemClock())(wanted, None).source
+    return SchemaFetcher(SchemaRegistrySettings(), SystemClock())(requested, None).source
 
 
 def _history(app_: Application, topic: str) -> list[TopicSchema]:
-    """Every recorded schema of a topic, the oldest first; raises `NotFound` for a topic that is neither there
-    nor configured.
+    """Every recorded schema of a topic, the oldest first.
+
+    Raises `NotFound` for a topic that neither exists nor is configured.
     """
     from archiver.schema.evolution.state import TopicSchema
 
@@ -268,7 +267,7 @@ def _history(app_: Application, topic: str) -> list[TopicSchema]:
 
 
 def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
-    """`against`: no topic's versions, but two schemas, were compared."""
+    """Print a plan; with `against`, two schemas were compared instead of two versions of a topic."""
     changes = found.decision.changes
     if output is Output.JSON:
         print_json(found.to_json())
@@ -299,12 +298,12 @@ def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
         ],
     )
     wrong = sum(not change.compatible for change in changes)
-    told = (
+    verdict = (
         f"{wrong} of {counted(len(changes), 'change')} {'is' if wrong == 1 else 'are'} incompatible"
         if wrong
         else "compatible"
     )
-    print(f"{told}; {counted(len(found.unchanged), 'column')} unchanged")
+    print(f"{verdict}; {counted(len(found.unchanged), 'column')} unchanged")
     if not found.allowed:
         print(
             f"schema_change: {found.policy} halts the topic before this change; to accept it, set "

@@ -20,15 +20,14 @@ def serve(
         str | None,
         typer.Option(
             "--roles",
-            help="What this process does, with commas between: intake,archive,reconcile (else `roles` of "
+            help="Comma-separated roles of this process: intake,archive,reconcile (default: `roles` of "
             "the file).",
         ),
     ] = None,
 ) -> int:
-    """Take in records, archive, clean and audit, until SIGTERM or Ctrl-C; SIGHUP reads the configuration
-    again.
+    """Ingest records, archive, clean and audit until SIGTERM or Ctrl-C; SIGHUP reloads the configuration.
 
-    Whatever it depends on may be absent for a time: it waits, says so at /readyz and in the log, and goes on
+    While a dependency is unreachable, the daemon waits, reports it at /readyz and in the log, and continues
     by itself.
     """
     from archiver.config.settings import load_settings
@@ -37,7 +36,7 @@ def serve(
     path = config_path(config)
     settings = load_settings(path, os.environ)
     chosen = frozenset(settings.roles) if roles is None else parse_roles(roles)
-    with Signals() as signals:  # Before the imports, which take longer than all that came before.
+    with Signals() as signals:  # before the imports, which take longest
         from archiver.app.application import arm_failpoints
         from archiver.daemon.daemon import Daemon
         from archiver.runtime.logging import setup_logging
@@ -48,7 +47,7 @@ def serve(
 
 
 def parse_roles(text: str) -> frozenset[str]:
-    """Roles with commas between; raises `InvalidInput`."""
+    """Parse comma-separated roles; raises `InvalidInput`."""
     given = [role.strip() for role in text.split(",")]
     unknown = next((role for role in given if role not in ROLES), None)
     if unknown is not None:

@@ -1,4 +1,4 @@
-"""`archiver status`: how far everything is, on one page."""
+"""`archiver status`: show the state of the deployment on one page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from archiver.config.settings import Settings
 
 PARTITIONS_SHOWN = 50
-"""Partitions that the text shows, those that are behind; the JSON document has all of them."""
+"""Partitions with a lag that the text shows; the JSON document has all partitions."""
 OLD_PIN_S = 3600.0
-"""An intake file that is younger is needed because archiving takes its time; of an older one it is said who
-needs it."""
+"""From this age on the text names the partition that requires the oldest intake file. Younger files are
+normally required because archiving takes a while."""
 
 
 def status(
@@ -35,35 +35,42 @@ def status(
         bool,
         typer.Option(
             "--exit-code",
-            help="Exit 1 if there is a note: a topic that does not exist yet, archives that are pending, …",
+            help="Exit 1 if there is a note, for example a topic that does not exist yet or pending "
+            "archives.",
         ),
     ] = False,
 ) -> int:
-    """Where the logs, the leadership and every topic stand."""
+    """Show the state of the logs, the leadership and every topic."""
     from archiver.status.document import status_document
 
     with application_of(_settings(config)) as app:
         daemon = readiness(app)
-        told = None if daemon is None else last_rounds(app)
+        reported = None if daemon is None else last_rounds(app)
         stuck = (
             {}
-            if told is None
-            else {topic["topic"]: topic["stuck"] for topic in told["topics"] if topic["stuck"] is not None}
+            if reported is None
+            else {
+                topic["topic"]: topic["stuck"] for topic in reported["topics"] if topic["stuck"] is not None
+            }
         )
         document = redacted_document(
             status_document(
-                app, SystemClock().now_us(), stuck, daemon if told is None else told["daemon"], told
+                app,
+                SystemClock().now_us(),
+                stuck,
+                daemon if reported is None else reported["daemon"],
+                reported,
             )
         )
     if output is Output.JSON:
         print_json(document)
     else:
-        _print(document, rounds_known=told is not None)
+        _print(document, rounds_known=reported is not None)
     return WRONG if exit_code and document["attention"] else FINE
 
 
 def _settings(config: Path | None) -> Settings:
-    """Raises `ConfigInvalid` that also says where a daemon, which may be fine, can be asked."""
+    """Load the settings; `ConfigInvalid` also says where a daemon that still runs can be reached."""
     path = config_path(config)
     try:
         return settings_of(path)
@@ -79,7 +86,7 @@ def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
     from archiver.status.document import ENDS
 
     print(f"cluster {document['cluster']} ({document['cluster_id']}) in {document['data']}")
-    print(f"leader: {document['leader'] or 'nobody at the moment'}, epoch {document['epoch']}")
+    print(f"leader: {document['leader'] or 'none'}, epoch {document['epoch']}")
     daemon = document["daemon"]
     if daemon is not None:
         print(
@@ -88,8 +95,9 @@ def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
         )
         if not rounds_known:
             print(
-                "        what its last round met, and its file sources, are on its page (its admin "
-                "token cannot be read here)"
+                "        results of its last round, and its file sources, are on its status page (this "
+                "user cannot read "
+                "the admin token)"
             )
     topics = document["topics"]
     print_table(
@@ -116,7 +124,7 @@ def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
                 "producer",
                 "epoch",
                 "since",
-                "its time is over at",
+                "times out at",
                 "offsets waiting",
             ),
             [
@@ -147,12 +155,12 @@ def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
 
 
 def _moment(text: str) -> str:
-    """A time of the document, for people."""
+    """Format a time of the document for people."""
     return moment(parse_time(text))
 
 
 def _topic(item: dict[str, Any]) -> tuple[object, ...]:
-    """One line of the listing; a topic that stays in intake has nothing to wait for."""
+    """One line of the table; a topic of archive kind `none` has no backlog."""
     size = None if item["backlog_bytes"] is None else human_bytes(item["backlog_bytes"])
     further = (
         (None, None, None, None)
@@ -163,7 +171,7 @@ def _topic(item: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _print_partitions(topics: list[dict[str, Any]]) -> None:
-    """Those that are behind in any stage or held back, the greatest lag first."""
+    """Print the partitions that lag in any stage or are held back, the greatest lag first."""
     from archiver.status.lag import STAGES
 
     behind = [
@@ -183,8 +191,8 @@ def _print_partitions(topics: list[dict[str, Any]]) -> None:
         key=lambda item: (last(item[1])["lag_seconds"] is not None, -(last(item[1])["lag_seconds"] or 0.0))
     )
     print_table(
-        "partitions that are behind: up to which offset each stage is, and how many records and how "
-        "old a one are not there yet",
+        "partitions that are behind: offset of each stage, and number and age of the records that have not "
+        "reached it",
         ("topic", "partition", "next", *STAGES, "what holds it back"),
         [
             (
@@ -204,7 +212,7 @@ def _print_partitions(topics: list[dict[str, Any]]) -> None:
 
 
 def _stage(lag: dict[str, Any] | None) -> str | None:
-    """`95 (5 behind, 3 min)`; None if the topic has no such stage."""
+    """Format as `95 (5 behind, 3 min)`; None if the topic has no such stage."""
     if lag is None:
         return None
     if lag["lag_records"] == 0:
@@ -216,7 +224,7 @@ def _print_sources(daemon: dict[str, Any] | None) -> None:
     sources = [] if daemon is None else daemon.get("sources", [])
     if sources:
         print_table(
-            "folders that files are taken in from",
+            "folders from which files are ingested",
             ("files", "topic", "waiting", "in work", "finished", "failed"),
             [
                 tuple(source[name] for name in ("glob", "topic", "waiting", "in_work", "finished", "failed"))

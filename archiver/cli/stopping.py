@@ -1,8 +1,7 @@
-"""Ends an input early when the process is asked to stop, and nothing else: what was read goes its way to the
-end.
+"""Ends an input early on SIGINT or SIGTERM; records that were read are still processed.
 
-Promises that no signal interrupts what is done with a record: it only makes the input end, between two reads.
-A second signal does what it would have done without us.
+A signal never interrupts the processing of a record. It only ends the input between two reads. A second
+signal has its normal effect.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ BUFFER_BYTES = 64 * 1024
 
 
 class Stop:
-    """Whether somebody asked to stop, and by which signal."""
+    """A request to stop, and its signal."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.cut = False
-        """There was, or may have been, more to read when it ended the input."""
+        """The request ended the input before its end, or may have."""
         self.wakes, self._wake = os.pipe()
-        """Readable as soon as somebody asked."""
+        """Readable after the request."""
 
     @property
     def name(self) -> str:
-        """Of the signal; empty if nobody asked."""
+        """Name of the signal; empty without a request."""
         return "" if self.signal is None else self.signal.name
 
     def ask(self, number: int) -> None:
@@ -47,14 +46,14 @@ class Stop:
         os.write(self._wake, b"\0")
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         os.close(self.wakes)
         os.close(self._wake)
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask to stop, inside of the block; only the main thread can be asked."""
+    """Turn Ctrl-C and SIGTERM into a request to stop inside the block; works in the main thread only."""
     stop = Stop()
     before: dict[signal.Signals, Any] = {}
 
@@ -74,7 +73,7 @@ def stopped_by_signals() -> Iterator[Stop]:
 
 
 class StoppableInput(io.RawIOBase):
-    """Bytes of a file descriptor, which end when somebody asks to stop."""
+    """Bytes of a file descriptor that end at a request to stop."""
 
     def __init__(self, descriptor: int, stop: Stop) -> None:
         self._descriptor = descriptor
@@ -85,11 +84,10 @@ class StoppableInput(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Wait for bytes, or for being asked to stop: then there are none."""
+        """Wait for bytes or for a request to stop; returns 0 after a request."""
         ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
         if self._stop.wakes in ready:
-            # What is read here goes nowhere. It only tells an input that is cut short from one that was at
-            # its end anyway.
+            # This byte is dropped. It only distinguishes an input that is cut short from one at its end.
             self._stop.cut = (
                 self._stop.cut or self._descriptor not in ready or bool(os.read(self._descriptor, 1))
             )
@@ -100,8 +98,9 @@ class StoppableInput(io.RawIOBase):
 
 
 def stoppable(source: BinaryIO, stop: Stop) -> tuple[BinaryIO, bool]:
-    """`source` (from which nothing was read yet), made to end when somebody asks; as it is, and False, if it
-    has no file descriptor.
+    """Wrap a `source` that was not read yet so that it ends at a request to stop.
+
+    Without a file descriptor it is returned unchanged, with False.
     """
     try:
         raw = StoppableInput(source.fileno(), stop)
@@ -112,9 +111,9 @@ def stoppable(source: BinaryIO, stop: Stop) -> tuple[BinaryIO, bool]:
 
 
 def until_stopped(inputs: Iterator[Input], stop: Stop, ends_itself: bool) -> Iterator[Input]:
-    """The inputs up to where somebody asked to stop; `ends_itself`: their source ends there.
+    """Pass inputs on until the request to stop; with `ends_itself`, their source ends there by itself.
 
-    A record that the stop cut in two is none; nobody ever read it whole.
+    An error in a record that the stop has cut in two is ignored.
     """
     try:
         for item in inputs:

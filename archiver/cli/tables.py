@@ -1,4 +1,4 @@
-"""`archiver tables`: the tables, and the lines with which other engines read them."""
+"""`archiver tables`: show the tables, and the statements with which other engines read them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def tables(
         bool,
         typer.Option(
             "--files",
-            help="Print DuckDB's statement over the current files in full; the next commit makes it stale.",
+            help="Print the full DuckDB statement over the current files; the next commit makes it stale.",
         ),
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Every topic's table, where it is, and how Spark, Trino and DuckDB read it."""
+    """Show every topic's table, where it is, and how Spark, Trino and DuckDB read it."""
     with application(config) as app:
         found = [_describe(app, chosen) for chosen in _chosen(app.settings, topic)]
     if output is Output.JSON:
@@ -118,7 +118,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
 
 
 def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
-    """A command that always reads the current rows; `in_full`, a statement for a DuckDB of the user's own."""
+    """The command that reads the current rows; with `in_full`, a statement for the user's own DuckDB."""
     query = shlex.quote(f"SELECT * FROM {item['table']} LIMIT 10")  # noqa: S608 - printed, not run
     if not in_full:
         files = int(str(item["files"]))
@@ -136,7 +136,7 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
 
 
 def _duckdb(view: TableView, uris: Sequence[str]) -> str:
-    """DuckDB reads by name where that is right; else by field id, if it can."""
+    """Statement that reads by name if the schema never changed; else by field id, if DuckDB can."""
     from archiver.catalog import engines
     from archiver.query.columns import columns_by_id
 

@@ -1,6 +1,4 @@
-"""`archiver topics`: the topics of the intake log, how far each of their partitions is, and their beginning
-and end.
-"""
+"""`archiver topics`: show, create and delete topics of the intake log."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from intake.log.state import TopicState
 
 app = typer.Typer(
-    help="Look at topics, create those of the configuration, and delete what is not wanted any more.",
+    help="Show topics, create configured topics, and delete topics.",
     no_args_is_help=True,
 )
 
@@ -31,7 +29,7 @@ KnownTopic = Annotated[str, typer.Argument(help="The topic's name.", autocomplet
 
 @app.command("list")
 def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Every topic of the intake log."""
+    """List every topic of the intake log."""
     from archiver.publish.progress import positions, troubles
 
     with application(config) as app_:
@@ -56,7 +54,7 @@ def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT)
 
 @app.command("describe")
 def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """One topic: offsets of every partition, and its settings."""
+    """Show one topic: offsets of every partition, and its settings."""
     from archiver.publish.progress import positions, troubles
 
     with application(config) as app_:
@@ -103,10 +101,10 @@ def create(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Declare a configured topic in the intake log now, rather than at its first use.
+    """Create a configured topic in the intake log now, instead of at its first use.
 
-    Where a topic of that name was deleted, this alone makes a new one. It has another id, so it needs another
-    table as well.
+    After a topic of that name was deleted, only this command creates a new one. The new topic has another id,
+    so it needs another table.
     """
     with application(config) as app_:
         settings = app_.settings.topic(topic)
@@ -132,12 +130,14 @@ def create(
 @app.command("delete")
 def delete(
     topic: KnownTopic,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
+    ] = False,
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """End a topic: no record of it is taken or given any more, and its intake files go. Archives and table
-    stay.
+    """Delete a topic: its records can no longer be written or read, and its intake files are deleted.
+    Archives and table stay.
 
     The topic must not be in the configuration any more. Records that no archive holds yet are lost.
     """
@@ -153,7 +153,8 @@ def delete(
         folder = app_.objects.uri(table_prefix(state.topic_id)) if left else None
         if not yes and not sys.stdin.isatty():
             raise InvalidInput(
-                f"topic {topic} was not deleted: nobody can be asked here, so --yes must say that it is meant"
+                f"topic {topic} was not deleted: there is no terminal for a confirmation; give --yes "
+                "to delete it"
             )
         if not yes:
             for sentence in (
@@ -181,15 +182,14 @@ def delete(
         print(f"topic {topic} (id {state.topic_id}) is deleted" + (f"; {sentence}" if sentence else ""))
         if left:
             print(
-                f"its {' and '.join(left)} in {folder} stay as they are; remove by hand what you do not want"
+                f"its {' and '.join(left)} in {folder} stay as they are; remove them by hand if you do "
+                "not need them"
             )
     return FINE
 
 
 def _lost(offsets: int, holds: str) -> str | None:
-    """What a deletion loses; None if archives hold every record. `holds` is that verb in the tense of the
-    sentence.
-    """
+    """What a deletion loses; None if archives hold every record. `holds` is the verb in the needed tense."""
     if offsets == 0:
         return None
     return counted(

@@ -1,9 +1,8 @@
-"""Where a daemon may be asked while its configuration file is invalid. Connects nowhere and sends nothing:
-the file is not believed.
+"""Finds the address of a running daemon in an invalid configuration file; it connects nowhere.
 
-A running daemon keeps the configuration that it has, so an invalid file says nothing about its health. Its
-address is read from the file as plain text, checked by itself. The token and the certificate of an invalid
-file are not used: they could be those of another cluster.
+A running daemon keeps its configuration, so an invalid file says nothing about its health. Only the address
+is read from the file and checked. Token and certificate of an invalid file are not used: they could belong to
+another cluster.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from archiver.config.yaml_loader import read_document
 from archiver.runtime.errors import ConfigInvalid
 
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", re.ASCII)
-"""What may stand in an address that a user opens or pastes."""
+"""Characters of a host that may be shown in a URL, which a user may open."""
 DEFAULT = str(HttpSettings.model_fields["listen"].default)
 
 
 def where_to_ask(path: Path) -> str:
-    """A sentence for people: whether a daemon may be fine, and where its page is."""
+    """A sentence that says where the status page of a running daemon is."""
     document = _readable(path)
     http = document.get("http")
     group = http if isinstance(http, Mapping) else {}
@@ -35,14 +34,15 @@ def where_to_ask(path: Path) -> str:
         else _url(listen, "https" if group.get("tls") is not None else "http")
     )
     if url is None:
-        where = f"its page is at http.listen, which cannot be read here (by default http://{DEFAULT}/)"
+        where = f"its page is at http.listen, which cannot be read here (default: http://{DEFAULT}/)"
     elif "listen" in group:
-        where = f"its page is at {url}, by the http.listen of this file, if that has not changed since"
+        where = f"its page is at {url}, by http.listen of this file, if that has not changed since"
     else:
-        where = f"its page is at {url}, unless its http.listen is another one"
+        where = f"its page is at {url}, unless its http.listen differs"
     return (
-        f"A daemon that runs keeps the configuration that it has, so it may be fine: {where}; /readyz "
-        "there says whether it is ready"
+        f"A running daemon keeps its configuration, so it may be ready: {where}; /readyz there says "
+        "whether it "
+        "is"
     )
 
 
@@ -50,11 +50,11 @@ def _readable(path: Path) -> Mapping[str, object]:
     try:
         return read_document(path)[0]
     except ConfigInvalid:
-        return {"http": {"listen": None}}  # not even YAML
+        return {"http": {"listen": None}}  # not YAML
 
 
 def _url(listen: str, scheme: str) -> str | None:
-    """None for an address that is none, or whose port only the daemon knows."""
+    """None for an invalid address, or one whose port only the daemon knows."""
     try:
         parse_listen(listen)
     except ValueError:

@@ -125,7 +125,7 @@ def test_a_driver_that_is_not_there_or_a_place_that_is_none(tmp_path: Path) -> N
     done = deployed(tmp_path, type="sql", uri=f"sqlite:///{tmp_path}/catalog.db").cli(
         "config", "check", "--probe"
     )
-    assert (done.code, "belongs to --connect" in done.err) == (3, True)
+    assert (done.code, "needs --connect" in done.err) == (3, True)
 
 
 # on REST

@@ -74,7 +74,7 @@ def test_clean_prints_what_it_prints_by_itself(daemon: Daemon, tmp_path: Path) -
     through, itself = daemon.deployment.cli("clean"), twin.cli("clean")
     assert asked == ["clean"]
     assert through.code == itself.code == 0
-    assert "condemned: 3" in through.out
+    assert "marked for deletion: 3" in through.out
     assert without_numbers(through.out) == without_numbers(itself.out)
     assert through.err == itself.err
     assert "3 objects marked for deletion" in through.err
@@ -147,7 +147,7 @@ def test_a_held_lease_names_its_holder_when_the_daemon_cannot_be_asked(daemon: D
     point_at(daemon, admin_token=None)
     done = daemon.deployment.cli("clean")
     assert done.code == 2
-    assert "is not asked: there is no token" in done.err
+    assert "is not asked: this user cannot read a token" in done.err
     assert f"error: the lease is held by {me}" in done.err
     token = daemon.deployment.root / "metadata.db.admin-token"
     token.write_text("wrong\n")
@@ -159,7 +159,7 @@ def test_a_held_lease_names_its_holder_when_the_daemon_cannot_be_asked(daemon: D
     assert daemon.deployment.cli("clean").code == 0
     token.chmod(0o640)
     done = daemon.deployment.cli("clean")
-    assert (done.code, "is not asked: there is no token" in done.err) == (2, True), (
+    assert (done.code, "is not asked: this user cannot read a token" in done.err) == (2, True), (
         "others could read it, so it is no secret"
     )
 
@@ -170,7 +170,7 @@ def test_without_the_role_the_command_does_it_by_itself(deployment: Deployment) 
         daemon.operations.gate = lambda _: pytest.fail("it was asked")
         done = deployment.cli("clean")
         assert done.code == 0
-        assert "condemned: 3" in done.out
+        assert "marked for deletion: 3" in done.out
         daemon.journal.becomes("starting")
         assert deployment.cli("clean").code == 0
 
@@ -185,7 +185,7 @@ def test_another_cluster_at_that_address_is_not_asked(deployment: Deployment, tm
 
 def test_a_dry_run_asks_nobody(daemon: Daemon) -> None:
     daemon.operations.gate = lambda _: pytest.fail("it was asked")
-    assert "would be condemned: 3" in daemon.deployment.cli("clean", "--dry-run").out
+    assert "would be marked for deletion: 3" in daemon.deployment.cli("clean", "--dry-run").out
 
 
 class Impostor:
@@ -309,7 +309,7 @@ def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
         deployment.write({**deployment.document(), "http": http})
         done = deployment.cli("clean")
         assert (done.code, "does not prove that it knows the token" in done.err) == (0, True), done.err
-        assert "condemned: 3" in done.out
+        assert "marked for deletion: 3" in done.out
     finally:
         impostor.close()
     assert len([asked for asked in impostor.asked if asked]) == 1
@@ -360,7 +360,7 @@ def test_a_leader_that_cannot_be_reached_is_named_and_why(daemon: Daemon) -> Non
     assert f"no daemon of this cluster answers at 127.0.0.1:{free}" in done.err
     assert "wait until" not in done.err
     point_at(daemon, listen="127.0.0.1:0")
-    assert "does not say at which port" in daemon.deployment.cli("clean").err
+    assert "does not name the port" in daemon.deployment.cli("clean").err
 
 
 def test_a_daemon_that_does_not_lead_says_who_does(daemon: Daemon) -> None:
@@ -387,7 +387,7 @@ def test_redirects_are_not_followed_and_the_token_goes_nowhere_else(deployment: 
         http = {"listen": f"127.0.0.1:{impostor.port}", "admin_token": {"file": "token"}}
         deployment.write({**deployment.document(), "http": http})
         done = deployment.cli("clean")
-        assert (done.code, "condemned: 3" in done.out) == (0, True), "done by itself"
+        assert (done.code, "marked for deletion: 3" in done.out) == (0, True), "done by itself"
         aim.settimeout(0.2)
         with pytest.raises(TimeoutError):
             aim.accept()

@@ -294,7 +294,7 @@ def refused(done: Done, *words: str) -> None:
 def test_what_is_asked_for_must_have_a_table(deployment: Deployment) -> None:
     for topic in ("files", "kept", "absent"):
         refused(deployment.cli("reconcile", "--rebuild", "--topic", topic), topic, "no table")
-    refused(deployment.cli("reconcile", "--rebuild", "--fix"), "two things")
+    refused(deployment.cli("reconcile", "--rebuild", "--fix"), "exclude each other")
 
 
 def test_both_are_gone(deployment: Deployment, before: Before) -> None:

@@ -187,7 +187,7 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
 
         daemon.operations.status = status  # type: ignore[method-assign]
         unread = deployment.cli("status")
-        assert "are on its page (its admin token cannot be read here)" in unread.out
+        assert "are on its status page (this user cannot read the admin token)" in unread.out
         assert "the table was dropped" not in unread.out
         token = deployment.root / "metadata.db.admin-token"
         token.touch(0o600)
@@ -201,15 +201,15 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
             "3 is no JSON; mend it." in words
         )
         assert "was refused: line 2: topics must be a list" in words
-        assert "folders of file sources" in words
-        assert "its admin token" not in words
+        assert "folders from which files are ingested" in words
+        assert "the admin token" not in words
         document = deployment.cli("status", "--output", "json").json()
         assert of(document, "orders")["partitions"][1]["cause"] == "stuck"
         assert document["daemon"]["sources"][0]["problems"] == [
             {"path": "/in/a.jsonl", "why": "line 3 is no JSON; mend it"}
         ]
         daemon.operations.status = lambda: {"cluster": "another document"}  # type: ignore[method-assign]
-        assert "are on its page" in deployment.cli("status").out, "what is not understood is not used"
+        assert "are on its status page" in deployment.cli("status").out, "what is not understood is not used"
 
 
 def test_a_topic_that_the_configuration_lost_before_its_first_archive_is_told(tmp_path: Path) -> None:

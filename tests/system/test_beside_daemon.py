@@ -82,7 +82,7 @@ def test_commands_beside_a_daemon(tmp_path: Path) -> None:
             ] == [("files", "archived", len(records))]
             assert "daemon" not in archived.err
             cleaned = deployment.cli("clean")
-            assert (cleaned.code, "condemned and still there: 0" in cleaned.out) == (0, True), cleaned.err
+            assert (cleaned.code, "marked and not deleted yet: 0" in cleaned.out) == (0, True), cleaned.err
             replayed = deployment.cli("dlq", "replay", "--output", "json")
             assert (replayed.code, replayed.json()["dry_run"], "daemon" in replayed.err) == (
                 0,

@@ -63,13 +63,13 @@ def test_one_json_document(deployment: Deployment) -> None:
 def test_text(deployment: Deployment) -> None:
     dry = deployment.cli("clean", "--dry-run")
     assert dry.code == 0
-    assert "would be condemned: 3" in dry.out
+    assert "would be marked for deletion: 3" in dry.out
     done = deployment.cli("clean")
     assert done.code == 0
     for line in (
         "deleted: 0",
-        "condemned: 3",
-        "condemned and still there: 3",
+        "marked for deletion: 3",
+        "marked and not deleted yet: 3",
         "kept in intake: 1 needed",
         "nothing of kept is deleted",
     ):

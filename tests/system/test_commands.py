@@ -339,7 +339,7 @@ def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: 
         assert item["held"] == []
     assert document["intake_log"]["floor"] == document["control_log"]["floor"] == 0
     assert archived.cli("status", "--exit-code").code == 0
-    assert "nobody at the moment" in archived.cli("status").out
+    assert "leader: none" in archived.cli("status").out
     empty = deployment.cli("status", "--exit-code", "--output", "json")
     assert empty.code == 1
     assert len(empty.json()["attention"]) == 4

@@ -115,7 +115,7 @@ def test_what_it_was_about_to_read_is_archived_and_deleted(deployment: Deploymen
             finally:
                 process.kill()
             assert process.stderr is not None
-            assert "reading goes on in a moment" in process.stderr.read(), "it met a file that was gone"
+            assert "reading is retried" in process.stderr.read(), "it met a file that was gone"
     assert [record["offset"] for record in read] == list(range(count * 3 + 1))
     assert (read[0]["from"], read[-2]["from"]) == ("intake", "archive")
 

@@ -236,7 +236,7 @@ def test_a_commit_of_unknown_outcome_is_told_as_such(
     assert (done.code, len(done.lines())) == (2, 4)
     assert done.lines()[-1] == {"transaction": "x", "outcome": "unknown", "error": "no answer"}
     done = deployment.cli("produce", "--transactional-id", "x", stdin=jsonl(SENT[:3]))
-    assert (done.code, done.out) == (2, "3 sent; nobody can tell whether they are committed\n")
+    assert (done.code, done.out) == (2, "3 sent; it is unknown whether they are committed\n")
     assert "no answer" in done.err
 
 

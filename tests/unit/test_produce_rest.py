@@ -8,7 +8,7 @@ import io
 import pytest
 
 from archiver.cli import app
-from archiver.cli.produce import rest_told
+from archiver.cli.produce import with_rest_unread
 from archiver.runtime.errors import InvalidInput
 from intake.inputs import InputPosition, read_inputs
 
@@ -17,7 +17,9 @@ GOOD = b'{"value": null}\n'
 
 def test_behind_a_bad_line_it_says_from_which_line_nothing_was_read() -> None:
     place = InputPosition()
-    read = rest_told(read_inputs(io.BytesIO(GOOD + b"{\n" + GOOD), "jsonl", "t", False, 1000, place), place)
+    read = with_rest_unread(
+        read_inputs(io.BytesIO(GOOD + b"{\n" + GOOD), "jsonl", "t", False, 1000, place), place
+    )
     assert next(read).where == "line 1"
     with pytest.raises(
         InvalidInput,
@@ -28,7 +30,7 @@ def test_behind_a_bad_line_it_says_from_which_line_nothing_was_read() -> None:
 
 def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
     place = InputPosition()
-    read = rest_told(read_inputs(io.BytesIO(b"\x05ab"), "delimited", "t", False, 1000, place), place)
+    read = with_rest_unread(read_inputs(io.BytesIO(b"\x05ab"), "delimited", "t", False, 1000, place), place)
     with pytest.raises(InvalidInput, match=r"^record 0 .*; the rest of the input was not read$"):
         next(read)
 
@@ -36,10 +38,10 @@ def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("produce", "interrupted; what was acknowledged is safe"),
+        ("produce", "interrupted; acknowledged records are safe"),
         (
             "archive",
-            "interrupted; nothing is lost: what the round under way had not finished, the next one does",
+            "interrupted; nothing is lost: the next round completes what this one had not finished",
         ),
         ("consume", "interrupted; nothing was changed"),
         ("topics", "interrupted"),

@@ -14,13 +14,13 @@ from archiver.cli.unread_config import DEFAULT
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
 WRONG = "intake: {delay_max: soon}\n"
-UNREADABLE = f"its page is at http.listen, which cannot be read here (by default http://{DEFAULT}/)"
+UNREADABLE = f"its page is at http.listen, which cannot be read here (default: http://{DEFAULT}/)"
 
 CASES = {
-    "no port": ("", f"http://{DEFAULT}/, unless its http.listen is another one"),
+    "no port": ("", f"http://{DEFAULT}/, unless its http.listen differs"),
     "own port": (
         "http: {listen: '127.0.0.1:9999'}",
-        "http://127.0.0.1:9999/, by the http.listen of this file",
+        "http://127.0.0.1:9999/, by http.listen of this file",
     ),
     "IPv6": ("http: {listen: '[::1]:9999'}", "http://[::1]:9999/"),
     "every address": ("http: {listen: '0.0.0.0:9999', allow_http: true}", "http://127.0.0.1:9999/"),
@@ -47,7 +47,7 @@ def test_the_error_says_where_a_daemon_can_be_asked(
     assert run(["status", "-c", str(path)]) == USAGE == 3
     *problems, last = capsys.readouterr().err.splitlines()
     assert "\n".join(problems).startswith("error: ")
-    assert last.startswith("A daemon that runs keeps the configuration that it has, so it may be fine: ")
+    assert last.startswith("A running daemon keeps its configuration, so it may be ready: ")
     assert expected in last
 
 
