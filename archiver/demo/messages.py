@@ -1,8 +1,7 @@
-"""From rows of the source data to Protobuf messages.
+"""Converts rows of the source data to Protobuf messages of `flights.proto`.
 
-Owns the meaning of each field of `flights.proto`. A value that the source does not have is an absent field,
-never a made-up one. The messages are encoded by the Protobuf library itself, one by one, so that refinement
-meets bytes that its own engine did not make.
+A value that the source does not have is an absent field. The Protobuf library encodes the messages one by
+one, so that refinement decodes bytes that its own engine did not produce.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from archiver.demo.flights_pb2 import (
 )
 
 Encoder = Callable[[pa.Table], list[bytes]]
-"""Rows of one source table, in order, as one encoded message each."""
+"""Encodes the rows of one source table, one message per row, in order."""
 
 _PLANE_TYPES: Mapping[str, PlaneType] = {
     "Fixed wing multi engine": PLANE_TYPE_FIXED_WING_MULTI_ENGINE,

@@ -1,7 +1,5 @@
-"""Three questions a person would ask of the demo's tables, answered by DuckDB from their current data files.
-
-Owns the only use of DuckDB. Promises to read exactly the files it is given (those of the tables' current
-snapshots) and to change nothing.
+"""Three example queries over the demo's tables, executed by DuckDB on the files of their current
+snapshots.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from archiver.runtime.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Question:
-    """Something to ask, in words and in SQL. Each topic is a view with the columns of its message."""
+    """A question and its SQL. Each topic is a view with the columns of its message."""
 
     text: str
     sql: str
@@ -23,7 +21,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the tables say."""
+    """Result of a question."""
 
     question: Question
     columns: tuple[str, ...]
@@ -81,7 +79,7 @@ QUESTIONS = (
 
 
 def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUESTIONS) -> list[Answer]:
-    """Answers to all questions; `files` are the URIs of every topic's data files, at least one each."""
+    """Answer all questions; `files` has the URIs of each topic's data files, at least one each."""
     try:
         import duckdb
     except ImportError as error:
@@ -102,15 +100,13 @@ def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUES
 
 
 def view_sql(name: str, uris: Sequence[str]) -> str:
-    """SQL that makes a topic's data files a view: the message's fields, and the `kafka` column beside
-    them.
-    """
+    """SQL for a view over a topic's data files: the fields of the message, and the `kafka` column."""
     paths = ", ".join("'" + _local(uri).replace("'", "''") + "'" for uri in uris)
     # The name is one of our topics; the paths are quoted.
     return f'CREATE OR REPLACE VIEW "{name}" AS SELECT unnest("value"), kafka FROM read_parquet([{paths}])'  # noqa: S608
 
 
 def _local(uri: str) -> str:
-    """The path behind a file URI; anything else stays as it is."""
+    """Path of a file URI; any other text unchanged."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme == "file" else uri

@@ -1,7 +1,6 @@
-"""What the demo has to show at its end, as values and as lines of text.
+"""The demo's report, as values and as lines of text.
 
-Owns the words of the demo's last page. Promises that every number in it was read back from the tables or the
-audit, none from what the demo believes to have written.
+Every number in it was read from the tables or from the audit, not from counters of the demo.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from archiver.objects.location import StorePlace
 from archiver.runtime.text import counted
 
 REASONS_MAX = 5
-"""So many partitions that are not valid are explained on the page; `archiver audit` has them all."""
+"""Partitions that are not valid and are shown with a reason; `archiver audit` shows all."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,18 @@ class TableReport:
     topic: str
     table: str
     records: int
-    """What was sent to the topic."""
+    """Number of records sent to the topic."""
     rows: int
     files: int
     bytes: int
     metadata_location: str
     uris: tuple[str, ...]
-    """Of its data files."""
+    """URIs of its data files."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the demo and how long it took."""
+    """One step of the demo and its duration."""
 
     name: str
     seconds: float
@@ -47,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """Everything the last page says."""
+    """All values of the report."""
 
     directory: Path
     configuration: Path
@@ -59,12 +58,10 @@ class DemoReport:
 
     @property
     def verdict(self) -> str:
-        """valid, invalid or unknown: the audit's, but never valid if a table holds other than what was
-        sent.
-        """
-        told = str(self.audit["verdict"])
+        """The audit's verdict; invalid also if a table does not have as many rows as records were sent."""
+        verdict = str(self.audit["verdict"])
         complete = all(table.rows == table.records for table in self.tables)
-        return told if complete or told != "valid" else "invalid"
+        return verdict if complete or verdict != "valid" else "invalid"
 
     def to_json(self) -> dict[str, object]:
         """The document of `demo --output json`."""
@@ -92,12 +89,12 @@ class DemoReport:
         }
 
     def lines(self, archiver: str = "archiver", spark: str = "spark-sql") -> list[str]:
-        """The last page, for people; the two commands as they are called from where the reader stands."""
+        """Lines for people; `archiver` and `spark` are the two commands as the user can call them."""
         page = ["", "Tables", *_tables(self.tables)]
         for answer in self.answers:
             page += ["", answer.question.text, *text_table(answer.columns, answer.rows)]
         took = ", ".join(f"{step.name} {step.seconds:.1f} s" for step in self.steps)
-        page += ["", *_audit(self), f"Time: {took}", "", "To look further", *further(self, archiver, spark)]
+        page += ["", *_audit(self), f"Time: {took}", "", "Next commands", *further(self, archiver, spark)]
         return page
 
 
@@ -127,7 +124,7 @@ def further(report: DemoReport, archiver: str, spark_command: str) -> list[str]:
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A plain table: numbers to the right, text to the left, two blanks between."""
+    """A plain table: numbers right-aligned, text left-aligned, two blanks between columns."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[place]) for line in [list(columns), *cells]) for place in range(len(columns))]
     right = [

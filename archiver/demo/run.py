@@ -1,8 +1,7 @@
-"""The demo: real data through the real parts, from intake files to an audit.
+"""Runs the demo: real data through the whole pipeline, from intake files to an audit.
 
-Owns the order of the steps and nothing else. Whoever calls it hands in how an application is opened from a
-configuration file, so that the demo uses what every other command uses; only loading the data and asking the
-questions are its own.
+The caller passes the function that opens an application from a configuration file, so that the demo uses the
+same code as every other command. Only loading the data and the queries belong to the demo.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from archiver.runtime.text import counted
 from intake.write.acknowledgements import PendingBatch
 
 ACKNOWLEDGED_WITHIN_S = 60.0
-"""A closed writer has settled everything; this only bounds the wait if it has not."""
+"""A closed writer has acknowledged everything; this bounds the wait if it has not."""
 
 Progress = Callable[[str], None]
 """Takes one line about work in progress."""
@@ -33,7 +32,7 @@ Progress = Callable[[str], None]
 
 @dataclass
 class _Run:
-    """Progress and timing of one run."""
+    """Progress lines and timing of one run."""
 
     clock: Clock
     progress: Progress
@@ -41,7 +40,7 @@ class _Run:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Say what begins, and note how long it took."""
+        """Print the start of a step and measure its duration."""
         self.progress(f"[{len(self.steps) + 1}/5] {name}")
         begun = self.clock.monotonic_s()
         yield
@@ -56,8 +55,8 @@ def run_demo(
 ) -> DemoReport:
     """Run the whole demo in `directory`, which is emptied if an earlier demo made it.
 
-    Raises `InvalidInput` for a folder that is somebody else's or missing data, `Halt`, `RetryLater` or
-    `OutcomeUnknown` from the parts.
+    Raises `InvalidInput` for a folder that no demo made or for missing data, and `Halt`, `RetryLater` or
+    `OutcomeUnknown` of the pipeline.
     """
     folder = find_data()
     run = _Run(clock, progress, [])
@@ -65,11 +64,11 @@ def run_demo(
     with run.step("reading the source data"):
         tables = load_tables(folder)
     with open_application(configuration) as application:
-        with run.step("sending it through the intake writer"):
+        with run.step("sending the data through the intake writer"):
             sent = _produce(application, tables, run)
         with run.step("archiving on Spark and committing to the tables"):
             _archive(application, progress)
-        with run.step("asking questions of the tables"):
+        with run.step("querying the tables"):
             reports = tuple(_table_report(application, topic.name, sent[topic.name]) for topic in TOPICS)
             answers = tuple(ask({report.topic: report.uris for report in reports}))
         with run.step("auditing"):
@@ -78,7 +77,7 @@ def run_demo(
 
 
 def _produce(application: Application, tables: dict[str, pa.Table], run: _Run) -> dict[str, int]:
-    """Send every record; the number of records per topic. All of them are acknowledged when this returns."""
+    """Send every record and wait for all acknowledgements; returns the number of records per topic."""
     sent = dict.fromkeys((topic.name for topic in TOPICS), 0)
     total = sum(tables[name].num_rows for name in sent)
     pending: list[PendingBatch] = []
@@ -107,11 +106,10 @@ def _check_acknowledged(pending: Sequence[PendingBatch]) -> None:
         why = next(verdict.error for verdict in found.verdicts if verdict.outcome == found.outcome)
         if found.outcome == "unknown":
             raise OutcomeUnknown(
-                f"it is not known whether some records of {found.topic} were stored ({why}); run the "
-                "demo again"
+                f"it is unknown whether some records of {found.topic} were stored ({why}); run the demo again"
             )
         raise RetryLater(
-            f"some records of {found.topic} were not stored ({why}); mend that and run the demo again"
+            f"some records of {found.topic} were not stored ({why}); correct that and run the demo again"
         )
 
 

@@ -1,8 +1,7 @@
-"""The demo's folder: its configuration, its descriptor set, and what may be removed when the demo starts
-again.
+"""The demo's folder: configuration, descriptor set, and removal of an earlier demo.
 
-Owns the names of everything the demo puts into its folder. Must never remove a file that the demo did not
-make: a folder counts as the demo's only if it holds the marker, and nothing but the names listed here.
+A file that no demo made must never be removed. A folder belongs to a demo only if it has the marker file and
+nothing but the names listed here.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ CONFIGURATION = "archiver.yaml"
 DESCRIPTORS = "flights.binpb"
 _OURS = frozenset({MARKER, CONFIGURATION, DESCRIPTORS, "data", "metadata", "catalog"})
 _MARKER_TEXT = (
-    "Made by `archiver demo`. Running it again with this folder removes everything in here and starts "
-    "afresh.\n"
+    "Made by `archiver demo`. Running it again with this folder removes everything in it and starts over.\n"
 )
 
 CATALOG = "local"
@@ -32,7 +30,7 @@ NAMESPACE = "nyc"
 
 
 def prepare(directory: Path) -> Path:
-    """Make `directory` an empty demo folder with a configuration; the path of the configuration file.
+    """Make `directory` an empty demo folder with a configuration; returns the path of that file.
 
     Raises `InvalidInput` if it holds anything the demo did not make.
     """
@@ -109,14 +107,14 @@ def _clear(directory: Path) -> None:
     present = sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
     if not present:
         return
-    foreign = [name for name in present if name not in _OURS]
-    if MARKER not in present or foreign:
-        named = ", ".join((foreign or present)[:3])
+    unknown = [name for name in present if name not in _OURS]
+    if MARKER not in present or unknown:
+        named = ", ".join((unknown or present)[:3])
         raise InvalidInput(
             f"{directory} is not empty and not a demo's folder (it holds {named}); choose another with "
             "--dir, or empty it yourself"
         )
-    # The marker goes last, so that a removal that was interrupted can be taken up again.
+    # The marker is removed last, so that an interrupted removal can be repeated.
     for name in sorted(present, key=lambda entry: entry == MARKER):
         path = directory / name
         if path.is_dir() and not path.is_symlink():

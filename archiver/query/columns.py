@@ -1,6 +1,4 @@
-"""An Iceberg schema as DuckDB's column types, and as its mapping from Parquet field ids to columns. Pure
-text.
-"""
+"""Converts an Iceberg schema to DuckDB column types, and to the mapping of Parquet field ids to columns."""
 
 from __future__ import annotations
 
@@ -35,23 +33,22 @@ def columns_of(schema_json: str) -> list[tuple[str, str]]:
 
 
 def columns_by_id(schema_json: str) -> str:
-    """The value of `schema` in DuckDB's `read_parquet`: which field id of a file is which column, at every
-    level.
+    """Value of `schema` in DuckDB's `read_parquet`: the field id of each column, at every level.
 
-    Names and types are the schema's; a file's own names play no part. What a file has no field id of is null
-    in it. Raises `Halt` as `columns_of` does, and for a column whose default is not null, which would have to
-    stand in its place.
+    Names and types are those of the schema, not of the files. A column whose field id a file does not have is
+    null. Raises `Halt` as `columns_of` does, and for a column with a default other than null, which DuckDB
+    cannot fill in.
     """
     return _children((item["id"], item["name"], item) for item in json.loads(schema_json)["fields"])
 
 
 def quoted(name: str) -> str:
-    """An identifier."""
+    """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text constant."""
+    """Quote a text constant."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,11 +1,10 @@
-"""DuckDB over the tables' files: one question, read-only.
+"""Runs one read-only query with DuckDB over the files of the tables.
 
-Owns the connection and what it is forbidden. Promises that a query reads the files it was given and nothing
-else: no other file, no network, no extension, no temporary file, no variable of the process; that nothing is
-written; that memory and threads are bounded; and that Ctrl-C ends it. A view has the table's current columns.
-As Iceberg wants it, a column is found in a file by its field id, whatever the file calls it and whichever
-number type it had then; what a file does not have, because it is older, is null. Files without field ids,
-which somebody else's rewriting can leave, are read by name.
+A query can read only the given files: no other file, network, extension, temporary file or Python variable.
+It writes nothing, memory and threads are bounded, and Ctrl-C ends it. A view has the table's current columns.
+By Iceberg's rules a column is found in a file by its field id, not by its name or former number type. A
+column that an older file does not have is null. Files without field ids, for example from an external
+rewrite, are read by name.
 """
 
 from __future__ import annotations
@@ -35,29 +34,29 @@ TOO_OLD = (
     "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade "
     "'stream-archiver[query]'"
 )
-"""Older ones find what is inside of structs by name only."""
+"""Older versions find fields inside structs only by name."""
 READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
-"""Of `read_parquet`. Older archives, and files that others wrote, have minima and maxima that leave NaN out;
-DuckDB orders NaN above every number, and would skip the row groups that hold one.
+"""Options of `read_parquet`. Bounds in older archives and in external files ignore NaN. DuckDB orders NaN
+above every number, so without the option it would skip row groups that have one.
 """
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTable:
-    """A table to ask."""
+    """A table to query."""
 
     namespace: str
     name: str
     schema_json: str
-    """Iceberg's."""
+    """Iceberg schema."""
     files: tuple[str, ...] = ()
-    """Paths of the live data files; none: the view is empty."""
+    """Paths of the live data files; without files the view is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one query may use."""
+    """Resources of one query."""
 
     memory_bytes: int
     threads: int
@@ -65,16 +64,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a query gave."""
+    """Result of a query."""
 
     columns: tuple[tuple[str, str], ...]
-    """Name, unlike any other's, and DuckDB's type."""
+    """Unique name, and DuckDB type."""
     rows: Iterator[tuple[Any, ...]]
     """Python values, as Arrow gives them; read them before the connection is closed."""
 
 
 def table_names(sql: str) -> set[str]:
-    """The tables that a query names, as it writes them; empty if that cannot be told."""
+    """Table names as the query writes them; empty if DuckDB cannot parse it."""
     duckdb = _duckdb()
     with _Interruptible(duckdb) as database:
         try:
@@ -86,10 +85,10 @@ def table_names(sql: str) -> set[str]:
 
 @contextmanager
 def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Result]:
-    """Run one SELECT over views of these tables; the result is of use inside of the block.
+    """Run one SELECT over views of these tables; the result is valid inside the block.
 
-    Raises `ConfigInvalid` if DuckDB is not installed, `InvalidInput` for a query that is none or does not
-    fit, `Halt` if a file cannot be read or the memory does not suffice.
+    Raises `ConfigInvalid` if DuckDB is not installed, `InvalidInput` for an invalid query, and `Halt` if a
+    file cannot be read or the memory is too small.
     """
     duckdb = _duckdb()
     with _Interruptible(duckdb) as database:
@@ -105,12 +104,10 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
 
 
 class _Interruptible:
-    """A connection whose every call can be ended by Ctrl-C: each runs in a thread of its own while the caller
-    waits.
+    """A connection whose calls Ctrl-C can end: each call runs in a separate thread while the caller waits.
 
-    DuckDB does not look for a signal while all its threads scan, which may take hours; and what it raises in
-    the main thread for one that it sees is a `RuntimeError`. Nothing else in this module touches the
-    connection.
+    DuckDB does not check for a signal while all its threads scan, which may take hours. In the main thread it
+    raises `RuntimeError` for one. Nothing else in this module uses the connection.
     """
 
     def __init__(self, module: Any) -> None:
@@ -121,22 +118,22 @@ class _Interruptible:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Interrupt what still runs, wait for its end, and close the connection."""
+        """Interrupt a running call, wait for its end, and close the connection."""
         try:
             behind = self._pool.submit(int)  # done when the calls before it are
             while wait([behind], _INTERRUPT_EVERY_S).not_done:
-                # repeated: a statement that begins only now has missed the one before
+                # repeated, because a statement that starts now has missed the previous interrupt
                 self._connection.interrupt()
             self._pool.shutdown()
         finally:
             self._connection.close()
 
     def run(self, work: Callable[[duckdb.DuckDBPyConnection], _Answer]) -> _Answer:
-        """What a call on the connection returns or raises."""
+        """Run a call on the connection; returns or raises what it does."""
         return self._pool.submit(work, self._connection).result()
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """All rows that a statement gives."""
+        """All rows of a statement."""
         return self.run(lambda connection: connection.execute(sql).fetchall())
 
 
@@ -154,10 +151,10 @@ def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
     try:
         statements = database.run(lambda connection: connection.extract_statements(sql))
     except duckdb.Error as error:
-        raise InvalidInput(f"the query is not understood: {_words(error)}") from error
+        raise InvalidInput(f"the query cannot be parsed: {_words(error)}") from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise InvalidInput(
-            "only one SELECT can be asked (or DESCRIBE, SHOW, SUMMARIZE of a table): nothing is changed here"
+            "only one SELECT is accepted (or DESCRIBE, SHOW, SUMMARIZE of a table): a query changes nothing"
         )
 
 
@@ -165,10 +162,10 @@ def _bound(database: _Interruptible, limits: Limits) -> None:
     settings = {
         "memory_limit": literal(f"{max(1, limits.memory_bytes // 2**20)}MiB"),
         "threads": str(max(1, limits.threads)),
-        # In DuckDB 2.0 its filter on a field of a struct meets the whole struct, and the query ends in an
+        # In DuckDB 2.0 this optimizer applies a filter on a struct field to the whole struct, which is an
         # internal error.
         "disabled_optimizers": "'late_materialization'",
-        "temp_directory": "''",  # what does not fit into memory is an error, not a file
+        "temp_directory": "''",  # beyond the memory limit: an error instead of a temporary file
         "TimeZone": "'UTC'",
         "python_enable_replacements": "false",
         "autoinstall_known_extensions": "false",
@@ -180,7 +177,7 @@ def _bound(database: _Interruptible, limits: Limits) -> None:
 
 
 def _view(database: _Interruptible, table: QueryTable) -> None:
-    """A view with the table's current columns over its files."""
+    """Create a view with the table's current columns over its files."""
     columns = columns_of(table.schema_json)
     nameless = _without_ids(database, table.files)
     named = [path for path in table.files if path not in nameless]
@@ -194,7 +191,7 @@ def _view(database: _Interruptible, table: QueryTable) -> None:
 
 
 def _without_ids(database: _Interruptible, files: Sequence[str]) -> set[str]:
-    """The files in which no column has a field id; their footers are read one after the other."""
+    """Files in which no column has a field id; reads their footers one after another."""
     if not files:
         return set()
     ids = f"SELECT file_name FROM parquet_schema({_listed(files)}) GROUP BY 1 HAVING count(field_id) = 0"  # noqa: S608 - every path is quoted
@@ -224,7 +221,7 @@ def _listed(files: Sequence[str]) -> str:
 
 
 def _lock(database: _Interruptible, tables: Sequence[QueryTable]) -> None:
-    """From here on nothing but these files can be touched, and nobody can change that."""
+    """Restrict the connection to these files, and lock that setting."""
     paths = sorted({name for table in tables for path in table.files for name in (path, _unglobbed(path))})
     database.rows(f"SET allowed_paths = [{', '.join(literal(path) for path in paths)}]")
     database.rows("SET enable_external_access = false")
@@ -237,7 +234,7 @@ def _run(duckdb: Any, database: _Interruptible, sql: str) -> Result:
         columns = list(zip(found.columns, found.types, strict=True))
         reader = database.run(lambda _: found.to_arrow_reader(BATCH_ROWS))
     except duckdb.Error as error:
-        raise _asked_wrongly(duckdb, error) from error
+        raise _query_error(duckdb, error) from error
     names: list[str] = []
     for name, _ in columns:
         free = (name if not number else f"{name}_{number}" for number in range(len(columns)))
@@ -257,13 +254,13 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
                 *(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns), strict=True
             )
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise _asked_wrongly(duckdb, error) from error
+        raise _query_error(duckdb, error) from error
     except ValueError as error:
         raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {error}") from error
 
 
-def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
-    """Whose fault it is: the question's, or the files' and the machine's."""
+def _query_error(duckdb: Any, error: Exception) -> InvalidInput | Halt:
+    """`InvalidInput` if the query is wrong, `Halt` if files, memory or DuckDB itself are the cause."""
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
         return Halt(
             "the query needs more memory than it may use; give it more with --memory "
@@ -271,8 +268,8 @@ def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
         )
     if isinstance(error, duckdb.InternalException) or "INTERNAL Error" in str(error):
         return Halt(
-            "duckdb failed inside, which is a fault of DuckDB and neither of the query nor of the "
-            "files; ask in other words, or ask Spark "
+            "internal error of duckdb, caused neither by the query nor by the files; "
+            "rephrase the query, or use Spark "
             f"or Trino ({_words(error).splitlines()[0]})"
         )
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
@@ -281,7 +278,7 @@ def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
 
 
 def _words(error: Exception) -> str:
-    """The message of DuckDB, without suggestions of its own system tables."""
+    """Message of DuckDB, without suggestions of its system tables."""
     suggestions = ('Did you mean "pg_catalog.', 'Did you mean "information_schema.')
     return "\n".join(
         line for line in str(error).splitlines() if not line.lstrip().startswith(suggestions)
@@ -289,10 +286,10 @@ def _words(error: Exception) -> str:
 
 
 def _unglobbed(path: str) -> str:
-    """A path in which no character stands for others."""
+    """A path with its wildcard characters escaped."""
     return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def default_threads() -> int:
-    """As many as this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

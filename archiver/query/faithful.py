@@ -1,8 +1,8 @@
-"""Values of a query's result as JSON values that lose nothing. Pure.
+"""Converts values of a query result to JSON values without loss.
 
-A number with decimal places, and a whole one beyond 2^53, is text (a reader of JSON may have nothing but
-doubles); bytes are base64; times are ISO 8601, those with a zone in UTC with `Z`; structs and maps are
-objects; NaN and the infinities are text.
+Decimal numbers and integers beyond 2^53 are text, because a JSON reader may have only doubles. Bytes are
+base64. Times are ISO 8601; with a time zone they are in UTC with `Z`. Structs and maps are objects. NaN and
+the infinities are text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXACT_MAX = 2**53
 
 
 def faithful(value: object) -> object:
-    """The value as `json.dumps` takes it."""
+    """Convert a value for `json.dumps`."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -30,7 +30,7 @@ def faithful(value: object) -> object:
             else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
         )
     if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
-        return faithful(int(value))  # DuckDB's sum of whole numbers is one
+        return faithful(int(value))  # DuckDB's sum of integers is such a decimal
     if isinstance(value, Decimal | uuid.UUID):
         return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -49,7 +49,7 @@ def faithful(value: object) -> object:
 
 
 def _key(name: object) -> str:
-    """A key of a map as a name: text as it is, else as JSON would have the value."""
+    """Key of a map as text, formatted as in JSON."""
     if isinstance(name, bool):
         return "true" if name else "false"
     return str(faithful(name))

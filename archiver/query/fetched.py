@@ -1,8 +1,7 @@
-"""Files of a bucket, fetched for one query: DuckDB reads local files only, because its extension for buckets
-comes from the network.
+"""Fetches files of a bucket for one query, since DuckDB would download its extension for buckets.
 
-Owns the copies, which lie in the store's folder for files on their way and go with the process. Promises that
-no more than `FETCHED_MAX` is fetched, and nothing from outside of the deployment's own prefix.
+The copies are in the store's spool folder and are removed with the process. At most `FETCHED_MAX` bytes are
+fetched, and only from the prefix of the deployment.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import Halt, NotFound
 
 FETCHED_MAX: Final = 1024**3
-"""Bytes of one query's files."""
+"""Bytes of the files of one query."""
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 
 class FetchedFiles:
-    """Local copies, each made once."""
+    """Local copies of files; each file is fetched once."""
 
     def __init__(self, objects: ObjectStore, bytes_max: int = FETCHED_MAX) -> None:
         self._objects = objects
@@ -31,17 +30,14 @@ class FetchedFiles:
         self._paths: dict[str, str] = {}
 
     def paths(self, files: Sequence[LiveFile]) -> list[str]:
-        """Where the copies of these files are. Raises `Halt` if they are too large together, or lie
-        elsewhere; and as the store does.
+        """Paths of the copies. Raises `Halt` for files that are too large together or outside the prefix, and
+        what the store raises.
         """
         new = [file for file in files if file.path not in self._paths]
         self._left -= sum(file.file_size for file in new)
         if self._left < 0:
             most = format_size(self._bytes_max)
-            raise Halt(
-                f"its files have more than the {most} that are fetched from a bucket for a query; ask "
-                "Spark or Trino"
-            )
+            raise Halt(f"its files exceed {most}, the limit of a query over a bucket; use Spark or Trino")
         for file in new:
             self._paths[file.path] = self._fetched(file)
         return [self._paths[file.path] for file in files]
@@ -49,7 +45,7 @@ class FetchedFiles:
     def _fetched(self, file: LiveFile) -> str:
         key = key_of(self._objects, file.path)
         if key is None:
-            raise Halt(f"{file.path} lies outside of data.uri; ask Spark or Trino")
+            raise Halt(f"{file.path} is outside of data.uri; use Spark or Trino")
         target = self._objects.spool_dir() / f"query-{len(self._paths)}"
         try:
             with self._objects.open_input(key) as source, target.open("wb") as copy:

@@ -1,6 +1,7 @@
-"""Which tables a query may ask, and their live files.
+"""Selects the tables of a query and their live files.
 
-A table that cannot be asked is left out, with the reason; nothing of it stops the others. Must never write.
+A table that cannot be queried is left out with the reason; the others can still be queried. Nothing is
+written.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from archiver.runtime.text import counted
 
 _LOCAL = ("file://", "file:")
 Copies = Callable[[Sequence[LiveFile]], list[str]]
-"""The paths of local copies, in the order of the files."""
+"""Returns the paths of local copies, in the order of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a table cannot be asked."""
+    """Why a table cannot be queried."""
 
     why: str
     gone: bool = False
-    """It was there, and is not any more: whoever took it for empty would be wrong."""
+    """The table existed and is gone, so it must not be taken for an empty one."""
 
 
 def is_gone(ledger: TopicLedger | None) -> bool:
-    """Whether a table that the catalog does not have was there: archives were committed to it."""
+    """Whether a table that the catalog does not have existed: archives were committed to it."""
     return ledger is not None and ledger.table_uuid is not None and ledger.totals.files > 0
 
 
 def gone_text(table: str, topic: str, ledger: TopicLedger) -> str:
-    """What to say of a table that is gone."""
+    """Message for a table that is gone."""
     return (
         f"the table {table} is gone: {counted(ledger.totals.rows, 'row')} of topic {topic} went into "
-        "it, and its catalog has no such table "
+        "it, and its catalog does not have it "
         "any more; it was dropped or renamed: rename it back or restore it"
     )
 
@@ -53,12 +54,11 @@ def query_tables(
     fetch: Fetch,
     copies: Copies | None = None,
 ) -> tuple[list[QueryTable], dict[str, Trouble]]:
-    """The configured tables among `names`, or all if one of these is none of them; and by name why some
-    cannot be asked.
+    """The configured tables in `names`, or all if a name is not configured; and why some cannot be queried.
 
-    `ledger` gives a topic's part of the ledger, None if the log does not know the topic. `fetch` is asked for
-    the schemas of topics of which nothing was archived. `copies` gives local copies of files in a bucket;
-    None: there is no bucket.
+    `ledger` returns a topic's part of the ledger, or None for a topic that the log does not have. `fetch`
+    returns the schemas of topics without archives. `copies` returns local copies of files in a bucket; None
+    without a bucket.
     """
     configured = {
         topic.archive.table.lower(): topic
@@ -66,12 +66,12 @@ def query_tables(
         if topic.archive.kind == "iceberg" and topic.archive.table is not None
     }
     counts = [topic.archive.table for topic in topics if topic.archive.kind == "iceberg"]
-    wanted = {name.lower() for name in names}
-    if not wanted or not wanted <= configured.keys():
-        wanted = set(configured)
+    requested = {name.lower() for name in names}
+    if not requested or not requested <= configured.keys():
+        requested = set(configured)
     found: list[QueryTable] = []
     troubles: dict[str, Trouble] = {}
-    for topic in (configured[name] for name in sorted(wanted)):
+    for topic in (configured[name] for name in sorted(requested)):
         table = topic.archive.table or ""
         try:
             if counts.count(table) > 1:
@@ -90,19 +90,19 @@ def query_tables(
 def _table(
     topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch, copies: Copies | None
 ) -> QueryTable | None:
-    """The table as it is, or as it will be; None if it is gone."""
+    """The present table, or the one that the first archive would create; None if it is gone."""
     identifier = parse_identifier(topic.archive.table or "")
     namespace, name = ".".join(identifier[:-1]), identifier[-1]
     view = tables.load(identifier)
     if view is None and is_gone(ledger):
         return None
     if view is None:
-        return QueryTable(namespace, name, _schema_to_be(topic, ledger, fetch))
+        return QueryTable(namespace, name, _future_schema(topic, ledger, fetch))
     return QueryTable(namespace, name, view.schema_json, tuple(_paths(tables, view, copies)))
 
 
-def _schema_to_be(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch) -> str:
-    """Of a table that does not exist yet: by the ledger, else what its first archive would give it."""
+def _future_schema(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch) -> str:
+    """Schema of a table that does not exist yet: from the ledger, else from the topic's newest schemas."""
     entry = None if ledger is None else ledger.schemas.get(ledger.schema_version)
     if entry is not None:
         return entry.iceberg_schema
@@ -110,23 +110,21 @@ def _schema_to_be(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch
 
 
 def _paths(tables: Tables, view: TableView, copies: Copies | None) -> list[str]:
-    """Paths of the live files; `Halt` if a reader of files alone would read too much, or cannot get to
-    them.
-    """
+    """Paths of the live files; raises `Halt` for files with deleted rows and for files that are not local."""
     files = sorted(tables.live_files(view), key=lambda file: file.path)
     if any(file.has_deletes for file in files):
         raise Halt(
-            "it has delete files, and whoever reads its data files alone would see rows that were "
-            "deleted; ask Spark or Trino"
+            "it has delete files, so its data files alone would show rows that were "
+            "deleted; use Spark or Trino"
         )
     if copies is not None:
         return copies(files)
     prefixes = {
         file.path: next((prefix for prefix in _LOCAL if file.path.startswith(prefix)), None) for file in files
     }
-    strange = next(
+    remote = next(
         (path for path, prefix in prefixes.items() if prefix is None and not path.startswith("/")), None
     )
-    if strange is not None:
-        raise Halt(f"{strange} is no local file; ask Spark or Trino")
+    if remote is not None:
+        raise Halt(f"{remote} is not a local file; use Spark or Trino")
     return [path.removeprefix(prefix or "") for path, prefix in prefixes.items()]

@@ -1,7 +1,7 @@
-"""What is wrong, in words, the worst first: each with what to do, and the place in the runbook.
+"""Advice for operators, the worst first: what is wrong, what to do, and the section of the runbook.
 
-Pure, from the standing and the journal. Owns the list of the runbook's anchors: its writer gives every one of
-them a heading, and a test holds the two together. Must never hide that something could not be told.
+Pure: it follows from the lag report and the journal. `ANCHORS` lists the runbook's headings; a test compares
+both. An unknown state must be reported, never hidden.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from intake.sources.kafka.state import MirrorState
 
 Severity = Literal["act", "watch", "note"]
-"""act: somebody must do something · watch: the daemon goes on trying, or it ends by itself · note: worth
-knowing."""
+"""act: an operator must act · watch: the daemon retries, or it ends by itself · note: information."""
 
 SEVERITIES: tuple[Severity, ...] = ("act", "watch", "note")
 """The worst first."""
 
 RUNBOOK = "docs/operations/runbook.md"
-"""Where the anchors are."""
+"""The page that has the anchors."""
 
 ANCHORS: Mapping[str, str] = {
     "restored": "the-archives-reach-beyond-the-log",
@@ -59,16 +58,16 @@ ANCHORS: Mapping[str, str] = {
     "follower": "another-process-leads",
     **{anchor(one): anchor(one) for one in IDS},
 }
-"""The heading in the runbook for each kind of trouble, as an anchor."""
+"""Anchor of the runbook's heading for each kind of advice."""
 
 SHORT_SHOWN = 4
-"""Of the things that are wrong, so many are named in the first line."""
+"""Problems that the first line names."""
 NAME_MAX = 40
-"""Characters of a topic's name in it."""
+"""Characters of a topic's name in the first line."""
 LATE_S = 900.0
-"""Records that are due for longer than this make a topic fall behind."""
+"""Age of due records from which on a topic falls behind."""
 FINDINGS_SHOWN = 20
-"""Of the reconciler's findings, so many are told one by one."""
+"""Findings that have an advice each; the others are counted."""
 
 _OF_FINDING: Mapping[str, Severity] = {"error": "act", "warning": "watch", "info": "note"}
 
@@ -76,12 +75,12 @@ _ACT: frozenset[Cause] = frozenset({"restored", "shelf", "stuck", "unconfigured"
 _WATCH: frozenset[Cause] = frozenset({"unreadable", "transaction", "pending", "due"})
 _SHORT: Mapping[Cause, str] = {
     "restored": "has archives beyond the log",
-    "shelf": "has a damaged shelf",
+    "shelf": "has a damaged history file",
     "unreadable": "cannot be read at the moment",
     "stuck": "is halted",
     "unconfigured": "is not in the configuration",
     "transaction": "waits for an open transaction",
-    "pending": "has archives in no table",
+    "pending": "has pending archives",
     "off": "is not archived",
     "due": "falls behind",
 }
@@ -95,17 +94,17 @@ class Advice:
     kind: str
     """A key of `ANCHORS`."""
     short: str
-    """What is wrong, in a few words."""
+    """The problem in a few words."""
     what: str
-    """What is wrong, for people."""
+    """The problem in a sentence."""
     todo: str
-    """What to do about it."""
+    """The action."""
     topic: str | None = None
     """The topic that it concerns."""
 
     @property
     def section(self) -> str:
-        """The runbook's heading of it."""
+        """Heading in the runbook."""
         return ANCHORS[self.kind].replace("-", " ").capitalize()
 
 
@@ -117,10 +116,10 @@ def advice(
     sources: Sequence[FilesState] = (),
     mirrors: Sequence[MirrorState] = (),
 ) -> list[Advice]:
-    """Everything worth saying, the worst first; empty if all is well.
+    """All advice, the worst first; empty if all is well.
 
     `sources` are the daemon's file sources, `mirrors` its Kafka sources. `standing` is None while the
-    application is not open. A standing older than ten times `look_interval_s` (and a minute) is stale.
+    application is not open. It is stale after ten times `look_interval_s`, but not before a minute.
     """
     found = list(_of_state(journal))
     found += _of_dependencies(journal.checks(), now_us)
@@ -154,7 +153,7 @@ def advice(
                 "differences",
                 "the configuration differs",
                 text,
-                "Bring the configuration and the log together.",
+                "Follow the message, so that the configuration and the log agree.",
             )
             for text in standing.differences
         ]
@@ -164,21 +163,23 @@ def advice(
 
 
 def verdict(found: Sequence[Advice], state: str) -> str:
-    """The first line of the page: whether all is well, else what is wrong, the worst first."""
+    """First line of the status page: all is well, or what is wrong, the worst first."""
     act, watch = _shorts(found, "act"), _shorts(found, "watch")
     said = ["Starting, not ready yet."] if state == "starting" else []
     if act:
-        said.append(f"{_things(act)} {'needs' if len(act) == 1 else 'need'} somebody: {_listed(act)}.")
-        said += [f"{_things(watch)} more to keep an eye on."] if watch else []
+        said.append(f"{_things(act)} {'needs' if len(act) == 1 else 'need'} an operator: {_listed(act)}.")
+        said += [f"{_things(watch)} more to watch."] if watch else []
     elif watch:
-        said.append(f"Nobody has to act. To keep an eye on: {_listed(watch)}.")
+        said.append(f"No action is needed. To watch: {_listed(watch)}.")
     elif state == "serving":
         said.append("All is well.")
     return " ".join(said) or "Stopping."
 
 
 def _shorts(found: Sequence[Advice], severity: Severity) -> list[str]:
-    """Each once: several transactions may hold back one topic. That the daemon starts is said by itself."""
+    """Each text once, since several transactions can hold back one topic. The starting state has its own
+    text.
+    """
     return list(
         dict.fromkeys(item.short for item in found if item.severity == severity and item.kind != "starting")
     )
@@ -197,7 +198,7 @@ def _of_state(journal: Journal) -> Iterable[Advice]:
     if journal.state == "starting":
         missing = [check.name for check in journal.checks() if not check.ok]
         waits = f"it waits for {', '.join(missing)}" if missing else "it opens its logs and its folder"
-        todo = "It goes on by itself as soon as what it waits for is there."
+        todo = "It continues by itself as soon as what it waits for is there."
         yield Advice("watch", "starting", "starting", f"The daemon is starting: {waits}.", todo)
     elif journal.state == "stopping":
         yield Advice(
@@ -205,7 +206,7 @@ def _of_state(journal: Journal) -> Iterable[Advice]:
             "stopping",
             "stopping",
             "The daemon is stopping.",
-            "It writes out what it has acknowledged, and ends.",
+            "It writes what it has acknowledged, and ends.",
         )
 
 
@@ -218,7 +219,7 @@ def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
                 "dependency",
                 f"{check.name} does not answer",
                 f"{check.name} does not answer since {since}: {check.why}",
-                "Bring it back; the daemon goes on by itself.",
+                "Restore it; the daemon continues by itself.",
             )
 
 
@@ -228,10 +229,9 @@ def beside_topics(
     stuck: Collection[str] = (),
     mirrors: Sequence[MirrorState] = (),
 ) -> list[Advice]:
-    """What only the daemon knows: files and topics that it cannot take in, a configuration file that it does
-    not follow, the findings of the reconciler.
+    """Advice from what only the daemon knows: sources, a refused reload, schema changes and findings.
 
-    Of topics that are `stuck` it is told by itself that somebody must act.
+    Findings of `stuck` topics become notes, because such a topic has its own advice.
     """
     away = any(not check.ok for check in journal.checks())
     found = [one for source in sources for one in _of_source(source, away)]
@@ -243,7 +243,7 @@ def beside_topics(
             + ("" if refusal.whole else " in part")
             + f": {refusal.why}"
         )
-        todo = "Correct the file and reload again; until then everything goes on as before."
+        todo = "Correct the file and reload again; until then the previous settings are in force."
         if not refusal.whole:
             todo = "Correct those keys and reload again." + (
                 " A restart applies the keys that need one." if "restart" in refusal.why else ""
@@ -254,7 +254,7 @@ def beside_topics(
 
 
 def _of_schemas(journal: Journal) -> Iterable[Advice]:
-    """Incompatible changes of schemas within the last day."""
+    """Incompatible schema changes of the last day."""
     for one in journal.schema_changes():
         rest = one.incompatible - len(one.fields)
         named = ", ".join(one.fields) + (f", and {rest} more" if rest > 0 else "")
@@ -272,11 +272,11 @@ def _of_schemas(journal: Journal) -> Iterable[Advice]:
 
 
 def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice]:
-    """What the newest reconciling found and left, the worst first."""
-    told: list[dict[str, Any]] = [] if cycle is None else cycle.document.get("findings", [])
-    # That the log is ahead is known from the standing, without the reconciler.
+    """Open findings of the newest reconcile run, the worst first."""
+    reported: list[dict[str, Any]] = [] if cycle is None else cycle.document.get("findings", [])
+    # The lag report already says that the log is ahead of the clock.
     left = sorted(
-        (item for item in told if not item["fixed"] and item["id"] != "log-ahead"),
+        (item for item in reported if not item["fixed"] and item["id"] != "log-ahead"),
         key=lambda item: SEVERITIES.index(_OF_FINDING[item["severity"]]),
     )
     for item in left[:FINDINGS_SHOWN]:
@@ -305,77 +305,76 @@ def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice
             "job",
             f"{more} more",
             f"The reconciler has {more} more.",
-            "`archiver reconcile` names every one.",
+            "`archiver reconcile` lists all.",
         )
 
 
 def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
-    """`away`: a dependency does not answer, which is told by itself."""
+    """`away`: a dependency does not answer, which has its own advice."""
     name = f"File source {source.glob} (topic {source.topic})"
     if source.trouble is not None:
         severity: Severity = "watch" if away else "act"
         short, todo = (
-            f"file source {_cut(source.glob)} takes nothing in",
-            "Do what the message says; it goes on by itself then.",
+            f"file source {_cut(source.glob)} ingests nothing",
+            "Follow the message; the source then continues by itself.",
         )
         yield Advice(
-            severity, "source", short, f"{name} takes nothing in: {source.trouble}", todo, source.topic
+            severity, "source", short, f"{name} ingests nothing: {source.trouble}", todo, source.topic
         )
     if source.failed:
         cannot = counted(source.failed, "file or folder", "files and folders")
         first = (
             f"{source.problems[0].path}: {source.problems[0].why}" if source.problems else "none is named yet"
         )
-        what = f"{name} cannot take in {cannot}; {'the first is ' if source.failed > 1 else ''}{first}"
-        todo = "Do what the message says; the other files go on, and what is mended is taken in by itself."
+        what = f"{name} cannot ingest {cannot}; {'the first is ' if source.failed > 1 else ''}{first}"
+        todo = "Follow the message; other files are ingested, and a corrected file is ingested by itself."
         yield Advice(
             "act",
             "source",
-            f"file source {_cut(source.glob)} has files that cannot be taken in",
+            f"file source {_cut(source.glob)} has files that cannot be ingested",
             what,
             todo,
             source.topic,
         )
     if source.looked_us is not None and not source.folder_found and source.trouble is None:
         todo = (
-            "Make the folder, or mount it, if files are to come; else take the source out of the "
-            "configuration."
+            "Create or mount the folder if files are to come; else remove the source from the configuration."
         )
         yield Advice(
             "watch",
             "source",
             f"file source {_cut(source.glob)} has no folder",
-            f"{name} finds no folder to look in.",
+            f"{name} finds no folder for its pattern.",
             todo,
             source.topic,
         )
 
 
 def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
-    """`away`: a dependency of ours does not answer, which is told by itself."""
+    """`away`: a dependency of the daemon does not answer, which has its own advice."""
     name = f"Kafka source {mirror.name}"
     if mirror.trouble is not None:
         severity: Severity = "watch" if away else "act"
         short, todo = (
-            f"Kafka source {mirror.name} takes nothing in",
-            "Do what the message says; it goes on by itself then.",
+            f"Kafka source {mirror.name} ingests nothing",
+            "Follow the message; the source then continues by itself.",
         )
-        yield Advice(severity, "mirror", short, f"{name} takes nothing in: {mirror.trouble}", todo)
+        yield Advice(severity, "mirror", short, f"{name} ingests nothing: {mirror.trouble}", todo)
     for one in mirror.findings[:FINDINGS_SHOWN]:
         short, what = (
-            f"{_named(one.topic)} is not mirrored on ({one.kind})",
-            f"{name} does not read {one.where} on: it {one.why}",
+            f"mirroring of {_named(one.topic)} has stopped ({one.kind})",
+            f"{name} has stopped reading {one.where}: it {one.why}",
         )
         if one.kind in ("unreadable", "refused", "unstorable"):
-            what = f"{name} does not read {one.where} on: {one.why}"
-        yield Advice("act", "mirror", short, what, "The other topics and partitions go on.", one.topic)
+            what = f"{name} has stopped reading {one.where}: {one.why}"
+        yield Advice("act", "mirror", short, what, "The other topics and partitions continue.", one.topic)
     if mirror.stopped > FINDINGS_SHOWN:
         more = f"{counted(mirror.stopped - FINDINGS_SHOWN, 'more place')}"
         yield Advice(
             "act",
             "mirror",
-            f"{more} not mirrored on",
-            f"{name} does not read {more} on.",
+            f"{more} not mirrored",
+            f"{name} has stopped reading {more}.",
             "Its state names them.",
         )
 
@@ -386,21 +385,21 @@ def _of_age(standing: LagReport, now_us: int, look_interval_s: float) -> Iterabl
         yield Advice(
             "act",
             "stale",
-            "the look at the topics is old",
-            f"What this page shows of the topics is of {moment(standing.now_us)}, {age(old_s)} ago: no "
-            "newer look was finished since then.",
+            "the state of the topics is old",
+            f"The shown state of the topics is of {moment(standing.now_us)}, {age(old_s)} ago: no "
+            "watch cycle has completed since then.",
             "See the last watch cycle below and the daemon's log.",
         )
 
 
 def _deferred(tick: Cycle | None) -> frozenset[str]:
-    """Topics that the last round left for the next one, by its report."""
+    """Topics that the last round deferred, by its report."""
     topics: list[dict[str, Any]] = [] if tick is None else tick.document.get("topics", [])
     return frozenset(str(topic.get("topic")) for topic in topics if topic.get("state") == "deferred")
 
 
 def _of_topic(topic: TopicLag, now_us: int, deferred: frozenset[str]) -> Iterable[Advice]:
-    """One advice per cause; of transactions one per transaction."""
+    """One advice per cause, and one per open transaction."""
     by_cause: dict[tuple[Cause, str], list[PartitionLag]] = {}
     for partition in topic.partitions:
         cause = partition.cause
@@ -427,7 +426,7 @@ def _of_topic(topic: TopicLag, now_us: int, deferred: frozenset[str]) -> Iterabl
             f" (the worst is {worst.partition})" if several else ""
         )
         what = f"Topic {topic.topic}{which}: {worst.reason}"
-        if cause == "stuck":  # of the whole topic, whatever partition waits for it
+        if cause == "stuck":  # concerns the whole topic
             yield _stuck(topic, f"Topic {topic.topic}: {worst.reason}", deferred)
         else:
             severity = "watch" if cause == "unconfigured" and untouched else _severity(cause)
@@ -448,7 +447,7 @@ def _stuck(topic: TopicLag, what: str, deferred: frozenset[str]) -> Advice:
             "deferred",
             f"{_named(topic.topic)} is deferred",
             what,
-            "The next round tries again by itself.",
+            "The next round retries by itself.",
             topic.topic,
         )
     return Advice(
@@ -456,13 +455,13 @@ def _stuck(topic: TopicLag, what: str, deferred: frozenset[str]) -> Advice:
         "stuck",
         f"{_named(topic.topic)} {_SHORT['stuck']}",
         what,
-        "Do what the message says; the next round then goes on by itself.",
+        "Follow the message; the next round then continues by itself.",
         topic.topic,
     )
 
 
 def _named(topic: str) -> str:
-    """A topic in the first line, which has to stay one."""
+    """A topic for the first line, which must stay short."""
     return f"topic {_cut(topic)}"
 
 
@@ -479,36 +478,37 @@ def _severity(cause: Cause) -> Severity:
 def _todo(cause: Cause, worst: PartitionLag, now_us: int) -> str:
     match cause:
         case "restored":
-            return "Put the newest copy of the metadata store back before anything else is archived."
+            return "Restore the newest copy of the metadata store before anything else is archived."
         case "shelf":
             return "Restore the object from a copy; until then the topic is not archived."
         case "unreadable":
-            return "Bring the object store back; the daemon goes on by itself."
+            return "Restore the object store; the daemon continues by itself."
         case "unconfigured":
-            return "Put the topic back into the configuration and reload it, or `archiver topics delete` it."
+            return "Add the topic to the configuration again and reload it, or `archiver topics delete` it."
         case "transaction":
             over = worst.held is not None and worst.held.deadline_us <= now_us
             return (
-                "Nothing: its time is over, and it is aborted."
+                "Nothing: it has timed out, and it is aborted."
                 if over
-                else "Let its producer end it, or wait until its time is over."
+                else "Let its producer end it, or wait until it times out."
             )
         case "pending":
             return "Nothing at first. If it stays, see the last tick below."
         case "off":
-            return "Nothing, if this is wanted; else set archive.min_bytes."
+            return "Nothing, if this is intended; else set archive.min_bytes."
         case _:
             return (
-                "See below who leads and what the last ticks did: rounds may take longer than records need "
-                "to arrive."
+                "See below who leads and what the last ticks did. Rounds may be slower than the arrival of "
+                "records."
             )
 
 
 def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
-    """What was not told `before` by its own kind: a halted topic makes a tick fail, a dependency that is away
-    any job that needs it.
+    """Failed jobs whose cause has no advice in `before`.
+
+    A halted topic makes a tick fail, and an unreachable dependency any job that needs it.
     """
-    told = {item.kind for item in before}
+    reported = {item.kind for item in before}
     silent = [check for check in journal.checks() if not check.ok]
     findings = {anchor(one) for one in IDS}
     for job, kinds in (
@@ -519,12 +519,12 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
         ("control_topic", set[str]()),
     ):
         cycle = journal.newest(job)
-        if cycle is None or cycle.outcome in ("fine", "skipped") or told & kinds:
+        if cycle is None or cycle.outcome in ("fine", "skipped") or reported & kinds:
             continue
         if any(check.why and check.why in cycle.line for check in silent):
             continue
         wrong = cycle.outcome == "wrong"
-        todo = "Do what the message says." if wrong else "The next one tries again by itself."
+        todo = "Follow the message." if wrong else "The next one retries by itself."
         severity: Severity = "act" if wrong else "watch"
         yield Advice(
             severity,
@@ -541,12 +541,12 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
             "follower",
             "another process leads",
             what,
-            "Nothing: this daemon takes over when that one stops.",
+            "Nothing: this daemon takes over when the other stops.",
         )
 
 
 def of_audits(journal: Journal) -> Iterable[Advice]:
-    """Verdicts other than valid of the newest audits, and what the fast one counted."""
+    """Newest verdicts other than valid, and the undecoded records that the fast audit counted."""
     for job, name, option in (("audit", "audit", ""), ("deep_audit", "deep audit", " --deep")):
         audit = journal.newest(job)
         what = "" if audit is None else f"The {name} of {moment(audit.began_us)}: {audit.line}"
@@ -556,17 +556,17 @@ def of_audits(journal: Journal) -> Iterable[Advice]:
                 "audit",
                 f"the {name} says invalid",
                 what,
-                f"`archiver audit{option}` names every finding.",
+                f"`archiver audit{option}` lists every finding.",
             )
         elif audit is not None and audit.outcome == "untold":
             yield Advice(
-                "watch", "untold", f"the {name} could not tell", what, "The next audit tries again by itself."
+                "watch", "untold", f"the {name} has no verdict", what, "The next audit retries by itself."
             )
     yield from _of_undecoded(journal.newest("audit"))
 
 
 def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
-    """Records whose columns are empty because they could not be decoded, as the newest audit counted them."""
+    """Records with empty columns because they could not be decoded, as counted by the newest audit."""
     found: list[dict[str, Any]] = [] if audit is None else audit.document.get("undecoded", [])
     found = [item for item in found if item["records"]]
     for item in found[:FINDINGS_SHOWN]:
@@ -575,11 +575,11 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
             counted(int(item["records"]), "undecoded key or value", "undecoded keys and values"),
         )
         what = (
-            f"Topic {topic}: the table has {count}, and keeps their bytes (audit of "
+            f"Topic {topic}: the table has {count} and keeps their bytes (audit of "
             f"{moment(audit.began_us if audit is not None else 0)})"
         )
         todo = (
-            f"`archiver dlq list --topic {topic}` names the records and why; `archiver dlq replay` decodes "
+            f"`archiver dlq list --topic {topic}` lists the records and why; `archiver dlq replay` decodes "
             "them with a schema that fits."
         )
         yield Advice("watch", "undecoded", f"{_named(topic)} has {count}", what, todo, topic)

@@ -1,20 +1,20 @@
-"""Ages and numbers as people read them on the status page and in its advice.
+"""Formats ages and numbers for people, on the status page and in messages.
 
-Pure. An age has two units at most. What cannot be told is said so, never shown as 0.
+An age has at most two units. An unknown value is shown as unknown, never as 0.
 """
 
 from __future__ import annotations
 
-UNTOLD = "cannot be told"
-"""Of a value that is None."""
+UNKNOWN = "unknown"
+"""Text of a value that is None."""
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def age(seconds: float | None) -> str:
-    """`850 ms`, `12 s`, `3 min 20 s`, `5 h 2 min`, `12 d 4 h`; a negative one counts as 0."""
+    """Format as `850 ms`, `12 s`, `3 min 20 s`, `5 h 2 min`, `12 d 4 h`; a negative age counts as 0."""
     if seconds is None:
-        return UNTOLD
+        return UNKNOWN
     if seconds < 1:
         return "0 s" if seconds < 0.0005 else f"{max(1, round(seconds * 1000))} ms"
     left = round(seconds)
@@ -28,26 +28,26 @@ def age(seconds: float | None) -> str:
 
 
 def age_at(time_us: int, now_us: int) -> str:
-    """How long ago that was."""
+    """Age of a time."""
     return age((now_us - time_us) / 1e6)
 
 
 def count(number: int | None) -> str:
-    """`12,345`."""
-    return UNTOLD if number is None else f"{number:,}"
+    """Format as `12,345`."""
+    return UNKNOWN if number is None else f"{number:,}"
 
 
 def numbers(values: list[int], most: int = 8) -> str:
-    """`0, 2, 5 to 9`: ascending numbers, runs drawn together; after `most` runs `and 12 more`."""
+    """Format ascending numbers as runs: `0, 2, 5 to 9`; after `most` runs `and 12 more`."""
     runs: list[tuple[int, int]] = []
     for value in values:
         if runs and runs[-1][1] == value - 1:
             runs[-1] = (runs[-1][0], value)
         else:
             runs.append((value, value))
-    told = [
+    shown = [
         f"{low}" if low == high else f"{low} to {high}" if high > low + 1 else f"{low}, {high}"
         for low, high in runs[:most]
     ]
     rest = sum(high - low + 1 for low, high in runs[most:])
-    return ", ".join(told) + (f" and {rest:,} more" if rest else "")
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")

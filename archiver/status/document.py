@@ -1,7 +1,7 @@
-"""The document of `archiver status`: the same, whether a command makes it or the daemon does.
+"""Builds the document of `archiver status`, for the command and for the daemon.
 
-Reads both logs and looks up what pins intake; changes nothing. Its keys only ever grow in number: programs
-read them.
+It reads both logs and, for the oldest required intake file, the tables. Programs read the document: keys are
+added but never removed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ENDS = (
     "after its time a running writer or the next `archiver archive` aborts it, and opening its "
     "transactional id again does so at once"
 )
-"""What becomes of an open transaction that its producer does not end."""
+"""How an open transaction ends if its producer does not end it."""
 
 
 class Deployment(Protocol):
-    """What the document is made from; the composed application is one."""
+    """Source of the document; `archiver.app.deployment.Deployment` is one."""
 
     settings: Settings
     objects: ObjectStore
@@ -51,7 +51,7 @@ class Deployment(Protocol):
 
     @property
     def sequencer(self) -> Sequencer:
-        """The way into the intake log."""
+        """Fold of the intake log."""
 
     def ledger(self) -> LedgerFold:
         """The control log, read to its tail."""
@@ -60,7 +60,7 @@ class Deployment(Protocol):
         """The intake log, read to its tail."""
 
     def oldest_required(self) -> OldestRequired | None:
-        """What holds the oldest intake file that is needed."""
+        """Oldest required intake file, and what requires it."""
 
 
 def status_document(
@@ -70,14 +70,14 @@ def status_document(
     daemon: Mapping[str, Any] | None = None,
     reported: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Where the logs, the leadership and every topic stand at `now_us`.
+    """State of the logs, the leadership and every topic at `now_us`.
 
-    `stuck` says, per topic that the last round left halted or deferred, why: known to a daemon only. `daemon`
-    is what the daemon beside says of itself (`daemon_document`), with or without `attention` and `sources`.
-    `reported` is the document that this daemon made just now: its oldest required intake file is reused.
+    `stuck` has the reason for each topic that the last round halted or deferred; only a daemon knows it.
+    `daemon` is the `daemon_document` of a running daemon, with or without `attention` and `sources`.
+    `reported` is the status document of that daemon: its oldest required intake file is reused.
     Raises what reading the logs and the tables' metadata raises.
     """
-    ledger = at.ledger()  # first, or an archive may seem to reach beyond the intake log
+    ledger = at.ledger()  # before the intake log, or an archive may seem to reach beyond it
     intake, oldest = at.backlog(), _oldest_required(at, now_us, reported)
     found = lag_report(
         intake,
@@ -98,7 +98,7 @@ def status_document(
         if topic.pending:
             pending = counted(topic.pending, "archive that is", "archives that are")
             attention.append(
-                f"topic {topic.topic} has {pending} in no table yet; run `archiver archive --topic "
+                f"topic {topic.topic} has {pending} not in the table yet; run `archiver archive --topic "
                 f"{topic.topic}`"
             )
         attention += troubles(topic.topic, placed) + _broken(topic)
@@ -153,9 +153,7 @@ def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | 
 def daemon_document(
     address: str, journal: Journal, sources: Sequence[FilesState] = (), mirrors: Sequence[MirrorState] = ()
 ) -> dict[str, Any]:
-    """What a daemon says of itself, for `status_document`; `/readyz` says the same of its state and its
-    checks.
-    """
+    """State of a daemon for `status_document`; state and checks are as in `/readyz`."""
     checks = [
         {"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)}
         for check in journal.checks()
@@ -231,7 +229,7 @@ def _partition(partition: PartitionLag) -> dict[str, Any]:
 
 
 def _lost(at: Deployment, intake: Backlog, now_us: int) -> str | None:
-    """Why an empty intake log is not that of a new deployment: the folder tells of another one."""
+    """Why an empty intake log is not that of a new deployment, judged by the data folder."""
     if intake.next_index:
         return None
     from archiver.publish.log_rollback_check import check_log_is_newest
@@ -244,7 +242,7 @@ def _lost(at: Deployment, intake: Backlog, now_us: int) -> str | None:
 
 
 def _broken(topic: TopicLag) -> list[str]:
-    """What keeps the topic from being archived, and is said nowhere else."""
+    """Reasons that keep the topic from being archived and that no other text has."""
     found = [f"topic {topic.topic}: {topic.stuck}"] if topic.stuck is not None else []
     broken: dict[str | None, list[int]] = {}
     for partition in topic.partitions:
@@ -257,20 +255,20 @@ def _broken(topic: TopicLag) -> list[str]:
 
 
 def _overdue(held: HeldBack, now_us: int) -> str:
-    """An open transaction that nobody ended though its time is over."""
+    """Text for an open transaction that has timed out."""
     return (
-        f"transaction {held.described(now_us)} holds archiving back, and its time was over at "
+        f"transaction {held.described(now_us)} holds archiving back, and it timed out at "
         f"{moment(held.deadline_us)}; {ENDS}"
     )
 
 
 def _beside(daemon: Mapping[str, Any] | None) -> list[str]:
-    """What is wrong with the daemon, and what it alone knows to be wrong."""
+    """Problems of the daemon, and problems that only the daemon knows."""
     if daemon is None:
         return []
     known = [str(line) for line in daemon.get("attention", ())]
     if daemon["ready"]:
         return known
     silent = [f"{check['name']}: {check['why']}" for check in daemon["checks"] if not check["ok"]]
-    told = f"the daemon at {daemon['address']} is not ready ({daemon['state']})"
-    return [told + (f": {'; '.join(silent)}" if silent else ""), *known]
+    why = f"the daemon at {daemon['address']} is not ready ({daemon['state']})"
+    return [why + (f": {'; '.join(silent)}" if silent else ""), *known]

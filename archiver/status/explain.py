@@ -1,8 +1,8 @@
-"""Where one record is, and why it is not further: the decision alone.
+"""Decides where one record is, and why it is not further.
 
-Pure: from what was seen of one offset in logs, store and table to one state, an exit code and the reasons.
-Promises to say that something is wrong only of what was seen to be wrong, and that all is well only where it
-was seen; what could not be looked at is `unknown`.
+Pure: from the facts about one offset in logs, store and table to a state, an exit code and a reason. A fault
+is reported only if it was observed, and a correct state only if it was observed. Anything that could not be
+read is `unknown`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ State = Literal[
     "damaged",
     "unknown",
 ]
-"""beyond_end: there is no such offset yet · in_transaction: part of an open one · behind_transaction: stable
-only when an open one has ended · aborted: a gap, no record · waiting: in intake, not archived · pending: in
-an archive that no table has yet · committed: once in the table · archived: in an archive, and the topic has
-no table · removed: somebody deleted it from the table · missing, doubled, damaged: something is wrong with it
-· unknown: it cannot be told."""
+"""beyond_end: the offset does not exist yet · in_transaction: part of an open one · behind_transaction:
+stable only after an open one has ended · aborted: a gap, no record · waiting: in intake, not archived ·
+pending: in an archive that is not in the table yet · committed: once in the table · archived: in an archive,
+and the topic has no table · retired: older than the retention · removed: another program deleted it from the
+table · missing, doubled, damaged: a fault · unknown: not decidable."""
 
 CODES: dict[State, int] = {
     "beyond_end": USAGE,
@@ -50,23 +50,23 @@ CODES: dict[State, int] = {
 
 @dataclass(frozen=True, slots=True)
 class IntakeSight:
-    """Where the intake log and the intake files have it."""
+    """The record in the intake log and in its intake file."""
 
     log_index: int
     shelf: str | None
-    """The object in which the log keeps that, if it does not itself."""
+    """History file that has the entry's data, if the log was trimmed."""
     key: str
     row_group: int
     row: int
     """Inside the row group."""
     gone: bool
-    """The intake file is not there any more."""
+    """The intake file does not exist any more."""
     condemned_us: int | None
-    """When it was condemned; None if it was not."""
+    """When it was marked for deletion; None if it was not."""
     damage: str | None
-    """Why the record cannot be read from the file, though the file is there."""
+    """Why the record cannot be read from the existing file."""
     accept_us: int | None
-    """None where the file cannot tell."""
+    """None if the file cannot be read."""
     ingest_us: int | None
 
 
@@ -79,29 +79,29 @@ class ArchiveSight:
     end: int
     epoch: int
     stored_us: int | None
-    """When it was stored, by the store's clock; None if it is gone."""
+    """When it was stored, by the store's clock; None if it does not exist."""
     pending: bool
-    """By the ledger, no table has it yet."""
+    """By the ledger, it is not in the table yet."""
     control_index: int | None
-    """Of the entry of the control log, while it is pending."""
+    """Index of its entry in the control log, while it is pending."""
     damage: str | None
-    """Why it is not what was written."""
+    """Why its content differs from what was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSight:
-    """A live data file of the table in which it may be."""
+    """A live data file of the table that may have the record."""
 
     path: str
     rows: int | None
     """Rows with its coordinates; None if the file could not be read."""
     snapshot_id: int
-    """That added the file."""
+    """Snapshot that added the file."""
     why: str | None
     """Why it could not be read."""
     gone: bool = False
     remade: bool = False
-    """It is an archive that a replay made anew, and so came with another snapshot than the record."""
+    """A replay rewrote the archive, so the file has a later snapshot than the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +122,21 @@ class TableSight:
     snapshot_id: int | None
     files: tuple[FileSight, ...]
     added: SnapshotSight | None
-    """The commit of ours that brought it; None if that is expired, or does not say."""
+    """The archiver's commit that added it; None if that snapshot expired or does not say."""
     removed: SnapshotSight | None
-    """The foreign snapshot that took it away."""
+    """The external snapshot that removed it."""
     visible: int | None
     """With delete files applied, rows with its coordinates; None where there are no delete files."""
     undeletable: str | None = None
     """Why delete files could not be applied."""
     suspects: tuple[int, ...] = ()
-    """Foreign snapshots one of which may have taken it away, the newest first: some or all have expired. None
-    where `removed` is known."""
+    """External snapshots that may have removed it, the newest first; some or all have expired. Empty if
+    `removed` is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that was seen."""
+    """Everything that was observed."""
 
     topic: str
     topic_id: str
@@ -150,29 +150,29 @@ class Facts:
     written: int
     """Archives are in the ledger up to here."""
     start: int = 0
-    """First offset that retention has left."""
+    """First offset that is within retention."""
     transaction: HeldBack | None = None
-    """The open one that it is part of, or waits for."""
+    """The open transaction that it is part of, or waits for."""
     own: bool = False
     """It is part of that transaction."""
     gap: bool = False
     aborted: Aborted | None = None
     unread: str | None = None
-    """Why the intake log could not be asked about it: a damaged shelf."""
+    """Why the intake log has no answer: a damaged history file."""
     intake: IntakeSight | None = None
     archive: ArchiveSight | None = None
     table: TableSight | None = None
     no_table: str | None = None
-    """Why there is no table to look at, or none that could be."""
+    """Why there is no table, or why it could not be read."""
     reason: str | None = None
     """What holds it back in intake or before the table."""
     halted: str | None = None
-    """What somebody must put right before the topic goes on."""
+    """What an operator must correct before the topic continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer."""
+    """Facts and decision."""
 
     facts: Facts
     state: State
@@ -181,14 +181,12 @@ class Explanation:
 
     @property
     def exit_code(self) -> int:
-        """0 it was found and is fine, or never will be; 1 something is wrong; 2 it cannot be told; 3 there is
-        no such offset.
-        """
+        """0 found and correct, or a gap; 1 a fault; 2 unknown; 3 no such offset."""
         return CODES.get(self.state, FINE)
 
 
 def explain(facts: Facts) -> Explanation:
-    """What became of the offset."""
+    """Decide the state of the offset."""
     state, why = _state(facts)
     return Explanation(facts, state, why)
 
@@ -206,7 +204,7 @@ def _state(facts: Facts) -> tuple[State, str]:
         return (
             "retired",
             (
-                "it is older than the topic's retention, which has left everything from offset "
+                "it is older than the topic's retention, which keeps records from offset "
                 f"{facts.start} on{still}"
             ),
         )
@@ -238,13 +236,13 @@ def _seen(table: TableSight | None) -> int:
 
 def _gap(facts: Facts) -> tuple[State, str]:
     if _seen(facts.table):
-        return "damaged", "it belongs to an aborted transaction, and the table has a row of it all the same"
+        return "damaged", "it belongs to an aborted transaction, but the table has a row of it"
     if facts.aborted is None:
         return (
             "aborted",
             (
-                "it belongs to an aborted transaction, so nobody ever sees it; by which one is not known "
-                "any more"
+                "it belongs to an aborted transaction, so no reader ever sees it; which one is not "
+                "known any more"
             ),
         )
     by = facts.aborted
@@ -252,7 +250,7 @@ def _gap(facts: Facts) -> tuple[State, str]:
     ended = f"entry {by.log_index} of the intake log ended it at {moment(by.ended_us)}"
     return (
         "aborted",
-        f"it belongs to an aborted transaction, so nobody ever sees it: {who}; {by.how}, {ended}",
+        f"it belongs to an aborted transaction, so no reader ever sees it: {who}; {by.how}, {ended}",
     )
 
 
@@ -261,31 +259,33 @@ def _open(facts: Facts) -> tuple[State, str]:
     if held is None:
         return (
             "unknown",
-            f"it is not stable (that ends at {facts.stable}), and no open transaction was seen; ask again",
+            (
+                f"it is not stable (the stable offset is {facts.stable}), and no open transaction was "
+                "seen; try again"
+            ),
         )
     who = (
         f"transaction {held.transactional_id or held.producer_id} of producer {held.producer_id} (epoch "
         f"{held.epoch})"
     )
     times = (
-        f"open since {moment(held.since_us)}; it ends by itself at {moment(held.deadline_us)}, when it is "
-        "aborted"
+        f"open since {moment(held.since_us)}; it times out at {moment(held.deadline_us)} and is then aborted"
     )
     if facts.own:
         return _in_intake(
             facts, "in_transaction", f"it is part of {who}, {times}, unless its producer commits it before"
         )
     behind = (
-        f"it is behind offset {facts.stable}, where {who} begins, {times}; nothing behind that is archived "
+        f"it is after offset {facts.stable}, where {who} begins, {times}; later records are not archived "
         "or shown before"
     )
     return _in_intake(facts, "behind_transaction", behind)
 
 
 def _in_intake(facts: Facts, state: State, why: str) -> tuple[State, str]:
-    """What stands in intake alone must be whole there."""
+    """A record that is only in intake must be readable there."""
     if facts.unread is not None:
-        return "unknown", f"{why}; where the intake log has it cannot be told: {facts.unread}"
+        return "unknown", f"{why}; its place in the intake log is unknown: {facts.unread}"
     if facts.intake is None:
         return "missing", "no intake file holds it: the intake log is damaged; restore it"
     if facts.intake.gone:
@@ -313,15 +313,18 @@ def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
     ):
         return (
             "damaged",
-            f"table {table.name} has it, in an archive that is not what was written: {facts.archive.damage}",
+            (
+                f"table {table.name} has it, in an archive that differs from what was written: "
+                f"{facts.archive.damage}"
+            ),
         )
-    late = "" if facts.offset < facts.watermark else ", and the ledger will learn of it with the next round"
-    halted = "" if facts.halted is None else f"; but the topic does not go on: {facts.halted}"
+    late = "" if facts.offset < facts.watermark else ", and the next round records it in the ledger"
+    halted = "" if facts.halted is None else f"; but the topic is halted: {facts.halted}"
     return "committed", f"table {table.name} has it once{late}{halted}"
 
 
 def _below(facts: Facts) -> tuple[State, str]:
-    """The ledger counts it as committed, and no row was seen."""
+    """State of a record that the ledger counts as committed, but of which no row was seen."""
     if facts.kind == "parquet":
         if facts.archive is None:
             return (
@@ -329,17 +332,17 @@ def _below(facts: Facts) -> tuple[State, str]:
                 "the ledger counts it as archived, and no archive holds it; restore the archive from a copy",
             )
         if facts.archive.damage is not None:
-            return "damaged", f"its archive is not what was written: {facts.archive.damage}"
+            return "damaged", f"its archive differs from what was written: {facts.archive.damage}"
         return "archived", "an archive holds it; the topic has no table"
     if facts.table is None:
         what = facts.no_table or "the configuration names no table of the topic"
-        return "unknown", f"the ledger counts it as committed, and the table could not be looked at: {what}"
+        return "unknown", f"the ledger counts it as committed, and the table could not be read: {what}"
     table = facts.table
     gone = [file.path for file in table.files if file.gone]
     if gone:
         return (
             "damaged",
-            f"table {table.name} counts on {', '.join(gone)}, which is gone; restore it from a copy",
+            f"table {table.name} refers to {', '.join(gone)}, which is gone; restore it from a copy",
         )
     unread = [f"{file.path}: {file.why}" for file in table.files if file.rows is None]
     if table.undeletable is not None or unread:
@@ -355,15 +358,16 @@ def _below(facts: Facts) -> tuple[State, str]:
         return (
             "removed",
             (
-                f"somebody took it out of table {table.name}: snapshot {by.snapshot_id} ({by.operation}) "
+                f"another program removed it from table {table.name}: snapshot {by.snapshot_id} "
+                f"({by.operation}) "
                 f"of {moment(by.time_us)}"
             ),
         )
     if table.suspects:
-        return "removed", f"somebody took it out of table {table.name}: {_suspected(table.suspects)}"
+        return "removed", f"another program removed it from table {table.name}: {_suspected(table.suspects)}"
     if table.visible is not None:
         return "removed", f"a delete file of table {table.name} hides it; by which snapshot is not known"
-    halted = "" if facts.halted is None else f" The topic does not go on: {facts.halted}"
+    halted = "" if facts.halted is None else f" The topic is halted: {facts.halted}"
     return (
         "missing",
         f"the ledger counts it as committed, and no live file of table {table.name} has it.{halted}",
@@ -371,11 +375,13 @@ def _below(facts: Facts) -> tuple[State, str]:
 
 
 def _suspected(snapshots: Sequence[int]) -> str:
-    """One record alone cannot tell what was removed from what was lost; the numbers of all can."""
-    told = "`archiver audit` tells whether as many rows are missing as were removed"
+    """Snapshots that may have removed it. Only the number of all missing rows separates removed from lost."""
+    check = "`archiver audit` says whether as many rows are missing as were removed"
     if len(snapshots) == 1:
-        return f"snapshot {snapshots[0]}, which has expired; {told}"
-    return f"one of the snapshots {', '.join(map(str, snapshots))}, of which some or all have expired; {told}"
+        return f"snapshot {snapshots[0]}, which has expired; {check}"
+    return (
+        f"one of the snapshots {', '.join(map(str, snapshots))}, of which some or all have expired; {check}"
+    )
 
 
 def _pending(facts: Facts) -> tuple[State, str]:
@@ -383,7 +389,7 @@ def _pending(facts: Facts) -> tuple[State, str]:
     if archive is None:
         return (
             "unknown",
-            "the ledger has an archive of it that no table has yet, and the archive was not seen; ask again",
+            "the ledger has a pending archive of it, and the archive was not found; try again",
         )
     if archive.stored_us is None:
         return (
@@ -391,7 +397,10 @@ def _pending(facts: Facts) -> tuple[State, str]:
             f"its archive {archive.key} waits for its commit, and is gone; the next round cannot commit it",
         )
     if archive.damage is not None:
-        return "damaged", f"its archive waits for its commit, and is not what was written: {archive.damage}"
-    # What keeps the table from being seen keeps it from being committed as well.
+        return (
+            "damaged",
+            f"its archive waits for its commit, and differs from what was written: {archive.damage}",
+        )
+    # A table that cannot be read cannot be committed to either.
     waits = facts.halted or facts.no_table or facts.reason or "the next round commits it"
-    return "pending", f"it is archived, and no table has it yet: {waits}"
+    return "pending", f"it is archived, and not in the table yet: {waits}"

@@ -1,4 +1,4 @@
-"""An explanation as a document for programs and as lines for people. Pure; both say the same."""
+"""Formats an explanation as a document for programs and as lines for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from archiver.status.explain import ArchiveSight, Explanation, Facts, IntakeSigh
 
 
 def document_of(found: Explanation) -> dict[str, object]:
-    """The document of `archiver explain --output json`; what does not apply or was not seen is null."""
+    """Document of `archiver explain --output json`; a value that does not apply or was not seen is null."""
     facts = found.facts
     return {
         "topic": facts.topic,
@@ -104,7 +104,7 @@ def _snapshot(sight: SnapshotSight | None) -> dict[str, object] | None:
 
 
 def lines_of(found: Explanation) -> Iterator[str]:
-    """Where it is, first what matters most."""
+    """Lines of the text output, the most important first."""
     facts = found.facts
     yield (
         f"{facts.topic}:{facts.partition}:{facts.offset} ({facts.topic_id}): {found.state.replace('_', ' ')}"
@@ -118,7 +118,7 @@ def lines_of(found: Explanation) -> Iterator[str]:
         yield f"  archive    {archive.key}"
         yield f"             offsets {archive.base} to {archive.end - 1}, epoch {archive.epoch}, {when}"
         if archive.pending:
-            yield f"             in no table yet; entry {archive.control_index} of the control log"
+            yield f"             not in the table yet; entry {archive.control_index} of the control log"
     if facts.table is not None:
         yield from _table_lines(facts.table)
     elif facts.no_table is not None:
@@ -135,12 +135,10 @@ def _intake_lines(sight: IntakeSight, *, needed: bool) -> Iterator[str]:
     state = ""
     if sight.gone:
         state = (
-            "; gone before the ledger counted it as committed"
-            if needed
-            else "; deleted, nobody needs it any more"
+            "; gone before the ledger counted it as committed" if needed else "; deleted, no longer required"
         )
     elif sight.condemned_us is not None:
-        state = f"; condemned {moment(sight.condemned_us)}, deleted after the grace"
+        state = f"; marked {moment(sight.condemned_us)}, deleted after cleanup.grace"
     yield f"  intake     {sight.key}, row group {sight.row_group}, row {sight.row}{state}"
     if sight.accept_us is not None:
         ingest = "unknown" if sight.ingest_us is None else moment(sight.ingest_us)
@@ -152,9 +150,7 @@ def _table_lines(sight: TableSight) -> Iterator[str]:
     for file in sight.files:
         rows = file.why if file.rows is None else f"{counted(file.rows, 'row')} with this offset"
         remade = (
-            ", made anew by a replay in the place of the archive that brought the record"
-            if file.remade
-            else ""
+            ", rewritten by a replay in place of the archive that added the record" if file.remade else ""
         )
         yield f"             {file.path}: {rows}; the file came with snapshot {file.snapshot_id}{remade}"
     if sight.added is not None:

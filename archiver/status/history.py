@@ -1,9 +1,8 @@
-"""How the lag of every topic went lately: a bounded number of samples in memory, for the status page.
+"""Recent lag of every topic for the status page: a bounded number of samples in memory.
 
-Time is cut into steps of a 480th of the span; of one step the worst is kept, so that a peak is never thinned
-away. Promises that memory does not grow with time, calls or topics, and that a wall clock which is set does
-no harm: only the monotonic clock is looked at. Owns nothing that lasts; a restarted daemon begins anew. Safe
-for several threads.
+The span has 480 steps, and each step keeps the worst sample, so that a peak stays visible. Memory does not
+grow with time, calls or topics. Only the monotonic clock is used, so setting the wall clock has no effect.
+Thread-safe; a restarted daemon begins with an empty history.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ STEPS = 480
 
 @dataclass(frozen=True, slots=True)
 class LagSample:
-    """The worst of one step of time."""
+    """Worst sample of one step of time."""
 
     age_s: float
     """From the middle of the step to the newest sample of all; not below 0."""
     seconds: float | None
-    """Age of the oldest record that was not through the topic's last stage; None if it could not be told, or
-    nobody looked."""
+    """Age of the oldest record that had not passed the topic's last stage; None if unknown or not sampled."""
     records: int | None
-    """How many records were not."""
+    """Number of those records."""
 
 
 def _unknown() -> array[float]:
@@ -58,18 +56,18 @@ class LagHistory:
 
     @property
     def span_s(self) -> float:
-        """How far back it goes at most, in seconds."""
+        """Maximum length of the history in seconds."""
         return self._span_s
 
     @property
     def known_s(self) -> float:
-        """How far back it goes by now, in seconds; 0.0 before the first sample."""
+        """Present length of the history in seconds; 0.0 before the first sample."""
         with self._lock:
             return 0.0 if self._began_s is None else min(self._span_s, self._newest_s - self._began_s)
 
     def add(self, standing: LagReport, monotonic_s: float) -> None:
-        """Take a sample of every topic. Topics beyond `topics_max` are left out until one that has no sample
-        any more makes room.
+        """Add a sample of every topic. Topics beyond `topics_max` are left out until the samples of another
+        topic are too old.
         """
         with self._lock:
             if self._began_s is None:
@@ -122,7 +120,7 @@ def last_lag(topic: TopicLag) -> StageLag | None:
 
 
 def _take(series: _Series, step: int, lag: StageLag | None) -> None:
-    """Put a look at the topic into its step, after emptying the steps in which nobody looked."""
+    """Add a sample to its step, after clearing the steps since the last sample."""
     for passed in range(max(series.last_step, step - STEPS) + 1, step + 1):
         series.seconds[passed % STEPS] = series.records[passed % STEPS] = math.nan
     series.last_step = step

@@ -1,8 +1,8 @@
-"""What a daemon did lately: its cycles, the checks of its dependencies, its newest audit. For people,
-`/readyz` and the metrics.
+"""Recent activity of a daemon: cycles, dependency checks and the newest audit, for people, `/readyz` and
+metrics.
 
-Owns nothing but memory, and bounds it; a restarted daemon begins with an empty journal. Safe for several
-threads. Must never be read to decide anything about data: that is in the logs.
+Memory is bounded, and a restarted daemon begins with an empty journal. Thread-safe. No decision about data
+may depend on it; such facts are in the logs.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ FINDINGS_MAX = 1000
 _WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
 
 Outcome = Literal["fine", "wrong", "untold", "skipped"]
-"""fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again ·
-skipped: another process leads."""
+"""fine · wrong: an operator must act · untold: it failed temporarily or the result is unknown, and it is
+retried · skipped: another process leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One run of a scheduled job, or of a command that came through the port."""
+    """One run of a scheduled job, or of a command that was sent to the port."""
 
     job: str
-    """tick, reconcile, cleanup, audit, deep_audit or watch; replay and repair, which only people ask for."""
+    """tick, reconcile, cleanup, audit, deep_audit or watch; replay and repair, which only commands start."""
     began_us: int
     seconds: float
     outcome: Outcome
     line: str
-    """What it did, for people, on one line."""
+    """Summary for people, on one line."""
     document: dict[str, Any] = field(default_factory=dict)
     """The job's report, as the command of the same name prints it with `--output json`; empty if there is
     none."""
     idle: bool = False
-    """It found nothing to do: counted, and shown while it is the newest of its job, but not kept."""
+    """There was nothing to do: counted and shown while it is the newest of its job, but not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether a dependency answered when it was last asked."""
+    """Result of the last check of a dependency."""
 
     name: str
     """For example `metadata`, `objects`, `catalog local`, `java`."""
@@ -56,17 +56,17 @@ class Check:
     why: str
     """Empty while it answers."""
     since_us: int
-    """Since when it is so."""
+    """Start of the present state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What of the configuration file is not in force since it was read again."""
+    """The part of the configuration file that the last reload did not apply."""
 
     at_us: int
     why: str
     whole: bool
-    """The file is wrong, and nothing of it was taken; else some of its keys were not."""
+    """True: the file is invalid and nothing was applied. False: some keys were not applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class SchemaChanged:
 
 
 class Journal:
-    """The newest of everything."""
+    """Newest cycles, checks and changes. Thread-safe."""
 
     def __init__(self, cycles_kept: int) -> None:
         self._lock = threading.Lock()
@@ -98,26 +98,24 @@ class Journal:
         self._refusal: Refusal | None = None
 
     def add(self, cycle: Cycle) -> None:
-        """A cycle has ended. Its texts are kept as excerpts, without the secrets that this process knows."""
+        """Record the end of a cycle. Its texts are kept as redacted excerpts."""
         cycle = replace(
             cycle,
             line=excerpt(cycle.line, MESSAGE_MAX),
             document=redacted_document(cycle.document, MESSAGE_MAX),
         )
         with self._lock:
-            if not cycle.idle:  # or there would be nothing else to see after some minutes
+            if not cycle.idle:  # idle cycles would push out all others within minutes
                 self._cycles.append(
                     replace(cycle, document={})
-                )  # only the newest report of a job is ever asked for
+                )  # only the newest report of a job is ever read
             self._newest[cycle.job] = replace(cycle, document=_bounded(cycle.document))
             key = (cycle.job, cycle.outcome)
             count, seconds = self._sums.get(key, (0, 0.0))
             self._sums[key] = (count + 1, seconds + cycle.seconds)
 
     def schemas_changed(self, report: ArchiveReport, now_us: int) -> None:
-        """Keep the incompatible changes of schemas that a run recorded, for `SCHEMA_CHANGE_KEPT_S`; of a
-        topic the newest.
-        """
+        """Keep the newest incompatible schema change of each topic for `SCHEMA_CHANGE_KEPT_S`."""
         with self._lock:
             for topic, item in report.topics.items():
                 change = item.schema_change
@@ -130,35 +128,33 @@ class Journal:
             self._schemas = {topic: one for topic, one in self._schemas.items() if one.at_us > oldest_us}
 
     def schema_changes(self) -> list[SchemaChanged]:
-        """In the order of the topics."""
+        """Schema changes, sorted by topic."""
         with self._lock:
             return [self._schemas[topic] for topic in sorted(self._schemas)]
 
     def cycles(self) -> list[Cycle]:
-        """Those that were not idle, by start, newest first, without their documents. The page shows their
-        starts.
-        """
+        """Cycles that were not idle, without documents, sorted by start, newest first."""
         with self._lock:
             kept = list(reversed(self._cycles))
         return sorted(kept, key=lambda cycle: cycle.began_us, reverse=True)
 
     def newest(self, job: str) -> Cycle | None:
-        """The last cycle of a job, however long ago; None if there was none since the daemon began."""
+        """Last cycle of a job, of any age; None if there was none since the daemon started."""
         with self._lock:
             return self._newest.get(job)
 
     def counts(self) -> dict[tuple[str, Outcome], int]:
-        """How many cycles of each job ended how, since the daemon began."""
+        """Number of cycles by job and outcome since the daemon started."""
         return {key: count for key, (count, _) in self.sums().items()}
 
     def sums(self) -> dict[tuple[str, Outcome], tuple[int, float]]:
-        """How many cycles of each job ended how, and how long those took together, since the daemon began."""
+        """Number of cycles and their total seconds, by job and outcome, since the daemon started."""
         with self._lock:
             return dict(self._sums)
 
     def checked(self, name: str, why: str | None, now_us: int) -> Check:
-        """A dependency was asked; `why` it does not answer, None if it does. The check, with the time since
-        when it is so.
+        """Record a check of a dependency; `why` is None if it answered. Returns the check with the start of
+        its state.
         """
         with self._lock:
             before = self._checks.get(name)
@@ -168,17 +164,17 @@ class Journal:
             return check
 
     def unchecked(self, name: str) -> None:
-        """A dependency is none any more, and is not asked."""
+        """Remove a dependency that is no longer checked."""
         with self._lock:
             self._checks.pop(name, None)
 
     def checks(self) -> list[Check]:
-        """In the order of their names."""
+        """Checks, sorted by name."""
         with self._lock:
             return [self._checks[name] for name in sorted(self._checks)]
 
     def reloaded(self, refusal: Refusal | None) -> None:
-        """The configuration file was read again; what of it was refused, None if nothing was."""
+        """Record a reload of the configuration file and what it refused; None if nothing."""
         with self._lock:
             self._refusal = (
                 None if refusal is None else replace(refusal, why=excerpt(refusal.why, MESSAGE_MAX))
@@ -186,7 +182,7 @@ class Journal:
 
     @property
     def refusal(self) -> Refusal | None:
-        """What the last reload refused; None if nothing, or if there was none."""
+        """What the last reload refused; None if nothing, or without a reload."""
         with self._lock:
             return self._refusal
 
@@ -197,19 +193,19 @@ class Journal:
             return self._state
 
     def becomes(self, state: Literal["starting", "serving", "stopping"]) -> None:
-        """The daemon goes on to its next state."""
+        """Set the state of the daemon."""
         with self._lock:
             self._state = state
 
     @property
     def ready(self) -> bool:
-        """It serves, and every dependency of its roles answered when it was last asked."""
+        """Whether it serves and the last check of every dependency of its roles succeeded."""
         with self._lock:
             return self._state == "serving" and all(check.ok for check in self._checks.values())
 
 
 def _bounded(document: dict[str, Any]) -> dict[str, Any]:
-    """The report with at most `FINDINGS_MAX` findings, the worst ones."""
+    """The report with the worst `FINDINGS_MAX` findings at most."""
     findings = document.get("findings")
     if not isinstance(findings, list) or len(findings) <= FINDINGS_MAX:
         return document

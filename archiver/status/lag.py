@@ -1,10 +1,9 @@
-"""Where every topic partition stands, how far each stage lags behind what was accepted, and what holds it
-back.
+"""State of every topic partition: the lag of each stage behind the accepted records, and what holds it back.
 
-Pure: a view over the folds of both logs at one time, for the status page, `status`, and the metrics. Promises
-that a lag is exact in records (offsets of aborted transactions are no records) and honest: None where a shelf
-that holds some of it cannot be read. Costs a few look-ups per partition. Must never decide anything: what is
-archived when is the planner's.
+Pure: a view over the folds of both logs at one time, for the status page, `status` and the metrics. A lag
+counts records exactly; offsets of aborted transactions are no records. It is None if a history file that is
+needed for it cannot be read. The cost is a few look-ups per partition. The planner, not this module, decides
+what is archived.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ Stage = Literal["stable", "archived", "committed"]
 """stable: no open transaction is before it · archived: archives are in the ledger · committed: the table (or,
 without one, the archives) is complete up to there."""
 Kind = Literal["none", "parquet", "iceberg", "unconfigured"]
-"""What becomes of the topic's records, as configured; unconfigured: the log has the topic and the
-configuration does not."""
+"""Configured archive kind of the topic; unconfigured: only the log has the topic."""
 
 STAGES: tuple[Stage, ...] = ("stable", "archived", "committed")
 """In the order in which a record passes them."""
@@ -40,16 +38,15 @@ STAGES: tuple[Stage, ...] = ("stable", "archived", "committed")
 
 @dataclass(frozen=True, slots=True)
 class StageLag:
-    """How far one stage of a partition is."""
+    """Progress of one stage of a partition."""
 
     offset: int
-    """The first offset that has not got there."""
+    """First offset that has not reached the stage."""
     records: int | None
-    """Records that were accepted and have not got there, those of open transactions among them; None if it
-    cannot be told."""
+    """Accepted records that have not reached the stage, including those of open transactions; None if
+    unknown."""
     seconds: float | None
-    """Age of the oldest of them by its accept time, not below 0; 0.0 if there is none, None if it cannot be
-    told."""
+    """Age of the oldest of them by its accept time, not below 0; 0.0 without one, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +56,26 @@ class PartitionLag:
     topic: str
     partition: int
     start: int
-    """First offset that retention has left."""
+    """First offset that is within retention."""
     next: int
     """The offset the next record will get."""
     stages: Mapping[Stage, StageLag]
-    """The stages that the topic has: a topic whose records stay in intake has only `stable`."""
+    """Stages of the topic; with archive kind none it has only `stable`."""
     held: HeldBack | None
     """The oldest open transaction in it."""
     cause: Cause | None
-    """Of what kind the reason is."""
+    """Kind of the reason."""
     reason: str | None
-    """What holds it back, for people; the worst, if there are several. None if nothing does."""
+    """What holds it back, for people; the worst of several reasons. None if nothing does."""
 
     @property
     def untouched(self) -> bool:
-        """Nothing of it was ever archived, or passed over."""
+        """Whether nothing of it was ever archived or skipped."""
         return "archived" in self.stages and self.stages["archived"].offset == 0
 
     @property
     def last(self) -> StageLag:
-        """The last stage that the topic has."""
+        """Last stage of the topic."""
         return next(self.stages[stage] for stage in reversed(STAGES) if stage in self.stages)
 
 
@@ -91,34 +88,34 @@ class TopicLag:
     kind: Kind
     partitions: tuple[PartitionLag, ...]
     last_commit_us: int | None
-    """When a commit last brought it further; None if none did."""
+    """Time of the last commit with progress; None without one."""
     valid_through_us: int | None
     """Every record with an ingest time before this is in the table; None if not known."""
     pending: int
-    """Archives that are in no table yet."""
+    """Pending archives."""
     stuck: str | None
     """Why the last round could not finish the topic."""
     pending_bytes: int = 0
     """Stored bytes of those archives."""
 
     def lag(self, stage: Stage) -> StageLag | None:
-        """The partitions' lags as one (see `summed`); None if the topic has no such stage."""
+        """Sum of the partitions' lags (see `summed`); None if the topic has no such stage."""
         return summed([partition.stages[stage] for partition in self.partitions if stage in partition.stages])
 
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """Everything at one time."""
+    """Lag of all topics at one time."""
 
     now_us: int
     topics: tuple[TopicLag, ...]
     """In the order of their names."""
     differences: tuple[str, ...]
-    """In what the configured topics differ from the log, for people."""
+    """Differences between the configured topics and the log, for people."""
     newest_us: int = 0
     """The newest ingest time in the intake log; 0 if it has none."""
     log_ahead_s: float | None = None
-    """How far that is ahead of `now_us`, if by more than `intake.clock_skew_max`."""
+    """Seconds by which it is ahead of `now_us`, if more than `intake.clock_skew_max`."""
 
     def topic(self, name: str) -> TopicLag | None:
         """The topic of that name; None if the log has none."""
@@ -126,10 +123,9 @@ class LagReport:
 
 
 def summed(lags: Sequence[StageLag]) -> StageLag | None:
-    """The sum of the records and the greatest of the ages, `offset` being the sum of the offsets; None if
-    there are none.
+    """Sum of records and of offsets, and the greatest age; None for no lags.
 
-    What cannot be told of one cannot be told of all.
+    If one value is unknown, its sum or maximum is unknown.
     """
     if not lags:
         return None
@@ -152,18 +148,17 @@ def lag_report(
     archive: ArchiveSettings,
     skew_max_s: float = 10.0,
 ) -> LagReport:
-    """Where everything stands at `now_us`.
+    """State of all topics at `now_us`.
 
-    `topics`, `archive` and `skew_max_s` (`intake.clock_skew_max`) are those of the configuration. `stuck`
-    says, per topic that the last round left halted or deferred, why. Both logs must have been read, the
-    control log first, or an archive may seem to reach beyond the log. Raises nothing for a shelf that cannot
-    be read.
+    `topics`, `archive` and `skew_max_s` (`intake.clock_skew_max`) are settings. `stuck` has the reason for
+    each topic that the last round halted or deferred. Read the control log before the intake log, or an
+    archive may seem to reach beyond the log. A history file that cannot be read raises nothing.
     """
     configured = {topic.name: topic for topic in topics}
     blocking = _blocking(intake)
     found = [
         _topic(
-            _Look(
+            _TopicView(
                 intake,
                 ledger.topic(state.topic_id),
                 state,
@@ -184,7 +179,7 @@ def lag_report(
 
 
 def difference(topic: TopicSettings, intake: Backlog) -> str | None:
-    """In what the configuration of a topic differs from the log; None if in nothing."""
+    """Difference between the configuration of a topic and the log; None if there is none."""
     state = intake.topics_by_name.get(topic.name)
     if state is None and intake.fold.deleted_named(topic.name) is not None:
         return (
@@ -218,9 +213,7 @@ def difference(topic: TopicSettings, intake: Backlog) -> str | None:
 
 
 def _blocking(intake: Backlog) -> dict[TopicPartition, tuple[int, OpenTransaction]]:
-    """Per partition with an open transaction: the first offset of the oldest, and which one it is. One pass
-    over all of them.
-    """
+    """First offset and transaction of the oldest open transaction of each partition; one pass over all."""
     found: dict[TopicPartition, tuple[int, OpenTransaction]] = {}
     for transaction in intake.fold.transactions:
         for tp, ranges in list(transaction.ranges.items()):
@@ -230,8 +223,8 @@ def _blocking(intake: Backlog) -> dict[TopicPartition, tuple[int, OpenTransactio
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What is looked at: one topic."""
+class _TopicView:
+    """One topic in both logs and in the configuration."""
 
     intake: Backlog
     ledger: TopicLedger
@@ -247,61 +240,61 @@ class _Look:
 
     @property
     def archived(self) -> bool:
-        """Do its records go on from intake? Nobody can tell what was meant for a topic that the configuration
-        lacks: all of them wait.
+        """Whether its records are to be archived. All records of an unconfigured topic count as waiting,
+        since its archive kind is unknown.
         """
         return self.settings is None or self.settings.archive.kind != "none"
 
 
-def _topic(look: _Look, blocking: Mapping[TopicPartition, tuple[int, OpenTransaction]]) -> TopicLag:
-    topic_id = look.state.topic_id
-    triggers = look.archive if look.settings is None else look.archive.of(look.settings)
+def _topic(view: _TopicView, blocking: Mapping[TopicPartition, tuple[int, OpenTransaction]]) -> TopicLag:
+    topic_id = view.state.topic_id
+    triggers = view.archive if view.settings is None else view.archive.of(view.settings)
     return TopicLag(
-        topic=look.state.name,
+        topic=view.state.name,
         topic_id=topic_id,
-        kind=look.kind,
+        kind=view.kind,
         partitions=tuple(
-            _partition(look, number, blocking.get((topic_id, number)), triggers)
-            for number in range(look.state.partitions)
+            _partition(view, number, blocking.get((topic_id, number)), triggers)
+            for number in range(view.state.partitions)
         ),
-        last_commit_us=look.ledger.committed_us or None,
-        valid_through_us=look.ledger.valid_through_us or None,
-        pending=len(look.ledger.pending_by_id),
-        stuck=look.stuck,
-        pending_bytes=sum(item.archive.size for item in look.ledger.pending_by_id.values()),
+        last_commit_us=view.ledger.committed_us or None,
+        valid_through_us=view.ledger.valid_through_us or None,
+        pending=len(view.ledger.pending_by_id),
+        stuck=view.stuck,
+        pending_bytes=sum(item.archive.size for item in view.ledger.pending_by_id.values()),
     )
 
 
 def _partition(
-    look: _Look, number: int, blocking: tuple[int, OpenTransaction] | None, triggers: ArchiveSettings
+    view: _TopicView, number: int, blocking: tuple[int, OpenTransaction] | None, triggers: ArchiveSettings
 ) -> PartitionLag:
-    tp = (look.state.topic_id, number)
-    following = look.intake.next_offset(tp)
+    tp = (view.state.topic_id, number)
+    following = view.intake.next_offset(tp)
     stable = following if blocking is None else min(following, blocking[0])
     offsets: dict[Stage, int] = {"stable": stable}
-    if look.archived:
-        offsets |= {"archived": look.ledger.planned_to(number), "committed": look.ledger.watermark(number)}
-    stages, unread = _lags(look, tp, offsets, following)
+    if view.archived:
+        offsets |= {"archived": view.ledger.planned_to(number), "committed": view.ledger.watermark(number)}
+    stages, unread = _lags(view, tp, offsets, following)
     open_one = None if blocking is None else _held(blocking[1], following - stable)
     cause, reason = reason_of(
         Held(
-            intake=look.intake,
+            intake=view.intake,
             tp=tp,
-            topic=look.state.name,
+            topic=view.state.name,
             stable=stable,
             archived=offsets.get("archived"),
             committed=offsets.get("committed"),
             unread=unread,
-            stuck=look.stuck,
+            stuck=view.stuck,
             transaction=open_one,
-            written_us=look.ledger.written_us,
-            configured=look.settings is not None,
+            written_us=view.ledger.written_us,
+            configured=view.settings is not None,
             triggers=triggers,
-            now_us=look.now_us,
+            now_us=view.now_us,
         )
     )
     return PartitionLag(
-        look.state.name, number, 0, following, MappingProxyType(stages), open_one, cause, reason
+        view.state.name, number, 0, following, MappingProxyType(stages), open_one, cause, reason
     )
 
 
@@ -317,9 +310,9 @@ def _held(transaction: OpenTransaction, waiting: int) -> HeldBack:
 
 
 def _lags(
-    look: _Look, tp: TopicPartition, offsets: Mapping[Stage, int], following: int
+    view: _TopicView, tp: TopicPartition, offsets: Mapping[Stage, int], following: int
 ) -> tuple[dict[Stage, StageLag], Halt | InvalidInput | RetryLater | None]:
-    """The lag of each stage; and why some of it cannot be told."""
+    """Lag of each stage, and why some of it is unknown."""
     known: dict[int, StageLag] = {}
     unread: Halt | InvalidInput | RetryLater | None = None
     for offset in offsets.values():
@@ -329,13 +322,13 @@ def _lags(
             known[offset] = StageLag(offset, 0, 0.0)
             continue
         try:
-            waiting = look.intake.waiting(tp, offset)
+            waiting = view.intake.waiting(tp, offset)
         except (Halt, InvalidInput, RetryLater) as error:
             unread = error
             known[offset] = StageLag(offset, None, None)
             continue
         first_us = waiting.first_accept_us
         known[offset] = StageLag(
-            offset, waiting.records, 0.0 if first_us is None else max(0, look.now_us - first_us) / 1e6
+            offset, waiting.records, 0.0 if first_us is None else max(0, view.now_us - first_us) / 1e6
         )
     return {stage: known[offset] for stage, offset in offsets.items()}, unread

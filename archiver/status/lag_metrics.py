@@ -1,9 +1,8 @@
-"""From where everything stands to samples with a bounded number of series.
+"""Converts a lag report to metric samples with a bounded number of series.
 
-Pure. Owns the folding: which topics and partitions have series of their own, and what is summed under
-`_other`. Promises that what cannot be told is absent: a sum of which one part is unknown is unknown, and so
-is the greatest of such numbers. Must never make a label of anything but names of topics, partitions, stages
-and kinds of reasons.
+The first topics and partitions by name have their own series; the others are summed under `_other`. An
+unknown value gives no sample, and a sum or maximum with an unknown part is unknown. Labels have only names of
+topics, partitions, stages and causes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from archiver.runtime.metric_names import HELD_CAUSES, METRICS, OTHER, STAGES
 from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
 Labels = tuple[str, ...]
-"""Values of a metric's labels, in the order of the table."""
+"""Label values of a metric, in the order of `METRICS`."""
 
 
 class SeriesLimits(Protocol):
@@ -34,11 +33,11 @@ class SeriesLimits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How many values there were up to each bound, for a histogram."""
+    """Number of values up to each bound, for a histogram."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
-    """Per bound, not added up; one more than bounds: the last are above all."""
+    """Per bound, not cumulative; the additional last count is for values above all bounds."""
     total: float
     """The sum of the values."""
 
@@ -51,7 +50,7 @@ class Family:
     """As in `archiver.runtime.metric_names.METRICS`."""
     samples: Mapping[Labels, float] = field(default_factory=dict)
     spread: Spread | None = None
-    """Of a histogram, which has no samples besides."""
+    """Only for a histogram, which has no `samples`."""
 
     def __post_init__(self) -> None:
         metric = METRICS[self.name]
@@ -60,12 +59,12 @@ class Family:
 
 
 def gauge(name: str, value: float | None) -> list[Family]:
-    """A metric without labels; nothing if its value cannot be told."""
+    """A metric without labels; nothing if its value is unknown."""
     return [] if value is None else [Family(name, {(): float(value)})]
 
 
 class Folding:
-    """Which topics and partitions have series of their own: the first ones, in the order of their names."""
+    """Decides which topics and partitions have their own series: the first ones by name."""
 
     def __init__(self, standing: LagReport, limits: SeriesLimits) -> None:
         topics = sorted(
@@ -84,18 +83,16 @@ class Folding:
         """Partitions that are folded."""
 
     def topic(self, name: str) -> str:
-        """Under which topic it is shown. One that is called `_other` is always among the others."""
+        """Label of a topic. A topic with the name `_other` is always folded."""
         return name if name in self._own else OTHER
 
     def place(self, topic: str, partition: int) -> tuple[str, str]:
-        """Under which topic and partition it is shown."""
+        """Labels of a topic partition."""
         return (topic, str(partition)) if (topic, partition) in self._places else (self.topic(topic), OTHER)
 
 
 def standing_families(standing: LagReport, limits: SeriesLimits, now_us: int) -> list[Family]:
-    """Lag, freshness and what holds topics back; ages of times are as of `now_us`, lags as of the
-    standing.
-    """
+    """Lag, freshness and causes of delays. Ages are as of `now_us`, lags as of the report."""
     folding = Folding(standing, limits)
 
     def age(since_us: int | None) -> float | None:
@@ -107,7 +104,7 @@ def standing_families(standing: LagReport, limits: SeriesLimits, now_us: int) ->
         "archiver_topic_stuck": (lambda topic: float(topic.stuck is not None), max),
         "archiver_pending_archives": (lambda topic: topic.pending, sum),
         "archiver_pending_archive_bytes": (lambda topic: topic.pending_bytes, sum),
-        "archiver_lag_unknown_partitions": (lambda topic: sum(map(_untold, topic.partitions)), sum),
+        "archiver_lag_unknown_partitions": (lambda topic: sum(map(_has_unknown_lag, topic.partitions)), sum),
     }
     families = _lags(standing, folding)
     for name, (value, join) in per_topic.items():
@@ -148,12 +145,12 @@ def _known(values: Mapping[Labels, float | None]) -> dict[Labels, float]:
     return {labels: value for labels, value in values.items() if value is not None}
 
 
-def _untold(partition: PartitionLag) -> bool:
+def _has_unknown_lag(partition: PartitionLag) -> bool:
     return any(lag.records is None or lag.seconds is None for lag in partition.stages.values())
 
 
 def _joined(values: Iterable[float | None], join: Callable[[Iterable[float]], float]) -> float | None:
-    """All of them as one number; None if one of them is not known."""
+    """Join the values to one number; None if one of them is unknown."""
     known: list[float] = []
     for value in values:
         if value is None:

@@ -1,6 +1,6 @@
-"""A topic's mapping for people and programs: which Protobuf field stands in which column, and since when; and
-what a newer schema would change. Pure: reads recorded schemas and decides as archiving does, but writes
-nothing.
+"""A topic's mapping of Protobuf fields to columns, and the changes that a newer schema would cause.
+
+Pure. It reads recorded schemas and uses the same decision as archiving, but writes nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _OURS = frozenset({RAW, PREFIX, ERR, UNRECOGNIZED})
 
 @dataclass(frozen=True, slots=True)
 class MappedField:
-    """One field of a message and its column. A field that changed its column has a line for each."""
+    """One field of a message and its column. A field that changed its column has one entry per column."""
 
     side: SideName
     field: str
-    """Names of the Protobuf fields from the top; of a dropped one as it was called last."""
+    """Names of the Protobuf fields from the top; a dropped field has its last name."""
     path: str
     """Field numbers from the top."""
     protobuf_type: str
@@ -38,19 +38,19 @@ class MappedField:
     """The column's Iceberg type."""
     field_id: int
     active: bool
-    """Whether records of the newest version stand there; False: the column is dropped, and older rows have
-    their values."""
+    """Whether the newest version uses the column. False: the column is dropped; older rows keep their
+    values."""
     versions: tuple[int, ...]
-    """The schema versions in which the field has that column."""
+    """Schema versions in which the field has this column."""
 
     def to_json(self) -> dict[str, object]:
-        """As a document has it."""
+        """Entry of the JSON document."""
         return asdict(self)
 
 
 def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
-    """Every field of every version with its column, in the order of the paths; `history` has the oldest
-    version first.
+    """Every field of every version with its column, sorted by path; `history` has the oldest version
+    first.
     """
     if not history:
         return []
@@ -64,7 +64,7 @@ def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
             for path, names, kind in _fields(tree, "", ""):
                 number = _id_of(recorded, ids, path)
                 if number is None or number not in columns:
-                    continue  # a field that the version's own code did not map
+                    continue  # the code of that version did not map this field
                 column, column_type = columns[number]
                 before = found.get((side, number))
                 versions = (*(() if before is None else before.versions), schema.version)
@@ -83,10 +83,10 @@ class SchemaPlan:
 
     topic: str
     recorded: int | None
-    """The newest version in the ledger; None: there is none."""
+    """Newest version in the ledger; None if there is none."""
     decision: Decision
     unchanged: tuple[MappedField, ...]
-    """The fields about which there is nothing to say."""
+    """Fields without a change."""
     policy: Policy = "evolve"
     """The topic's `schema_change`."""
 
@@ -116,11 +116,10 @@ def plan_of(
     value: Source | None,
     policy: Policy = "evolve",
 ) -> SchemaPlan:
-    """What archiving would do if these were the newest messages. Raises ConfigInvalid for a message that is
-    not mapped.
+    """What archiving would do if these were the newest messages.
 
-    Ids of new columns are those that follow the recorded ones; a table with columns of somebody else's has
-    later ones.
+    The ids of new columns follow the recorded ones. In a table with external columns they would be higher.
+    Raises `ConfigInvalid` for a message that cannot be mapped.
     """
     decision = decide(topic, history, key, value)
     changed = {(change.side, change.path) for change in decision.changes if change.path}
@@ -133,14 +132,14 @@ def plan_of(
 
 
 def first_version(source: Source, side: SideName) -> list[TopicSchema]:
-    """The history of a topic that has had one schema, for a comparison of two schemas without a topic."""
+    """History with a single schema, for a comparison of two schemas without a topic."""
     key, value = (source if name == side else None for name in _SIDES)
     return [decide("schema", (), key, value).schema]
 
 
 def with_envelope_of(source: Source, recorded: SourceSchema | None) -> Source:
-    """A schema that is not registered yet, with the ids of those before it: that it gets one more is no
-    change to speak of.
+    """An unregistered schema with the registry ids of the recorded one, so that its missing id is no
+    change.
     """
     return source if recorded is None else replace(source, envelope=recorded.envelope)
 

@@ -1,10 +1,8 @@
-"""What this process has done, as numbers that only grow, and what it last saw; together: everything that
-`/metrics` shows.
+"""Registry of all metrics of a daemon: counters of this process, and the state at the last watch cycle.
 
-Owns the counters of one process. They begin with 0 at its start and never step back, whatever is opened anew
-meanwhile. Promises that a scrape touches no dependency: it shows what the last watch saw, and how long ago
-that was. What cannot be told is absent. Safe for several threads. Must never be read to decide anything about
-data.
+Counters start at 0 with the process and never decrease, even if a writer or source is opened again. A scrape
+queries no dependency: it shows the last watch cycle and its age. An unknown value gives no sample.
+Thread-safe. No decision about data may depend on it.
 """
 
 from __future__ import annotations
@@ -45,26 +43,26 @@ from reconcile.vacuum.report import CleanReport
 
 
 class CountingWriter(Protocol):
-    """What is needed of an intake writer."""
+    """Metrics of an intake writer."""
 
     def metrics(self) -> WriterMetrics:
-        """The numbers to watch, as of now; also after it was closed."""
+        """Present values; also after it was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogNumbers:
-    """How long a log is."""
+    """Floor and tail of a log."""
 
     floor: int
     tail: int
 
 
 class SourceState(Protocol):
-    """What is needed of a file source's state (`intake.sources.files.source.FilesState`)."""
+    """State of a file source (`intake.sources.files.source.FilesState`)."""
 
     @property
     def glob(self) -> str:
-        """Which files."""
+        """Pattern of the files."""
 
     @property
     def waiting(self) -> int:
@@ -72,7 +70,7 @@ class SourceState(Protocol):
 
     @property
     def failed(self) -> int:
-        """Files that need somebody to act."""
+        """Files that need an operator."""
 
     @property
     def files(self) -> int:
@@ -80,7 +78,7 @@ class SourceState(Protocol):
 
     @property
     def records(self) -> int:
-        """Taken in since then."""
+        """Records ingested since then."""
 
     @property
     def bytes(self) -> int:
@@ -88,11 +86,11 @@ class SourceState(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing at all is taken in; None if nothing is wrong."""
+        """Why nothing is ingested; None without a problem."""
 
 
 class MirrorNumbers(Protocol):
-    """What is needed of a Kafka source's state (`intake.sources.kafka.mirror.MirrorState`)."""
+    """State of a Kafka source (`intake.sources.kafka.mirror.MirrorState`)."""
 
     @property
     def name(self) -> str:
@@ -100,15 +98,15 @@ class MirrorNumbers(Protocol):
 
     @property
     def behind(self) -> int | None:
-        """Offsets that are not taken in; None if that is not known."""
+        """Offsets that are not ingested yet; None if unknown."""
 
     @property
     def stopped(self) -> int:
-        """Topics and partitions that somebody must look after."""
+        """Topics and partitions that need an operator."""
 
     @property
     def records(self) -> int:
-        """Taken in since the source was opened."""
+        """Records ingested since the source was opened."""
 
     @property
     def bytes(self) -> int:
@@ -116,23 +114,23 @@ class MirrorNumbers(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing at all is taken in; None if nothing is wrong."""
+        """Why nothing is ingested; None without a problem."""
 
 
 class PublishedNumbers(Protocol):
-    """What is needed of a publisher's state (`archiver.control_topic.publisher.PublishedState`)."""
+    """State of the publisher of control events (`archiver.control_topic.publisher.PublishedState`)."""
 
     @property
     def events(self) -> int:
-        """Acknowledged since the process began."""
+        """Events acknowledged since the process started."""
 
     @property
     def lag(self) -> int | None:
-        """Entries that wait; None if that is not known."""
+        """Entries that wait; None if unknown."""
 
     @property
     def since_us(self) -> int | None:
-        """Of the first of them; None if there is none."""
+        """Time of the first of them; None if there is none."""
 
     @property
     def trouble(self) -> str | None:
@@ -140,12 +138,12 @@ class PublishedNumbers(Protocol):
 
     @property
     def holder(self) -> str | None:
-        """Who publishes instead."""
+        """Process that publishes instead of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceNumbers:
-    """What a source has done since it was opened, and what it has before it."""
+    """Progress of a source since it was opened, and its backlog."""
 
     up: bool
     waiting: int
@@ -159,7 +157,7 @@ class SourceNumbers:
 
 
 def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
-    """The numbers of Kafka sources by their name."""
+    """Numbers of Kafka sources by name."""
     return {
         one.name: SourceNumbers(
             one.trouble is None, 0, one.stopped, 0, one.records, one.bytes, mirror=True, behind=one.behind
@@ -169,7 +167,7 @@ def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
 
 
 def sources_of(states: Iterable[SourceState]) -> dict[str, SourceNumbers]:
-    """The numbers of sources by their glob; those of sources with the same one are added up."""
+    """Numbers of file sources by pattern; sources with the same pattern are added up."""
     found: dict[str, SourceNumbers] = {}
     for one in states:
         before = found.get(one.glob, SourceNumbers(True, 0, 0, 0, 0, 0))
@@ -186,7 +184,7 @@ def sources_of(states: Iterable[SourceState]) -> dict[str, SourceNumbers]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What one look of the watch saw. What it could not tell is None, or absent."""
+    """State at one watch cycle. An unknown value is None, or absent."""
 
     seen_us: int
     standing: LagReport | None = None
@@ -197,17 +195,17 @@ class Watched:
     """Whether this process holds the leadership lease."""
     epoch: int | None = None
     condemned: int | None = None
-    """Objects that are condemned and not known to be gone."""
+    """Objects that are marked for deletion and not known to be deleted."""
     pin: OldestRequired | None = None
     pin_known: bool = False
-    """Whether `pin` was looked for: without a pin, None means that nothing is needed."""
+    """Whether `pin` was read. If so, None means that no intake file is required."""
     sources: Mapping[str, SourceNumbers] = field(default_factory=dict)
-    """By the name of the source, which stands in the configuration."""
+    """By the name of the source in the configuration."""
 
 
 class Numbers:
-    """Counts what a daemon does. Its counters of topics are bounded: the first `metrics.topics_max` names
-    have their own.
+    """Metrics of a daemon. Counters per topic are bounded: the first `metrics.topics_max` names have their
+    own.
     """
 
     def __init__(
@@ -218,7 +216,7 @@ class Numbers:
         version: str,
         roles: Collection[str] = ("intake", "archive", "reconcile"),
     ) -> None:
-        """`roles` are those of the daemon: of the others nothing is shown."""
+        """`roles` are those of the daemon; metrics of other roles are not shown."""
         self._shown = frozenset({"all", *roles})
         self._journal = journal
         self._clock = clock
@@ -233,9 +231,9 @@ class Numbers:
         self._writer: CountingWriter | None = None
         self._writers_before: Counter[str] = Counter()
         self._findings: dict[Labels, float] = {}
-        """Of the newest reconciling, every id at least once."""
+        """Findings of the newest reconcile run, every id at least once."""
         self._sources: dict[str, SourceNumbers] = {}
-        """As they were seen last, to notice one that was opened anew."""
+        """Last numbers of each source, to detect one that was opened again."""
         for step in ROUND_STEPS:
             self._counts["archiver_archive_seconds_total"][step,] = 0
         for name in (
@@ -247,7 +245,7 @@ class Numbers:
     # what happened
 
     def declare(self, topics: Iterable[TopicSettings]) -> None:
-        """Begin the counters of these topics with 0, so that the first increase of each is seen as one. Again
+        """Start the counters of these topics with 0, so that their first increase is visible. Call it again
         after a reload.
         """
         with self._lock:
@@ -271,9 +269,7 @@ class Numbers:
                     self._counts["archiver_commits_total"][name, "committed"] += 0
 
     def archived(self, report: ArchiveReport) -> None:
-        """A run of archiving ended, well or badly: `ArchiveRun.report` has what it did also when it
-        raised.
-        """
+        """Count a run of archiving. A run that raised has a report too (`ArchiveRun.report`)."""
         with self._lock:
             self._counts["archiver_archive_rounds_total"][()] += report.rounds
             for step, seconds in report.seconds.items():
@@ -285,8 +281,8 @@ class Numbers:
                 if item.schema_change is not None:
                     compatibility = COMPATIBILITIES[bool(item.schema_change["incompatible"])]
                     self._counts["archiver_schema_changes_total"][name, compatibility] += 1
-                for told, count in item.decode_errors.items():
-                    side, _, cause = told.partition(":")
+                for kind, count in item.decode_errors.items():
+                    side, _, cause = kind.partition(":")
                     self._counts["archiver_decode_errors_total"][name, side, cause] += count
             for tried in report.commits:
                 name = self._topic(tried.topic)
@@ -296,7 +292,7 @@ class Numbers:
                 self._commit_seconds += tried.seconds
 
     def cleaned(self, report: CleanReport) -> None:
-        """A run of the vacuum ended; a dry run counts nothing."""
+        """Count a run of the vacuum; a dry run counts nothing."""
         if report.dry_run:
             return
         with self._lock:
@@ -307,7 +303,7 @@ class Numbers:
             )
 
     def reconciled(self, report: ReconcileReport, *, whole: bool = True) -> None:
-        """A run of the reconciler ended; one of a topic (not `whole`) says nothing of the others."""
+        """Count a run of the reconciler; a run for one topic is not `whole` and keeps the findings."""
         with self._lock:
             for known in IDS:
                 self._counts["archiver_findings_fixed_total"][known,] += 0
@@ -323,7 +319,7 @@ class Numbers:
                 }
 
     def requested(self, route: str, status: int, seconds: float) -> None:
-        """A request was answered; `route` is one of `ROUTES`."""
+        """Count an answered request; `route` is one of `ROUTES`."""
         with self._lock:
             shown = route if route in ROUTES else "other"
             self._counts["archiver_http_requests_total"][
@@ -332,19 +328,21 @@ class Numbers:
             self._counts["archiver_http_request_seconds_total"][shown,] += seconds  # type: ignore[assignment]
 
     def watched(self, seen: Watched) -> None:
-        """The watch looked."""
+        """Store the result of a watch cycle, and add the progress of sources."""
         with self._lock:
             self._watched = seen
             for source, now in seen.sources.items():
                 before = self._sources.get(source, now)
-                anew = before.files > now.files or before.records > now.records or before.bytes > now.bytes
+                reopened = (
+                    before.files > now.files or before.records > now.records or before.bytes > now.bytes
+                )
                 for metric, attribute in _OF_SOURCE.items():
-                    seen_before = 0 if anew or source not in self._sources else getattr(before, attribute)
+                    seen_before = 0 if reopened or source not in self._sources else getattr(before, attribute)
                     self._counts[metric][source,] += getattr(now, attribute) - seen_before
                 self._sources[source] = now
 
     def _topic(self, name: str) -> str:
-        """Under which name a topic is counted; it stays so, or the sum of the others could step back."""
+        """Label of a topic. It never changes, or the sum under `_other` could decrease."""
         if name not in self._own_topics:
             if len(self._own_topics) >= self._limits.topics_max:
                 return OTHER
@@ -356,8 +354,8 @@ class Numbers:
     def families(
         self, writer: CountingWriter | None, published: PublishedNumbers | None = None
     ) -> list[Family]:
-        """Everything as of now; `writer` is the intake writer, None if there is none (yet, or any more),
-        `published` what the publisher of control events says of itself.
+        """All metrics as of now; `writer` is the present intake writer, `published` the state of the
+        publisher of control events.
         """
         now_us = self._clock.now_us()
         with self._lock:
@@ -383,7 +381,7 @@ class Numbers:
         return shown + [replace(by_name[new], name=old) for old, new in ALIASES.items() if new in by_name]
 
     def _of_writer(self, writer: CountingWriter | None) -> list[Family]:
-        """The writer's numbers; its counters go on from those of the writers before it."""
+        """Metrics of the writer; its counters continue those of earlier writers."""
         if writer is not self._writer and self._writer is not None:
             self._writers_before.update(_totals(metrics_of(self._writer.metrics())))
         self._writer = writer
@@ -440,13 +438,13 @@ _OF_TOPIC: Mapping[str, str] = {
     "archiver_archive_stored_bytes_total": "stored_bytes",
     "archiver_archive_gap_offsets_total": "gaps",
 }
-"""Per metric the field of a topic's report."""
+"""Field of a topic's report for each metric."""
 _OF_SOURCE: Mapping[str, str] = {
     "archiver_source_files_total": "files",
     "archiver_source_records_total": "records",
     "archiver_source_bytes_total": "bytes",
 }
-"""Per metric the field of a source's numbers."""
+"""Field of a source's numbers for each metric."""
 
 
 def _totals(numbers: Mapping[str, float]) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""What holds one topic partition back: one sentence, the worst first, with what to do.
+"""The reason that holds one topic partition back: one sentence with what to do; the worst reason wins.
 
-Pure. Owns the order of severity and the words. When an archive is due is asked of the planner's own triggers,
-so that this can never say another thing than the next round does.
+Pure. Whether an archive is due is decided by the planner's own triggers, so that the text always agrees with
+the next round.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Cause = Literal[
     "due",
     "waiting",
 ]
-"""The worst first. restored: the archives reach beyond the log · shelf: one is damaged or gone · unreadable:
-shelves cannot be read at the moment · stuck: the last round could not finish the topic · unconfigured:
-nothing archives the topic · transaction: one is open · pending: archives are in no table yet · off:
-`min_bytes: -1` · due: the next round takes it · waiting: not due yet."""
+"""The worst first. restored: the archives reach beyond the log · shelf: a history file is damaged or missing
+· unreadable: a history file cannot be read at the moment · stuck: the last round could not finish the topic ·
+unconfigured: nothing archives the topic · transaction: one is open · pending: archives are not in the table
+yet · off: `min_bytes: -1` · due: the next round archives it · waiting: not due yet."""
 
 CAUSES: tuple[Cause, ...] = (
     "restored",
@@ -52,13 +52,12 @@ CAUSES: tuple[Cause, ...] = (
 """The worst first."""
 
 NEXT_ROUND = "the next round (`archiver serve`, or `archiver archive`)"
-"""What does the work. Nobody may be there who begins one by himself: `status` and `explain` are told to
-people without a daemon, too."""
+"""Names both ways to start a round, because `status` and `explain` also work without a daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the reason is made from."""
+    """State from which the reason follows."""
 
     intake: Backlog
     tp: TopicPartition
@@ -68,7 +67,7 @@ class Held:
     """None: the topic's records stay in intake."""
     committed: int | None
     unread: ArchiverError | None
-    """Why some of the partition's lag cannot be told."""
+    """Why some of the partition's lag is unknown."""
     stuck: str | None
     transaction: HeldBack | None
     written_us: int
@@ -78,7 +77,7 @@ class Held:
 
 
 def reason_of(held: Held) -> tuple[Cause | None, str | None]:
-    """What holds the partition back, the worst if there are several; (None, None) if nothing does."""
+    """What holds the partition back, the worst of several reasons; (None, None) if nothing does."""
     archived, committed = held.archived, held.committed
     if archived is not None and archived > held.stable:
         return "restored", (
@@ -89,67 +88,69 @@ def reason_of(held: Held) -> tuple[Cause | None, str | None]:
     if isinstance(held.unread, RetryLater):
         return (
             "unreadable",
-            f"its shelves cannot be read at the moment, and are tried again by themselves: {held.unread}",
+            f"a history file cannot be read at the moment, and reading it is retried: {held.unread}",
         )
     if held.unread is not None:
-        return "shelf", f"a shelf that holds some of it cannot be read: {held.unread}"
+        return "shelf", f"a history file that has some of it cannot be read: {held.unread}"
     behind = committed is not None and committed < held.stable
     if behind and held.stuck is not None:
         return "stuck", f"the last round could not finish the topic: {held.stuck}"
     if behind and not held.configured:
-        told = (
-            f"the configuration has no topic {held.topic}, so nothing archives it; put the topic back into it"
+        why = (
+            f"topic {held.topic} is not configured, so nothing archives it; add it to the configuration again"
         )
         return (
             "unconfigured",
-            told
+            why
             if archived
-            else f"{told} (it was never archived: if its records were to stay in intake, nothing is amiss)",
+            else f"{why} (it was never archived: if its records are to stay in intake, nothing is wrong)",
         )
     if held.transaction is not None:
         return "transaction", _transaction(held, held.transaction)
     if archived is None or committed is None or not behind:
         return None, None
     if committed < archived:
-        return "pending", (f"archives up to offset {archived} are in no table yet; {NEXT_ROUND} commits them")
+        return "pending", (
+            f"archives up to offset {archived} are not in the table yet; {NEXT_ROUND} commits them"
+        )
     return _trigger(held, archived)
 
 
 def _transaction(held: Held, transaction: HeldBack) -> str:
     waiting = counted(transaction.waiting, "offset waits", "offsets wait")
-    told = (
+    why = (
         f"{waiting} for transaction {transaction.transactional_id} (producer "
         f"{transaction.producer_id}, epoch {transaction.epoch}), open "
         f"since {moment(transaction.since_us)} ({age_at(transaction.since_us, held.now_us)})"
     )
     if transaction.deadline_us <= held.now_us:
         return (
-            f"{told}; its time was over at {moment(transaction.deadline_us)}, and a running writer or the "
+            f"{why}; it timed out at {moment(transaction.deadline_us)}, and a running writer or the "
             "next round aborts it"
         )
-    return f"{told}; let its producer end it, or it is aborted at {moment(transaction.deadline_us)}"
+    return f"{why}; let its producer end it, or it is aborted at {moment(transaction.deadline_us)}"
 
 
 def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
-    """What is stable and in no archive: which trigger it waits for, and when that comes."""
+    """Which trigger stable records without an archive wait for, and when it fires."""
     by_hand = f"`archiver archive --topic {held.topic} --all` does it at once"
     try:
         backlog = held.intake.summary(held.tp, archived, held.stable)
     except ArchiverError as error:
         return (
             "unreadable" if isinstance(error, RetryLater) else "shelf"
-        ), f"a shelf that holds some of it cannot be read: {error}"
+        ), f"a history file that has some of it cannot be read: {error}"
     triggers, now_us = held.triggers, held.now_us
     if triggers.min_bytes == NEVER:
         return "off", f"archiving is switched off (archive.min_bytes: -1); {by_hand}"
     if backlog.rows == 0:
         if gaps_due(held.written_us, now_us, triggers):
-            return "due", f"nothing but aborted records, which {NEXT_ROUND} passes over; {by_hand}"
+            return "due", f"only aborted records, which {NEXT_ROUND} skips; {by_hand}"
         by_us = held.written_us + round(triggers.complete_delay_max * 1e6)
         return (
             "waiting",
             (
-                "nothing but aborted records, passed over with the topic's next archive, at the latest at "
+                "only aborted records, skipped with the topic's next archive, at the latest at "
                 f"{moment(by_us)}"
             ),
         )
@@ -157,14 +158,11 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
     if not is_open(backlog, triggers):
         return (
             "waiting",
-            (
-                f"not due: {backlog.bytes:,} bytes of the {triggers.min_bytes:,} from which it is "
-                f"archived; {by_hand}"
-            ),
+            (f"not due: {backlog.bytes:,} of {triggers.min_bytes:,} bytes (archive.min_bytes); {by_hand}"),
         )
     if is_due(backlog, opened, now_us, triggers):
         them = "it" if backlog.rows == 1 else "them"
-        return "due", f"due: {counted(backlog.rows, 'record')}, and {NEXT_ROUND} takes {them}; {by_hand}"
+        return "due", f"due: {counted(backlog.rows, 'record')}, and {NEXT_ROUND} archives {them}; {by_hand}"
     return "waiting", f"not due yet: {_when(backlog, opened(), triggers)}; {by_hand}"
 
 
@@ -173,7 +171,8 @@ def _when(backlog: BacklogSummary, opened_us: int, triggers: ArchiveSettings) ->
     open_us = opened_us + round(triggers.complete_delay_max * 1e6)
     if quiet_us <= open_us:
         return (
-            f"archived at {moment(quiet_us)} if nothing comes before (archive.idle_max), at the latest at "
+            f"archived at {moment(quiet_us)} if no record arrives before (archive.idle_max), at the "
+            "latest at "
             f"{moment(open_us)}"
         )
     return f"archived at {moment(open_us)} (archive.complete_delay_max)"

@@ -1,9 +1,9 @@
-"""Looks one record up everywhere: intake log, intake file, ledger, archive, table.
+"""Collects the facts about one record from intake log, intake file, ledger, archive and table.
 
-Owns the order of looking: control log before intake log before the table, so that a newer state is never
-taken for a fault. Reads one row group of intake, the footer of one archive, and the two coordinates of the
-rows of those data files that may hold the record; nothing else of any file. Must never write, and never raise
-for what it cannot see: that is a fact like others.
+The order matters: control log before intake log before the table, so that a newer state is never taken for a
+fault. It reads one row group of intake and the footer of one archive. Of data files that may have the record
+it reads only the partition and offset columns. It never writes, and a source that cannot be read is a fact,
+not an error.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from intake.segments import SegmentRef
 from reconcile.snapshot.retention_floor import RetentionFloorReader
 
 FILES_READ_MAX = 64
-"""Data files that are looked into at most; a table that nobody compacts needs one."""
+"""Data files that are read at most. Without external compaction one file has the record."""
 _OFFSET_DIGITS_MAX = 19
 
 
 @dataclass(frozen=True, slots=True)
 class Tracer:
-    """What looking needs; put together by the composition root."""
+    """Dependencies of the collection."""
 
     settings: Settings
     cluster_id: str
@@ -66,7 +66,7 @@ class Tracer:
     def facts(
         self, ledger: LedgerFold, intake: Backlog, topic: TopicState, partition: int, offset: int
     ) -> Facts:
-        """What there is to see of one offset.
+        """All facts about one offset.
 
         `ledger` was read before `intake`. Raises `NotFound` if there is no such partition, `InvalidInput` for
         a negative offset.
@@ -75,11 +75,11 @@ class Tracer:
         following = intake.next_offset(tp)
         if offset < 0:
             raise InvalidInput(f"offset {offset} is negative; offsets begin at 0")
-        return _Look(self, ledger, intake, topic, tp, offset, following).facts()
+        return _Collection(self, ledger, intake, topic, tp, offset, following).facts()
 
 
-class _Look:
-    """One look at one offset."""
+class _Collection:
+    """Collects the facts about one offset."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _Look:
         return any(low <= self._offset < high for low, high in transaction.ranges.get(self._tp, ()))
 
     def _transaction(self) -> OpenTransaction | None:
-        """The open transaction that the offset is part of, else the one it waits for."""
+        """The open transaction that the offset belongs to, else the one it waits for."""
         own = next((one for one in self._intake.fold.transactions if self._is_in(one)), None)
         return own or (
             self._intake.blocking(self._tp) if self._offset >= self._intake.stable_offset(self._tp) else None
@@ -216,9 +216,7 @@ class _Look:
     # the ledger and its archives
 
     def _archive(self) -> ArchiveSight | None:
-        """The archive that holds the offset: one that waits for its commit, else what stands in the data
-        folder.
-        """
+        """The archive that has the offset: a pending one, else the one in the data folder."""
         partition = self._tp[1]
         for item in self._ledger.pending:
             archive = item.archive
@@ -229,7 +227,7 @@ class _Look:
             ):
                 return self._archive_sight(archive.key, archive.base, archive.end, archive.epoch, item.index)
         if self._offset >= self._ledger.planned_to(partition):
-            return None  # what stands in the folder all the same is the stray of a round that did not get far
+            return None  # an object in the folder is then the unreferenced archive of an incomplete round
         try:
             found = find_archives(
                 self._objects, self._tp[0], partition, ArchiveVisibility.of(self._ledger, partition)
@@ -271,7 +269,7 @@ class _Look:
         return line.why if line.doubted else self._tracer.stuck
 
     def _table(self) -> tuple[TableSight | None, str | None]:
-        """The table, or why there is none to look at."""
+        """The table, or why there is none."""
         settings = self._settings
         if settings is None or settings.archive.catalog is None or settings.archive.table is None:
             return None, None
@@ -315,7 +313,7 @@ class _Look:
         )
 
     def _may_hold(self, file: LiveFile) -> bool:
-        """By its bounds; a file without any may hold everything."""
+        """Whether its bounds include the record; a file without bounds may have any record."""
         numbers = (file.partition_min, file.partition_max, file.offset_min, file.offset_max)
         if any(number is None for number in numbers):
             return True
@@ -323,7 +321,7 @@ class _Look:
         return low <= self._tp[1] <= high and first <= self._offset <= last
 
     def _file_sight(self, file: LiveFile, read: bool) -> FileSight:
-        """How often the record stands in the file, counted in its rows."""
+        """Number of rows of the record in the file."""
         if not read:
             return FileSight(
                 file.path,
@@ -354,7 +352,7 @@ class _Look:
         return found
 
     def _added(self, view: TableView) -> SnapshotSight | None:
-        """The commit of ours whose ranges the offset lies in."""
+        """The archiver's commit whose ranges include the offset."""
         for snapshot in view.snapshots:
             if COMMIT_ID in snapshot.summary and _covers(
                 snapshot.summary.get(RANGES, ""), self._tp[1], self._offset
@@ -363,8 +361,9 @@ class _Look:
         return None
 
     def _removed(self, tables: Tables, view: TableView) -> SnapshotSight | None:
-        """The foreign snapshot before which the table had the record, and behind which it had not; where that
-        cannot be compared, the only one that removed anything.
+        """The external snapshot that removed the record, by comparing the table before and after it.
+
+        If none can be compared, the only external snapshot that removed rows.
         """
         suspects = _removals(view)
         known = {one.snapshot_id for one in view.snapshots}
@@ -378,8 +377,8 @@ class _Look:
         return _sight(suspects[0]) if len(suspects) == 1 and not self._expired(view) else None
 
     def _suspects(self, view: TableView) -> tuple[int, ...]:
-        """Where expired foreign snapshots may have removed the record: they, and those that cannot be
-        compared; the newest first.
+        """Expired external snapshots that may have removed the record, and those that cannot be compared, the
+        newest first.
         """
         expired = self._expired(view)
         known = {one.snapshot_id for one in view.snapshots}
@@ -387,8 +386,8 @@ class _Look:
         return (*uncompared, *expired) if expired else ()
 
     def _expired(self, view: TableView) -> tuple[int, ...]:
-        """Foreign snapshots that have expired and removed rows when the table had the record already, the
-        newest first.
+        """Expired external snapshots that removed rows after the record was in the table, the newest
+        first.
         """
         try:
             changes = unretired(read_expired(view.properties).changes, self._ledger.starts)
@@ -445,7 +444,7 @@ class _Look:
 
 
 def _removals(view: TableView) -> list[SnapshotView]:
-    """Retained foreign snapshots that can have removed a record, the newest first."""
+    """Retained external snapshots that can have removed a record, the newest first."""
     return [
         one
         for one in view.history()
@@ -458,7 +457,7 @@ def _sight(snapshot: SnapshotView) -> SnapshotSight:
 
 
 def _covers(ranges: str, partition: int, offset: int) -> bool:
-    """Whether `partition:base-end,…` has the offset; not where there is only a count."""
+    """Whether `partition:base-end,…` includes the offset; False if the text has only a count."""
     for item in ranges.split(","):
         number, colon, span = item.partition(":")
         low, dash, high = span.partition("-")
@@ -482,7 +481,7 @@ def parse_place(text: str) -> tuple[str, int, int]:
         partition.isascii() and partition.isdecimal() and offset.isascii() and offset.isdecimal()
     ):
         raise InvalidInput(
-            f"{text!r} is no place of a record; write TOPIC:PARTITION:OFFSET, for example orders:3:17"
+            f"{text!r} does not name a record; write TOPIC:PARTITION:OFFSET, for example orders:3:17"
         )
     if len(partition) > len(str(PARTITION_MAX)) or len(offset) > _OFFSET_DIGITS_MAX:
         raise InvalidInput(f"{text!r} names a partition or an offset that no topic can have")

@@ -168,5 +168,5 @@ def test_the_real_parts_carry_it_twice(tmp_path: Path) -> None:
                 assert {record.source for record in records} == {"archive"}
     assert [line for line in lines if line.startswith("[")][:2] == [
         "[1/5] reading the source data",
-        "[2/5] sending it through the intake writer",
+        "[2/5] sending the data through the intake writer",
     ]

@@ -65,10 +65,10 @@ def test_beyond_the_end(deployment: Deployment, driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("clicks", "no place of a record"),
-        ("clicks:0", "no place of a record"),
-        ("clicks:0:-1", "no place of a record"),
-        ("clicks:0:1:2", "no place of a record"),
+        ("clicks", "does not name a record"),
+        ("clicks:0", "does not name a record"),
+        ("clicks:0:-1", "does not name a record"),
+        ("clicks:0:1:2", "does not name a record"),
         ("clicks:0:99999999999999999999", "no topic can have"),
         ("clicks:2:0", "it has 2, numbered from 0"),
         ("nowhere:0:0", "there is no topic nowhere"),
@@ -174,7 +174,7 @@ def test_waiting_and_for_what(deployment: Deployment, driver: Driver) -> None:
     deployment.write(document)
     found = told(deployment, "clicks:0:1")
     assert (found["kind"], found["code"]) == ("unconfigured", 0)
-    assert "the configuration has no topic clicks" in found["why"]
+    assert "topic clicks is not configured" in found["why"]
 
 
 def test_waiting_though_its_intake_file_is_gone_or_damaged(deployment: Deployment, driver: Driver) -> None:

@@ -238,9 +238,9 @@ def test_explain_says_why_the_file_came_later_than_the_record(driver: Driver) ->
     def told() -> str:
         return " ".join(lines_of(driver.application.explain("orders", 0, 3)))
 
-    assert "made anew" not in told()
+    assert "rewritten" not in told()
     replay(driver)
-    assert "made anew by a replay in the place of the archive that brought the record" in told()
+    assert "rewritten by a replay in place of the archive that added the record" in told()
     (file,) = document_of(driver.application.explain("orders", 0, 3))["table"]["files"]  # type: ignore[index]
     assert file["remade"] is True
 

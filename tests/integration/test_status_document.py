@@ -197,7 +197,7 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
         words = " ".join(told.out.split())
         assert "note: topic orders: the table was dropped" in words
         assert (
-            "note: File source /in/* (topic orders) cannot take in 1 file or folder; /in/a.jsonl: line "
+            "note: File source /in/* (topic orders) cannot ingest 1 file or folder; /in/a.jsonl: line "
             "3 is no JSON; mend it." in words
         )
         assert "was refused: line 2: topics must be a list" in words
@@ -221,10 +221,10 @@ def test_a_topic_that_the_configuration_lost_before_its_first_archive_is_told(tm
     deployment.write(document)
     told = deployment.cli("status", "--exit-code")
     assert told.code == 1
-    assert "the configuration has no topic orders, so nothing archives it" in " ".join(told.out.split())
+    assert "topic orders is not configured, so nothing archives it" in " ".join(told.out.split())
     with Scene(deployment) as scene:
         html = page(scene.values())
-    assert title(html) == "Nobody has to act. To keep an eye on: topic orders is not in the configuration."
+    assert title(html) == "No action is needed. To watch: topic orders is not in the configuration."
     text = " ".join(html.split())
     assert "section <em>A topic is not in the configuration</em>" in text
     assert "not in the configuration; 4 records behind" in text
@@ -245,7 +245,7 @@ def test_without_a_daemon_nobody_is_promised_a_round(tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         driver.send("orders", [b"\x08\x01"], 1)
     words = " ".join(deployment.cli("status").out.replace("│", " ").split())
-    assert "due: 1 record, and the next round (`archiver serve`, or `archiver archive`) takes it" in words
+    assert "due: 1 record, and the next round (`archiver serve`, or `archiver archive`) archives it" in words
 
 
 def test_the_page_goes_out_with_its_policy(daemon: Daemon) -> None:
@@ -270,7 +270,7 @@ def test_pages_of_real_deployments(tmp_path: Path) -> None:
     assert title(shown(empty(tmp_path / "empty"))) == "All is well."
     bad = shown(troubled(tmp_path / "troubled"))
     assert title(bad).startswith(
-        "3 things need somebody: catalog local does not answer, topic clicks is halted, the audit says "
+        "3 things need an operator: catalog local does not answer, topic clicks is halted, the audit says "
         "invalid."
     )
     assert HOSTILE not in bad
@@ -279,7 +279,7 @@ def test_pages_of_real_deployments(tmp_path: Path) -> None:
     assert "the worst 50 of 60" in wide
     assert "waits for an open transaction" in title(wide)
     assert title(page(starting(tmp_path / "starting"))).startswith(
-        "Starting, not ready yet. 2 things need somebody: java does not answer"
+        "Starting, not ready yet. 2 things need an operator: java does not answer"
     )
 
 

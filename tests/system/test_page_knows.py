@@ -53,7 +53,7 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         assert "All is well" not in page(daemon)
         (note,) = deployment.cli("status", "--output", "json").json()["attention"]
         assert note.startswith(
-            "Topic orders: the table has 2 undecoded keys and values, and keeps their bytes (audit of "
+            "Topic orders: the table has 2 undecoded keys and values and keeps their bytes (audit of "
         )
         assert ".." not in note
         assert 'archiver_undecoded_values{topic="orders"} 2.0' in daemon.get("/metrics").body.decode()

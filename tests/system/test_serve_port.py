@@ -161,7 +161,7 @@ def test_files_are_taken_in_by_themselves(tmp_path: Path) -> None:
         (deployment.root / "draft").rename(deployment.root / "inbox" / "two.jsonl")
         until(
             "the page says that a file is wrong",
-            lambda: "has files that cannot be taken in" in daemon.get("/").body.decode(),
+            lambda: "has files that cannot be ingested" in daemon.get("/").body.decode(),
         )
         assert "two.jsonl" in daemon.get("/").body.decode()
         assert daemon.stop() == 0

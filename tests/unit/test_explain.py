@@ -68,7 +68,7 @@ PENDING = replace(
     [
         (COMMITTED, "committed", 0, "has it once"),
         (replace(COMMITTED, intake=replace(INTAKE, gone=True)), "committed", 0, "has it once"),
-        (replace(COMMITTED, offset=15), "committed", 0, "the ledger will learn"),
+        (replace(COMMITTED, offset=15), "committed", 0, "records it in the ledger"),
         (replace(COMMITTED, halted="its table was renamed"), "committed", 0, "its table was renamed"),
         (replace(COMMITTED, table=replace(TABLE, files=(FILE, FILE))), "doubled", 1, "2 times"),
         (replace(COMMITTED, table=replace(TABLE, files=(replace(FILE, rows=2),))), "doubled", 1, "2 times"),
@@ -84,7 +84,7 @@ PENDING = replace(
             replace(COMMITTED, table=replace(EMPTY, suspects=(9,))),
             "removed",
             0,
-            "snapshot 9, which has expired; `archiver audit` tells",
+            "snapshot 9, which has expired; `archiver audit` says",
         ),
         (
             replace(COMMITTED, table=replace(EMPTY, suspects=(9, 8))),
@@ -134,18 +134,18 @@ PENDING = replace(
         (PENDING, "pending", 0, "the next round commits it"),
         (replace(PENDING, halted="rolled back"), "pending", 0, "rolled back"),
         (replace(PENDING, archive=replace(ARCHIVE, stored_us=None)), "damaged", 1, "is gone"),
-        (replace(PENDING, archive=None), "unknown", 2, "ask again"),
+        (replace(PENDING, archive=None), "unknown", 2, "try again"),
         (
             replace(WAITING, stable=12, transaction=HELD),
             "behind_transaction",
             0,
-            "behind offset 12, where transaction mine",
+            "after offset 12, where transaction mine",
         ),
         (
             replace(WAITING, stable=12, transaction=HELD, own=True),
             "in_transaction",
             0,
-            "it ends by itself at 1970-01-01 00:00:09 UTC",
+            "it times out at 1970-01-01 00:00:09 UTC",
         ),
         (
             replace(WAITING, stable=12, transaction=HELD, intake=replace(INTAKE, gone=True)),
@@ -153,7 +153,7 @@ PENDING = replace(
             1,
             "is gone",
         ),
-        (replace(WAITING, stable=12), "unknown", 2, "ask again"),
+        (replace(WAITING, stable=12), "unknown", 2, "try again"),
         (replace(WAITING, gap=True, intake=None), "aborted", 0, "not known any more"),
         (
             replace(WAITING, gap=True, aborted=Aborted("mine", 3, 1, 0, 8, 0, "too long")),
@@ -161,7 +161,7 @@ PENDING = replace(
             0,
             "mine of producer 3 (epoch 1); too long",
         ),
-        (replace(COMMITTED, gap=True), "damaged", 1, "all the same"),
+        (replace(COMMITTED, gap=True), "damaged", 1, "has a row of it"),
         (replace(WAITING, offset=20), "beyond_end", 3, "has 20 offsets, 0 to 19"),
         (replace(WAITING, offset=0, next=0, stable=0), "beyond_end", 3, "no offset yet"),
     ],
@@ -182,11 +182,9 @@ def test_what_became_of_the_intake_file_does_not_contradict_the_answer() -> None
     gone = replace(INTAKE, gone=True)
     lost = "\n".join(lines_of(explain(replace(WAITING, intake=gone))))
     assert "restore that file from a copy" in lost
-    assert "nobody needs it any more" not in lost
+    assert "no longer required" not in lost
     assert "gone before the ledger counted it as committed" in lost
-    assert "; deleted, nobody needs it any more" in "\n".join(
-        lines_of(explain(replace(COMMITTED, intake=gone)))
-    )
+    assert "; deleted, no longer required" in "\n".join(lines_of(explain(replace(COMMITTED, intake=gone))))
 
 
 def test_a_document_has_the_same_names_whatever_was_seen() -> None:

@@ -220,7 +220,7 @@ def test_not_due_yet_says_which_trigger_and_when() -> None:
     found = one(filled(2, 3), archive=archive)
     assert (found.cause, found.stages["archived"]) == ("waiting", StageLag(0, 5, 2.0))
     assert found.reason == (
-        "not due yet: archived at 2026-01-02 03:04:34 UTC if nothing comes before (archive.idle_max), "
+        "not due yet: archived at 2026-01-02 03:04:34 UTC if no record arrives before (archive.idle_max), "
         "at the latest at "
         "2026-01-02 03:09:03 UTC; `archiver archive --topic orders --all` does it at once"
     )
@@ -229,9 +229,7 @@ def test_not_due_yet_says_which_trigger_and_when() -> None:
         one(filled(2, 3), topic=own, archive=archive).reason
     )
     small = ArchiveSettings(min_bytes=1000)
-    assert "not due: 50 bytes of the 1,000 from which it is archived" in str(
-        one(filled(2, 3), archive=small).reason
-    )
+    assert "not due: 50 of 1,000 bytes (archive.min_bytes)" in str(one(filled(2, 3), archive=small).reason)
 
 
 def test_due_and_switched_off() -> None:
@@ -262,7 +260,7 @@ def test_nothing_but_aborted_records() -> None:
     ledger.topics[ONE].written_us = NOW_US - SECOND
     assert (
         one(fold, ledger).reason
-        == "nothing but aborted records, passed over with the topic's next archive, at the latest at "
+        == "only aborted records, skipped with the topic's next archive, at the latest at "
         "2026-01-02 03:09:04 UTC"
     )
 
@@ -275,7 +273,7 @@ def test_archives_that_are_in_no_table() -> None:
         4,
     )
     assert found.reason == (
-        "archives up to offset 4 are in no table yet; the next round (`archiver serve`, or `archiver "
+        "archives up to offset 4 are not in the table yet; the next round (`archiver serve`, or `archiver "
         "archive`) commits them"
     )
 
@@ -295,7 +293,7 @@ def test_an_open_transaction_is_named_with_its_end() -> None:
     )
     late = one(fold, now_us=NOW_US + HOUR_US)
     assert str(late.reason).endswith(
-        "its time was over at 2026-01-02 04:03:05 UTC, and a running writer or the next round aborts it"
+        "it timed out at 2026-01-02 04:03:05 UTC, and a running writer or the next round aborts it"
     )
     assert one(fold, topic=orders(TopicArchiveSettings())).cause == "transaction", (
         "also where nothing is archived"

@@ -30,11 +30,12 @@ def test_many_things_are_counted_in_the_first_line() -> None:
         Advice("act", "dependency", f"thing {number}", "what", "todo") for number in (1, 2, 3, 3, 4, 5, 6)
     ]
     assert (
-        verdict(found, "serving") == "6 things need somebody: thing 1, thing 2, thing 3, thing 4, and 2 more."
+        verdict(found, "serving")
+        == "6 things need an operator: thing 1, thing 2, thing 3, thing 4, and 2 more."
     )
     assert (
         verdict([Advice("watch", "pending", "a waits", "what", "todo")], "serving")
-        == "Nobody has to act. To keep an eye on: a waits."
+        == "No action is needed. To watch: a waits."
     )
     assert verdict([Advice("note", "off", "a is off", "what", "todo")], "serving") == "All is well."
 
@@ -194,16 +195,16 @@ def test_files_that_cannot_be_taken_in_need_somebody() -> None:
     (one,) = advice(calm, journal, NOW_US, 5.0, [failed])
     assert (one.severity, one.kind, one.topic) == ("act", "source", "orders")
     assert (
-        "cannot take in 2 files and folders; the first is /in/a.jsonl: line 3 is no JSON; mend it" in one.what
+        "cannot ingest 2 files and folders; the first is /in/a.jsonl: line 3 is no JSON; mend it" in one.what
     )
     assert (
         verdict([one], "serving")
-        == "1 thing needs somebody: file source /in/*.jsonl has files that cannot be taken in."
+        == "1 thing needs an operator: file source /in/*.jsonl has files that cannot be ingested."
     )
     (one,) = advice(calm, journal, NOW_US, 5.0, [source(trouble="the topic was deleted")])
     assert (one.severity, one.what) == (
         "act",
-        "File source /in/*.jsonl (topic orders) takes nothing in: the topic was deleted",
+        "File source /in/*.jsonl (topic orders) ingests nothing: the topic was deleted",
     )
     (one,) = advice(calm, journal, NOW_US, 5.0, [replace(source(), folder_found=False)])
     assert (one.severity, one.kind) == ("watch", "source")
@@ -271,7 +272,7 @@ def test_advice_is_ordered_and_every_anchor_is_one() -> None:
 
 
 AGES = [
-    (None, "cannot be told"),
+    (None, "unknown"),
     (-5, "0 s"),
     (0, "0 s"),
     (0.85, "850 ms"),
@@ -297,7 +298,7 @@ def test_numbers_and_times() -> None:
     assert age_at(NOW_US + 5_000_000, NOW_US) == "0 s", "a time in the future is no age"
     assert (count(12345), count(None), moment(NOW_US)) == (
         "12,345",
-        "cannot be told",
+        "unknown",
         "2026-01-02 03:04:05 UTC",
     )
     assert (counted(1, "record"), counted(1000, "record"), counted(0, "record")) == (

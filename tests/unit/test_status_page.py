@@ -135,8 +135,8 @@ def test_what_is_wrong_is_said_first_the_worst_before_the_rest() -> None:
     html = page(values(standing, journal))
     assert (
         title(html)
-        == "2 things need somebody: objects does not answer, topic clicks is halted. 1 thing more to keep "
-        "an eye on."
+        == "2 things need an operator: objects does not answer, topic clicks is halted. 1 thing more to "
+        "watch."
     )
     text = Reading(html).text
     places = [
@@ -151,7 +151,7 @@ def test_while_it_starts_the_page_says_what_is_waited_for() -> None:
     journal = Journal(10)
     journal.checked("metadata", "cannot open the database", NOW_US - 5_000_000)
     html = page(values(None, journal, cluster_id=None, leader=None, epoch=None, pin_known=False))
-    assert title(html) == "Starting, not ready yet. 1 thing needs somebody: metadata does not answer."
+    assert title(html) == "Starting, not ready yet. 1 thing needs an operator: metadata does not answer."
     text = Reading(html).text
     assert "The daemon is starting: it waits for metadata." in text
     assert "Nothing is known of the topics before" in text
@@ -316,7 +316,7 @@ def test_the_folders_that_files_come_from() -> None:
     ):
         assert part in section, part
     assert "nothing is ingested: the topic was deleted" in section
-    assert "2 things need somebody" in text
+    assert "2 things need an operator" in text
 
 
 def test_one_of_a_thing_is_not_several() -> None:
