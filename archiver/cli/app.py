@@ -18,9 +18,9 @@ from typer.main import get_group
 
 from archiver import __version__
 from archiver.cli import completion
-from archiver.cli.exit_codes import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.runtime import package_check
 from archiver.runtime.errors import ArchiverError
+from archiver.runtime.exit_codes import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.runtime.redaction import excerpt, guard_tracebacks
 from archiver.runtime.text import printable_text
 

@@ -9,11 +9,11 @@ import typer
 
 from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
-from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table, progress
 from archiver.publish.scope import parse_scope
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
 from archiver.runtime.text import counted
 
 CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, config_path, settings_of
 from archiver.cli.output import print_json
 from archiver.runtime.check_result import Checked, CheckStatus, worst
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, InvalidInput
+from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
 from archiver.runtime.ids import SystemIds
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_scope
-from archiver.cli.exit_codes import FINE
 from archiver.cli.long_output import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
 from archiver.cli.output import progress
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import Corrupted, InvalidInput, RetryLater, no_partition
+from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:

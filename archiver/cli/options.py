@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from archiver.app.application import Application
     from archiver.config.settings import Settings
 
+_PANDAS = "pandas"
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
 
@@ -65,9 +68,33 @@ def application(given: Path | None) -> Application:
 
 def application_of(settings: Settings) -> Application:
     """Open the application for settings that are already loaded; close it after use."""
-    from archiver.cli.arrow import put_off_pandas
-
     put_off_pandas()
     from archiver.app.application import open_application
 
     return open_application(settings, os.environ)
+
+
+class _HidesPandas(MetaPathFinder):
+    """Import finder that reports pandas as not installed."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == _PANDAS:
+            raise ModuleNotFoundError("pandas is hidden from Arrow", name=fullname)
+
+
+def put_off_pandas() -> None:
+    """Make Arrow's first check for pandas fail.
+
+    Arrow checks once, when it creates the first array, whether its input can be a pandas series. `to_pandas`
+    checks again, and Spark imports pandas itself, so both still work.
+    """
+    if _PANDAS in sys.modules:
+        return
+    import pyarrow as pa
+
+    absent = _HidesPandas()
+    sys.meta_path.insert(0, absent)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(absent)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from archiver.cli.completion import complete_topic
-from archiver.cli.exit_codes import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_line
 from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.runtime.errors import InvalidInput
+from archiver.runtime.exit_codes import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_sql
-from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_table, progress
 from archiver.runtime.errors import Halt, InvalidInput
+from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:

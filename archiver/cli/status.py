@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from archiver.cli.admin_client import last_rounds, readiness
-from archiver.cli.exit_codes import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application_of, config_path, settings_of
 from archiver.cli.output import human_bytes, print_json, print_table
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.exit_codes import FINE, WRONG
 from archiver.runtime.redaction import redacted_document
 from archiver.runtime.rfc3339 import parse_time
 from archiver.runtime.text import counted, moment

@@ -10,10 +10,10 @@ import typer
 
 from archiver.cli import command_path
 from archiver.cli.completion import complete_topic
-from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.runtime.errors import Halt, InvalidInput, no_topic
+from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_topic
-from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.runtime.errors import ConfigInvalid, InvalidInput
+from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:

@@ -10,25 +10,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from archiver.runtime.metric_names import HELD_CAUSES, METRICS, OTHER, STAGES
 from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
+if TYPE_CHECKING:
+    from archiver.config.daemon import MetricsSettings
+
 Labels = tuple[str, ...]
 """Label values of a metric, in the order of `METRICS`."""
-
-
-class SeriesLimits(Protocol):
-    """What folding needs of the `metrics` settings."""
-
-    @property
-    def partitions_max(self) -> int:
-        """Topic partitions that have series of their own."""
-
-    @property
-    def topics_max(self) -> int:
-        """Topics that have series of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ def gauge(name: str, value: float | None) -> list[Family]:
 class Folding:
     """Decides which topics and partitions have their own series: the first ones by name."""
 
-    def __init__(self, standing: LagReport, limits: SeriesLimits) -> None:
+    def __init__(self, standing: LagReport, limits: MetricsSettings) -> None:
         topics = sorted(
             (topic for topic in standing.topics if topic.topic != OTHER), key=lambda topic: topic.topic
         )
@@ -91,7 +82,7 @@ class Folding:
         return (topic, str(partition)) if (topic, partition) in self._places else (self.topic(topic), OTHER)
 
 
-def standing_families(standing: LagReport, limits: SeriesLimits, now_us: int) -> list[Family]:
+def standing_families(standing: LagReport, limits: MetricsSettings, now_us: int) -> list[Family]:
     """Lag, freshness and causes of delays. Ages are as of `now_us`, lags as of the report."""
     folding = Folding(standing, limits)
 

@@ -13,7 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from archiver.config.topics import TopicSettings
 from archiver.publish.report import ArchiveReport
@@ -34,12 +34,18 @@ from archiver.runtime.metric_names import (
 )
 from archiver.status.journal import Journal
 from archiver.status.lag import LagReport
-from archiver.status.lag_metrics import Family, Labels, SeriesLimits, Spread, gauge, standing_families
+from archiver.status.lag_metrics import Family, Labels, Spread, gauge, standing_families
 from intake.write.writer import WriterMetrics, metrics_of
 from reconcile.findings.finding import IDS
 from reconcile.repair.run import ReconcileReport
 from reconcile.snapshot.oldest_required import OldestRequired
 from reconcile.vacuum.report import CleanReport
+
+if TYPE_CHECKING:
+    from archiver.config.daemon import MetricsSettings
+    from archiver.control_topic.publisher import PublishedState
+    from intake.sources.files.source import FilesState
+    from intake.sources.kafka.state import MirrorState
 
 
 class CountingWriter(Protocol):
@@ -57,90 +63,6 @@ class LogNumbers:
     tail: int
 
 
-class SourceState(Protocol):
-    """State of a file source (`intake.sources.files.source.FilesState`)."""
-
-    @property
-    def glob(self) -> str:
-        """Pattern of the files."""
-
-    @property
-    def waiting(self) -> int:
-        """Files that wait."""
-
-    @property
-    def failed(self) -> int:
-        """Files that need an operator."""
-
-    @property
-    def files(self) -> int:
-        """Finished since the source was opened."""
-
-    @property
-    def records(self) -> int:
-        """Records ingested since then."""
-
-    @property
-    def bytes(self) -> int:
-        """Raw bytes of those records."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing is ingested; None without a problem."""
-
-
-class MirrorNumbers(Protocol):
-    """State of a Kafka source (`intake.sources.kafka.mirror.MirrorState`)."""
-
-    @property
-    def name(self) -> str:
-        """Of the source."""
-
-    @property
-    def behind(self) -> int | None:
-        """Offsets that are not ingested yet; None if unknown."""
-
-    @property
-    def stopped(self) -> int:
-        """Topics and partitions that need an operator."""
-
-    @property
-    def records(self) -> int:
-        """Records ingested since the source was opened."""
-
-    @property
-    def bytes(self) -> int:
-        """Raw bytes of those records."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing is ingested; None without a problem."""
-
-
-class PublishedNumbers(Protocol):
-    """State of the publisher of control events (`archiver.control_topic.publisher.PublishedState`)."""
-
-    @property
-    def events(self) -> int:
-        """Events acknowledged since the process started."""
-
-    @property
-    def lag(self) -> int | None:
-        """Entries that wait; None if unknown."""
-
-    @property
-    def since_us(self) -> int | None:
-        """Time of the first of them; None if there is none."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing is published; None if nothing is wrong."""
-
-    @property
-    def holder(self) -> str | None:
-        """Process that publishes instead of this one."""
-
-
 @dataclass(frozen=True, slots=True)
 class SourceNumbers:
     """Progress of a source since it was opened, and its backlog."""
@@ -156,7 +78,7 @@ class SourceNumbers:
     behind: int | None = None
 
 
-def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
+def mirrors_of(states: Iterable[MirrorState]) -> dict[str, SourceNumbers]:
     """Numbers of Kafka sources by name."""
     return {
         one.name: SourceNumbers(
@@ -166,7 +88,7 @@ def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
     }
 
 
-def sources_of(states: Iterable[SourceState]) -> dict[str, SourceNumbers]:
+def sources_of(states: Iterable[FilesState]) -> dict[str, SourceNumbers]:
     """Numbers of file sources by pattern; sources with the same pattern are added up."""
     found: dict[str, SourceNumbers] = {}
     for one in states:
@@ -212,7 +134,7 @@ class Numbers:
         self,
         journal: Journal,
         clock: Clock,
-        limits: SeriesLimits,
+        limits: MetricsSettings,
         version: str,
         roles: Collection[str] = ("intake", "archive", "reconcile"),
     ) -> None:
@@ -352,7 +274,7 @@ class Numbers:
     # what is shown
 
     def families(
-        self, writer: CountingWriter | None, published: PublishedNumbers | None = None
+        self, writer: CountingWriter | None, published: PublishedState | None = None
     ) -> list[Family]:
         """All metrics as of now; `writer` is the present intake writer, `published` the state of the
         publisher of control events.
@@ -455,7 +377,7 @@ def _age(since_us: int, now_us: int) -> float:
     return max(0, now_us - since_us) / 1e6
 
 
-def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
+def _of_watch(seen: Watched, limits: MetricsSettings, now_us: int) -> list[Family]:
     logs: Sequence[tuple[str, dict[str, int]]] = (
         ("archiver_log_floor", {name: log.floor for name, log in seen.logs.items()}),
         ("archiver_log_tail", {name: log.tail for name, log in seen.logs.items()}),
@@ -491,7 +413,7 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
     return families
 
 
-def _of_published(state: PublishedNumbers, now_us: int) -> list[Family]:
+def _of_published(state: PublishedState, now_us: int) -> list[Family]:
     families = gauge("archiver_control_topic_events_total", state.events)
     if state.holder is None and (state.lag is not None or state.trouble is not None):
         families += gauge("archiver_control_topic_up", state.trouble is None)

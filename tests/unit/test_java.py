@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.cli.exit_codes import WRONG, exit_code
+from archiver.runtime.exit_codes import WRONG, exit_code
 from archiver.spark.java import JavaUnfit, require_java
 
 ROOT = Path(__file__).resolve().parents[2]

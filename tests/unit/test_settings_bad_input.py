@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from archiver.cli.app import run
-from archiver.cli.exit_codes import USAGE, exit_code
 from archiver.config.settings import load_settings
 from archiver.config.yaml_loader import explain
 from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.exit_codes import USAGE, exit_code
 from tests.support.schema.orders import DESCRIPTOR_SET
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"

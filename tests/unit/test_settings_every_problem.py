@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from archiver.cli.app import run
-from archiver.cli.exit_codes import USAGE
+from archiver.runtime.exit_codes import USAGE
 from tests.support.schema.orders import DESCRIPTOR_SET
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from archiver.cli.app import run
-from archiver.cli.exit_codes import USAGE
 from archiver.cli.unread_config import DEFAULT
+from archiver.runtime.exit_codes import USAGE
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
 WRONG = "intake: {delay_max: soon}\n"
