@@ -95,7 +95,7 @@ def test_in_an_open_transaction_and_behind_it(deployment: Deployment, driver: Dr
         assert found["transaction"]["transactional_id"] == "mine"
         assert moment(parse_time(found["transaction"]["deadline"])) in found["why"]
         assert moment(parse_time(found["transaction"]["since"])) in found["why"]
-    assert "behind offset 1" in behind["why"]
+    assert "after offset 1" in behind["why"]
 
 
 def test_aborted_and_by_whom(deployment: Deployment, driver: Driver) -> None:
