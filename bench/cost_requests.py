@@ -20,8 +20,7 @@ import numpy as np
 from archiver.config.groups import IntakeSettings, SparkSettings
 from archiver.config.topics import ArchiveSettings
 from archiver.objects.location import S3Options
-from archiver.refine.bundling import bundle
-from archiver.refine.plan import Plan, plan_partition
+from archiver.refine.plan import Plan, bundle, plan_partition
 from archiver.refine.planner import Planned, RoundLimits
 from archiver.refine.triggers import is_due
 from archiver.runtime.ids import TopicId

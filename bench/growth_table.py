@@ -52,9 +52,8 @@ from archiver.objects.paths import (
     table_prefix,
 )
 from archiver.publish.events import RoundEvents
-from archiver.refine.bundling import bundle
 from archiver.refine.demultiplexer import run_bundle
-from archiver.refine.plan import Plan
+from archiver.refine.plan import Plan, bundle
 from archiver.refine.planner import RoundLimits, choose_plans, known_gaps, paths_used
 from archiver.refine.prepare_topic import TopicTable, TopicWork
 from archiver.refine.task import RefineOptions, RefineTopic, TaskDescriptor, WrittenFile

@@ -46,9 +46,8 @@ from archiver.app.application import Application
 from archiver.config.groups import SparkSettings
 from archiver.config.settings import load_settings
 from archiver.objects.location import StorePlace
-from archiver.refine.bundling import bundle
 from archiver.refine.demultiplexer import run_bundle
-from archiver.refine.plan import Plan
+from archiver.refine.plan import Plan, bundle
 from archiver.refine.spark_job import SparkRefiner
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, RefineTopic
 from archiver.schema.evolution.state import decide

@@ -32,8 +32,8 @@ from typing import Any
 import pyarrow as pa
 
 from archiver.objects.location import StorePlace
-from archiver.refine.bundling import bundle
 from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.plan import bundle
 from archiver.refine.task import RefineJob, RefineOptions, RefineTopic
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, decide

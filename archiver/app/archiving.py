@@ -23,8 +23,8 @@ from archiver.publish.events import RoundEvents
 from archiver.publish.round import ArchiveRun, Parts
 from archiver.publish.scope import Scope
 from archiver.refine.prepare_topic import TopicSetup
-from archiver.rewrite.dead_letters import UndecodedListing, UndecodedReport
 from archiver.rewrite.replay import ReplayParts, ReplayRun
+from archiver.rewrite.undecoded import UndecodedListing, UndecodedReport
 from archiver.spark.fair_lock import SparkTurns
 from reconcile.audit.rows import RowReader
 

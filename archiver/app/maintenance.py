@@ -13,7 +13,7 @@ from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.objects.open import spool_folder
 from archiver.objects.spool import abandoned_files
 from archiver.publish.scope import Scope
-from archiver.refine.describe_file import describe_archive
+from archiver.refine.archive_file import describe_archive
 from archiver.rewrite.commit import RewriteParts
 from archiver.rewrite.compact import Compaction, CompactParts
 from archiver.rewrite.undecoded import topic_table, undecoded_count

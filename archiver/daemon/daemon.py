@@ -40,7 +40,7 @@ from archiver.daemon.tick import Pace, Tick
 from archiver.daemon.upkeep import Backoff, Upkeep
 from archiver.daemon.watch import Dependencies, FollowUp, Watch
 from archiver.publish.report import ArchiveReport
-from archiver.refine.schedule import PollState
+from archiver.refine.triggers import PollState
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.errors import ArchiverError, NotPermitted, RetryLater
 from archiver.runtime.exit_codes import FINE, WRONG, Done

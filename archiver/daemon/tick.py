@@ -15,7 +15,7 @@ from archiver.config.settings import Settings
 from archiver.daemon.cycles import Summary
 from archiver.daemon.summaries import summarize_archiving
 from archiver.publish.report import ArchiveReport, TopicReport
-from archiver.refine.schedule import PollState
+from archiver.refine.triggers import PollState
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Deposed, LeaseHeld, RetryLater
 

@@ -38,10 +38,9 @@ from archiver.publish.events import RoundEvents
 from archiver.publish.progress import positions, troubles, whole_backlog
 from archiver.publish.report import ArchiveReport, CommitEnd, CommitTry, RoundStep, TopicReport, commit_end
 from archiver.publish.scope import Scope, check_scope
-from archiver.refine.bundling import bundle
 from archiver.refine.catalog_outage import limit_plans, pending_capacity
 from archiver.refine.catalog_outage import outage_text as told_of_waiting
-from archiver.refine.plan import Plan, PlanKey
+from archiver.refine.plan import Plan, PlanKey, bundle
 from archiver.refine.planner import (
     Planned,
     RoundLimits,
@@ -51,10 +50,9 @@ from archiver.refine.planner import (
     paths_used,
     valid_through_us,
 )
-from archiver.refine.prepare_topic import TopicSetup, TopicWork
-from archiver.refine.schedule import PollState
-from archiver.refine.schema_ids import KnownIds, ends
+from archiver.refine.prepare_topic import KnownIds, TopicSetup, TopicWork, ends
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
+from archiver.refine.triggers import PollState
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ArchiverError,

@@ -18,19 +18,34 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from archiver.catalog.table_layout import SORT_ORDER_ID
+from archiver.events.types import DataFile
+from archiver.objects.paths import parse_archive_key
 from archiver.objects.store import ObjectStore
-from archiver.refine.column_stats import Columns
+from archiver.refine.column_stats import Columns, FloatColumn, FloatCounts, describe
 from archiver.refine.encodings import DICTIONARY_BYTES_MAX, Encodings, SharedEncodings
-from archiver.refine.float_stats import FloatColumn, FloatCounts
 from archiver.runtime import failpoints
-from archiver.runtime.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.runtime.errors import (
+    ArchiverError,
+    Corrupted,
+    KeyExists,
+    NotFound,
+    OutcomeUnknown,
+    RetryLater,
+    passing,
+)
+from archiver.stream.archives import DescribedArchive, FoundArchive, check_footer
 from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 
 FORMAT_VERSION = "1"
@@ -310,3 +325,103 @@ def _hash_all(source: pa.NativeFile) -> tuple[int, bytes]:
         digest.update(chunk)
         size += len(chunk)
     return size, digest.digest()
+
+
+class Upload(Future[StoredArchive | Conflict]):
+    """One of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._claim = threading.Lock()
+
+    def run(self, objects: ObjectStore, key: str, spooled: SpooledArchive) -> None:
+        """Store it as `publish` does, unless somebody does already."""
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            self.set_result(store_archive(objects, key, spooled))
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it, and waits until it is there
+            self.set_exception(error)
+
+
+class Uploads:
+    """Stores archives in threads of its own, or at once in the caller's if `most` is 0. To be used in a
+    `with`, by one thread.
+    """
+
+    def __init__(self, objects: ObjectStore, most: int) -> None:
+        self._objects = objects
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="archive-upload") if most else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for all that was begun; the store's own settings bound that."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def begin(self, key: str, spooled: SpooledArchive) -> Upload:
+        """Store it under the key, which may be over when this returns."""
+        upload = Upload()
+        if self._pool is not None:
+            try:
+                self._pool.submit(upload.run, self._objects, key, spooled)
+            except RuntimeError:
+                # No thread can be had now. It was queued before that was found out, so another thread may be
+                # at it already.
+                pass
+            else:
+                return upload
+        upload.run(self._objects, key, spooled)
+        return upload
+
+
+def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> DescribedArchive:
+    """Raises `Corrupted` if the archive cannot be read or is not what its key says, `Halt` for a version this
+    one does not know.
+    """
+    key = parse_archive_key(found.key)
+    assert key is not None, "an archive was found by its key"
+    try:
+        with objects.open_input(found.key) as source:
+            check_seal(source, found.key)
+            source.seek(0)
+            metadata = pq.read_metadata(source)
+    except ArchiverError as error:
+        if isinstance(error, NotFound):
+            raise Corrupted(
+                f"{found.key} is gone; offsets {found.base} to {found.end - 1} are in it"
+            ) from error
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        damage = Corrupted(
+            f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it"
+        )
+        raise passing(error, found.key) or damage from error
+    footer = check_footer(found, metadata, cluster_id)
+    due = found.end - found.base - sum(high - low for low, high in footer.gaps)
+    if metadata.num_rows != due:
+        raise Corrupted(
+            f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was "
+            "altered"
+        )
+    columns = Columns.of(metadata.schema.to_arrow_schema())
+    counted = describe(metadata, columns, {})
+    data_file = DataFile(
+        path=objects.uri(found.key),
+        record_count=counted.record_count,
+        file_size=found.size,
+        spec_id=0,
+        partition=(key.partition_value,),
+        column_sizes=counted.column_sizes,
+        value_counts=counted.value_counts,
+        null_value_counts=counted.null_value_counts,
+        lower_bounds=counted.lower_bounds,
+        upper_bounds=counted.upper_bounds,
+        split_offsets=counted.split_offsets,
+        sort_order_id=SORT_ORDER_ID,
+    )
+    return DescribedArchive(found, footer, columns.schema, data_file)

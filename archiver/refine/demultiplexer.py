@@ -2,7 +2,7 @@
 
 Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read.
 Promises that each intake file is opened once for all plans of the task (while there is room for all their
-writers, see `archiver.refine.bundling`), that memory stays within one and a half times `buffer_bytes` plus
+writers, see `archiver.refine.plan`), that memory stays within one and a half times `buffer_bytes` plus
 what is read ahead (`archiver.refine.prefetch`), and that each plan gets exactly one result. A plan's trouble
 never concerns a plan that does not need the same bytes. Must never raise because of what is in a record or
 missing in the store.
@@ -18,16 +18,12 @@ import pyarrow as pa
 
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
-from archiver.refine.archive_file import Conflict
-from archiver.refine.bundling import written_together
-from archiver.refine.plan import ROW_OVERHEAD_BYTES, Plan
-from archiver.refine.plan_writer import PlanWriter
-from archiver.refine.prefetch import ReadAhead
-from archiver.refine.read_plan import Part, parts_to_read
-from archiver.refine.row_buffers import Kept, copied, kept
-from archiver.refine.rows import TopicRows
-from archiver.refine.task import ErrorKind, PlanResult, TaskDescriptor
-from archiver.refine.uploads import Uploads
+from archiver.refine.archive_file import Conflict, Uploads
+from archiver.refine.plan import ROW_OVERHEAD_BYTES, Plan, written_together
+from archiver.refine.plan_writer import Kept, PlanWriter, TopicRows, copied, kept
+from archiver.refine.prefetch import Part, ReadAhead, parts_to_read
+from archiver.refine.task import ErrorKind, PlanResult, TaskDescriptor, pack, unpack_task
+from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, NotFound, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
 from intake.read.reader import IntakeReader, beyond
@@ -303,3 +299,32 @@ def _verdict(error: Exception) -> tuple[ErrorKind, str]:
     if isinstance(error, ArchiverError):
         return "failed", why
     return "failed", f"{type(error).__name__}: {why}"
+
+
+RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
+
+_armed_with: list[str] = [""]
+
+
+def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function for `mapInArrow`: rows with a column `task` in, rows with a column `result` out, one per
+    plan.
+    """
+    # Arrow would import it in the middle of a plan, where missing memory would break it for good.
+    import pandas  # type: ignore[import-untyped]  # noqa: F401
+
+    for batch in batches:
+        for cell in batch.column("task"):
+            task = unpack_task(cell.as_py())
+            _arm(task)
+            for result in run_bundle(task):
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([pack(result)], pa.binary())], schema=RESULT_SCHEMA
+                )
+
+
+def _arm(task: TaskDescriptor) -> None:
+    """Arm what the driver was asked to arm; a worker process that does several tasks keeps counting."""
+    if task.options.failpoints != _armed_with[0]:
+        failpoints.arm(task.options.failpoints)
+        _armed_with[0] = task.options.failpoints

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,21 +22,144 @@ from archiver.events.types import DataFile
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import archive_key, partition_value_of
 from archiver.objects.store import ObjectStore
-from archiver.refine.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive
+from archiver.refine.archive_file import (
+    ArchiveWriter,
+    Conflict,
+    Footer,
+    SpooledArchive,
+    StoredArchive,
+    Upload,
+    Uploads,
+)
 from archiver.refine.column_stats import Columns, describe, leaves
+from archiver.refine.encodings import SharedEncodings
 from archiver.refine.plan import ROW_OVERHEAD_BYTES, Plan
-from archiver.refine.row_buffers import Kept, Piece, copied, together
-from archiver.refine.rows import TopicRows
-from archiver.refine.task import RefineOptions, WrittenFile
-from archiver.refine.uploads import Upload, Uploads
+from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
 from archiver.runtime.errors import Corrupted, Halt, RetryLater
+from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.field_history import ids_of
-from archiver.schema.evolution.state import TopicSchema
+from archiver.schema.evolution.state import TopicSchema, arrow_schema, bounded_columns
 from archiver.schema.protobuf.error_causes import count_errors, unknown_from
 from archiver.stream.rebuild import placed
+from intake.arrow_arrays import ArrowArray, copied_batches
+from intake.format import READ_COLUMNS, READ_SCHEMA
 from intake.log.state import merged
 from intake.read.digest import RecordsDigest
+from intake.records import no_headers
 from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP, Numbers
+
+_OTHERS = [name for name in READ_COLUMNS if name != "headers"]
+_NONE = no_headers(8192)
+"""As many as most pieces have at most: to make them anew takes ten times as long as a slice."""
+_JOINED_MAX = 256
+"""Pieces are sliced and put together so many at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Records as they wait."""
+
+    others: pa.RecordBatch
+    """The columns of `READ_SCHEMA` but for headers."""
+    headers: ArrowArray | None
+    """None: no record has any."""
+
+    @property
+    def nbytes(self) -> int:
+        """What the records take."""
+        return self.others.nbytes + (0 if self.headers is None else int(self.headers.nbytes))
+
+
+Piece: TypeAlias = tuple[Kept, int, int]
+"""Rows: of what, the first of them, how many. It takes a twentieth of a slice, which has 2.7 KB, however few
+its rows are."""
+
+
+def kept(records: pa.RecordBatch) -> Kept:
+    """Records (columns as `READ_SCHEMA`) for pieces; nothing is copied."""
+    headers: ArrowArray = records.column("headers")
+    return Kept(records.select(_OTHERS), headers if len(headers.flatten()) else None)
+
+
+def together(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    """The rows of the pieces, columns as `READ_SCHEMA`; of a single piece not copied."""
+    if len(pieces) == 1:
+        found, first, rows = pieces[0]
+    else:
+        found = _joined(pieces)
+        first, rows = 0, found.others.num_rows
+    others = found.others.slice(first, rows)
+    headers = _none(rows) if found.headers is None else found.headers.slice(first, rows)
+    columns = [headers if name == "headers" else others.column(name) for name in READ_COLUMNS]
+    return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
+
+
+def copied(pieces: Sequence[Piece]) -> Piece:
+    """The pieces as one in memory of its own."""
+    joined = _joined(pieces)
+    return joined, 0, joined.others.num_rows
+
+
+def _joined(pieces: Sequence[Piece]) -> Kept:
+    if len(pieces) > _JOINED_MAX:
+        return _joined([copied(pieces[at : at + _JOINED_MAX]) for at in range(0, len(pieces), _JOINED_MAX)])
+    others = copied_batches([one.others.slice(first, rows) for one, first, rows in pieces])
+    if all(one.headers is None for one, _, _ in pieces):
+        return Kept(others, None)
+    headers = [
+        _none(rows) if one.headers is None else one.headers.slice(first, rows) for one, first, rows in pieces
+    ]
+    return Kept(others, pa.concat_arrays(headers))
+
+
+def _none(rows: int) -> ArrowArray:
+    return _NONE.slice(0, rows) if rows <= len(_NONE) else no_headers(rows)
+
+
+class TopicRows:
+    """What all plans of one topic share: the layout and the codec. Building it compiles descriptors, so it is
+    built once per task.
+    """
+
+    def __init__(self, topic: RefineTopic, options: RefineOptions) -> None:
+        self.topic = topic
+        self.columns = Columns.of(
+            arrow_schema(topic.schema), {column.field_id for column in bounded_columns(topic.schema)}
+        )
+        self.encodings = SharedEncodings()
+        self.codec = RecordCodec(topic.schema, engine=options.engine)
+
+    def built(self, partition: int, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The archive's rows for records as `STREAM_SCHEMA` has them, in parts of bounded size: most often in
+        one.
+        """
+        for start, end in self.codec.portions(records.column("key"), records.column("value")):
+            yield self.build(partition, records.slice(start, end - start))
+
+    def build(self, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of one part."""
+        key, value = self.codec.encode_columns(records.column("key"), records.column("value"))
+        kafka: dict[str, pa.Array[Any]] = {
+            "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),
+            **{
+                name: records.column(name)
+                for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")
+            },
+        }
+        schema = self.columns.schema
+        fields = list(schema.field("kafka").type)
+        struct = pa.StructArray.from_arrays(
+            [_as(kafka[field.name], field.type) for field in fields], fields=fields
+        )
+        columns = {"key": key, "value": value, "headers": records.column("headers"), "kafka": struct}
+        return pa.RecordBatch.from_arrays(
+            [_as(columns[field.name], field.type) for field in schema], schema=schema
+        )
+
+
+def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    return column if column.type.equals(kind) else column.cast(kind)
+
 
 _OWN_PIECES_MAX = 16
 """Copies that are left as they are when further pieces are copied, so that no record is copied each time."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from archiver.catalog.evolve import TableEvolution
 from archiver.catalog.identity import TableTarget, ensure_table, load_table, target_of
@@ -30,12 +31,16 @@ from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import Granularity
 from archiver.objects.store import ObjectStore
 from archiver.refine.catalog_outage import check_granularity, check_known
-from archiver.refine.schema_change import SchemaChange, change_of, check_allowed
 from archiver.registry.fetched import Fetch, Fetched
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import CatalogAway, Halt, RetryLater, TopicHalted
+from archiver.runtime.ids import TopicId
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted
+from archiver.schema.evolution.changes import Change, is_allowed
 from archiver.schema.evolution.state import Decision, TopicSchema, decide
+from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 
 _log = logging.getLogger(__name__)
@@ -313,3 +318,121 @@ def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
             "a table would begin in the middle; "
             "restore kind: parquet, or send to a new topic",
         )
+
+
+class KnownIds:
+    """What one run knows of its topics."""
+
+    def __init__(self) -> None:
+        self._reached: dict[TopicId, Mapping[int, int]] = {}
+
+    def prepared(self, work: TopicWork, reached: Mapping[int, int]) -> None:
+        """A topic was made ready. `reached`: per partition where it ended in the intake log before that
+        began.
+        """
+        sides = (work.schema.key, work.schema.value)
+        self._reached.pop(work.state.topic_id, None)
+        if any(side is not None and side.envelope is not None for side in sides):
+            complete = all(one is None or one.complete for one in work.fetched)
+            self._reached[work.state.topic_id] = reached if complete else {}
+
+    def judged_to(self, topic_id: TopicId, partitions: Iterable[int]) -> dict[int, int] | None:
+        """Per partition the offset from which on an unknown id is no verdict; None if there are no ids, so
+        nothing to know.
+        """
+        reached = self._reached.get(topic_id)
+        return None if reached is None else {partition: reached.get(partition, 0) for partition in partitions}
+
+
+def ends(intake: Backlog, topic_id: TopicId, partitions: int) -> dict[int, int]:
+    """Per partition the offset that its next record will get."""
+    return {partition: intake.next_offset((topic_id, partition)) for partition in range(partitions)}
+
+
+FIELDS_SHOWN = 5
+"""Fields that a message names."""
+_TEXT_MAX = 120
+"""Characters of a field's name or type in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A change of a topic's schema from one recorded version to the next."""
+
+    topic: str
+    was: int
+    now: int
+    changes: tuple[Change, ...]
+
+    @property
+    def incompatible(self) -> tuple[Change, ...]:
+        """The changes after which records or queries of before mean something else."""
+        return tuple(one for one in self.changes if not one.compatible)
+
+    @property
+    def line(self) -> str:
+        """For people, on one line: `schema 1 → 2, 3 incompatible: value.price (double → string, now in
+        value.price_v2), …`.
+        """
+        wrong = self.incompatible
+        versions = f"schema {self.was} → {self.now}"
+        if not wrong:
+            return f"{versions}, {counted(len(self.changes), 'change')}, compatible"
+        return f"{versions}, {len(wrong)} incompatible: {_listed(wrong)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As the report of an archiving run has it."""
+        fields = [
+            f"{one.side}.{one.field}" if one.field else one.side for one in self.incompatible[:FIELDS_SHOWN]
+        ]
+        return {
+            "from": self.was,
+            "to": self.now,
+            "changes": len(self.changes),
+            "incompatible": len(self.incompatible),
+            "incompatible_fields": fields,
+        }
+
+
+def change_of(topic: str, history: Sequence[TopicSchema], decision: Decision) -> SchemaChange | None:
+    """The change that a decision would record; None for a first version and where nothing is new."""
+    if not history or not decision.changes or decision.schema in history:
+        return None
+    return SchemaChange(topic, history[-1].version, decision.schema.version, decision.changes)
+
+
+def check_allowed(settings: TopicSettings, change: SchemaChange | None) -> None:
+    """Raise `TopicHalted` if the topic's `schema_change` does not allow the change."""
+    policy = settings.schema_change
+    if change is None or is_allowed(policy, change.changes):
+        return
+    named = change.line if change.incompatible else f"{change.line}: {_listed(change.changes)}"
+    accept = "schema_change: evolve" if change.incompatible else "schema_change: compatible"
+    raise TopicHalted(
+        settings.name,
+        f"its newest schema needs {named}; schema_change: {policy} does not allow this. Records stay "
+        "in intake, and none is lost. "
+        f"`archiver schema plan {settings.name}` shows the change. Accept it with {accept} and a "
+        "reload, or restore the former schema",
+    )
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    rest = len(changes) - FIELDS_SHOWN
+    return ", ".join(_named(one) for one in changes[:FIELDS_SHOWN]) + (
+        f", and {rest} more" if rest > 0 else ""
+    )
+
+
+def _named(change: Change) -> str:
+    name = _cut(f"{change.side}.{change.field}" if change.field else change.side)
+    if change.what in ("added", "dropped", "restored"):
+        return f"{name} ({change.what})"
+    if change.what == "renamed":
+        return f"{name} (renamed from {_cut(change.was)})"
+    column = f", now in {_cut(change.column)}" if change.what == "new_column" else ""
+    return f"{name} ({_cut(change.was) or 'none'} → {_cut(change.now) or 'none'}{column})"
+
+
+def _cut(text: str) -> str:
+    return excerpt(text, _TEXT_MAX)

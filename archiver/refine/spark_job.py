@@ -13,8 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
+from archiver.refine.demultiplexer import refine_batches
 from archiver.refine.plan import Plan
-from archiver.refine.spark_worker import refine_batches
 from archiver.refine.task import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.runtime.errors import Halt, RetryLater
 from archiver.runtime.redaction import excerpt

@@ -16,8 +16,7 @@ from archiver.events.types import DataFile
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.location import StorePlace
 from archiver.objects.paths import Granularity
-from archiver.refine.bundling import WRITER_BYTES
-from archiver.refine.plan import Plan, PlanKey
+from archiver.refine.plan import WRITER_BYTES, Plan, PlanKey
 from archiver.runtime.errors import Halt
 from archiver.runtime.ids import TopicId
 from archiver.schema.evolution.state import TopicSchema
@@ -50,7 +49,7 @@ class RefineTopic:
     """Sort order of the table, named in each data file."""
     judged_to: Mapping[int, int] | None = None
     """Per partition the offset from which on a record whose registry id is unknown cannot be judged, so that
-    its plan must be tried again (`archiver.refine.schema_ids`); None: there are none."""
+    its plan must be tried again (`archiver.refine.prepare_topic`); None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

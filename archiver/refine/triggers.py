@@ -21,6 +21,7 @@ from intake.segments import SegmentRef
 if TYPE_CHECKING:  # Spark workers import plans, and so this module; they need no settings
     from archiver.config.settings import ArchiveSettings
 
+
 NEVER = -1
 """As `min_bytes`: the partition is never opened."""
 
@@ -96,3 +97,34 @@ def concurrent_limit(concurrent_max: int, memory_bytes: int, partition_bytes: in
     if concurrent_max > 0:
         return concurrent_max
     return max(1, memory_bytes // max(1, partition_bytes))
+
+
+class PollState:
+    """The looks of one process. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._last_us: dict[str, int] = {}
+        self._whole: set[str] = set()
+
+    def due(self, topic: str, now_us: int, start_delay_max: float) -> bool:
+        """May the topic be looked at again?"""
+        return look_due(self._last_us.get(topic), now_us, start_delay_max)
+
+    def looked(self, topic: str, now_us: int) -> None:
+        """It was looked at."""
+        self._last_us[topic] = now_us
+
+    def whole(self, topic: str) -> bool:
+        """Was the topic ready for archiving when it was last prepared, so that it needs to be prepared again
+        only if there is work?
+        """
+        return topic in self._whole
+
+    def ended(self, topic: str, state: str) -> None:
+        """How the topic's part of a run ended, as `TopicReport.state` says."""
+        if state in ("idle", "archived"):
+            self._whole.add(topic)
+        else:
+            self._whole.discard(topic)
+        if state == "archived":
+            self._last_us.pop(topic, None)

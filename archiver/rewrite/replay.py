@@ -9,7 +9,7 @@ delete an object, and never move a watermark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from archiver.catalog.evidence import Gaps
@@ -20,11 +20,13 @@ from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.ledger.rewrites import OldArchive
 from archiver.objects.cluster import ClusterIdentity
+from archiver.objects.paths import Granularity
 from archiver.objects.store import ObjectStore
 from archiver.publish.events import RoundEvents
 from archiver.publish.scope import Scope, check_scope
 from archiver.refine.archive_file import Conflict
 from archiver.refine.column_stats import leaves
+from archiver.refine.plan_writer import TopicRows
 from archiver.refine.planner import known_gaps
 from archiver.refine.prepare_topic import (
     TopicSetup,
@@ -34,14 +36,12 @@ from archiver.refine.prepare_topic import (
     fetch_schemas,
     recorded_schemas,
 )
-from archiver.refine.rows import TopicRows
 from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
 from archiver.registry.fetched import Fetch
 from archiver.rewrite.commit import Remade, RewriteParts, TableRewriter
-from archiver.rewrite.redecode import Probe, open_source, probe, rewrite
-from archiver.rewrite.replay_plan import ReplayTarget, refusal, wanted
 from archiver.rewrite.replay_report import ReplayReport, TopicReplay
 from archiver.rewrite.undecoded import DoubtedFile, doubted_files, topic_table
+from archiver.rewrite.verified_write import Probe, open_source, probe, rewrite
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Deposed, Halt
 from archiver.runtime.ids import IdSource, TopicId
@@ -436,3 +436,33 @@ def _told(report: TopicReplay) -> str:
         "they were"
     )
     return told if report.why is None else report.why
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTarget:
+    """What a file must fit to be made anew."""
+
+    spec_id: int
+    """Of the table's default partition spec."""
+    granularity: Granularity
+    partitions: Set[int] | None = None
+    """Those that are asked for; None: all."""
+
+
+def wanted(file: DoubtedFile, target: ReplayTarget) -> bool:
+    """Whether the file is asked for at all. One of somebody else's may hold any partition."""
+    return file.archive is None or target.partitions is None or file.archive.partition in target.partitions
+
+
+def refusal(file: DoubtedFile, target: ReplayTarget) -> str | None:
+    """Why a file stays as it is, whatever is in it; None if it may be made anew."""
+    if file.archive is None:
+        return "somebody else wrote it (a compaction); only archives are made anew"
+    if file.has_deletes:
+        return (
+            "the table has delete files of somebody else, which name rows by their file; compact the "
+            "table, which applies them"
+        )
+    if file.spec_id != target.spec_id or file.archive.granularity != target.granularity:
+        return "it was written for another partition spec than the table has now"
+    return None

@@ -9,8 +9,9 @@ batch of a file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -21,16 +22,21 @@ from archiver.catalog.identity import load_table, target_of
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import TopicSettings
 from archiver.ledger.archive_visibility import ArchiveVisibility
+from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import ArchiveKey, parse_archive_key
 from archiver.objects.store import ObjectStore
-from archiver.runtime.errors import Corrupted, NotFound, passing
+from archiver.publish.scope import Scope, check_scope
+from archiver.runtime.errors import ArchiverError, Corrupted, NotFound, passing
+from archiver.runtime.exit_codes import FINE, UNTOLD
 from archiver.runtime.ids import TopicId
-from archiver.schema.protobuf.error_causes import Cause, cause_of
+from archiver.runtime.redaction import excerpt
+from archiver.schema.protobuf.error_causes import Cause, cause_of, told
 from archiver.schema.protobuf.tree import ERR, RAW
 from archiver.stream.archives import find_archives
 from archiver.stream.seal import check_seal
+from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 from intake.parquet_pages import checked_batches
 
@@ -247,3 +253,124 @@ def _row_groups(metadata: pq.FileMetaData, wanted: Sequence[str]) -> list[int]:
         if any(one is None or not one.has_null_count or one.null_count < rows.num_rows for one in told):
             chosen.append(group)
     return chosen
+
+
+ERROR_CHARACTERS_MAX = 500
+"""Of a reason; the file has all of it."""
+
+
+@dataclass
+class UndecodedReport:
+    """The document of `archiver dlq list --output json`."""
+
+    records: list[dict[str, object]] = field(default_factory=list)
+    total: int = 0
+    """Keys and values that could not be decoded, shown or not."""
+    topics: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """What `archiver dlq list` exits with."""
+        return UNTOLD if any(topic["why"] for topic in self.topics) else FINE
+
+    def to_json(self) -> dict[str, object]:
+        """The document."""
+        return {"records": self.records, "more": self.total - len(self.records), "topics": self.topics}
+
+
+class UndecodedListing:
+    """One look at the topics of the configuration."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        cluster_id: str,
+        tables: Callable[[str], Tables],
+        topics: Sequence[TopicSettings],
+    ) -> None:
+        self._objects = objects
+        self._cluster_id = cluster_id
+        self._tables = tables
+        self._topics = sorted(
+            (topic for topic in topics if topic.archive.kind != "none"), key=lambda topic: topic.name
+        )
+        self._configured = topics
+
+    def run(
+        self, intake: Backlog, ledger: LedgerFold, scope: Scope | None, records_max: int
+    ) -> UndecodedReport:
+        """List at most `records_max` keys and values, and count all. Raises `NotFound` for an unknown topic
+        or partition in `scope`; a topic that cannot be looked at is named with the reason.
+        """
+        check_scope(scope, self._configured)
+        report = UndecodedReport()
+        for settings in self._topics:
+            state = intake.topics_by_name.get(settings.name)
+            if state is not None and (scope is None or settings.name == scope[0]):
+                self._topic(
+                    settings,
+                    state,
+                    ledger.topic(state.topic_id),
+                    None if scope is None else scope[1],
+                    records_max,
+                    report,
+                )
+        return report
+
+    def _topic(
+        self,
+        settings: TopicSettings,
+        state: TopicState,
+        ledger: TopicLedger,
+        partitions: frozenset[int] | None,
+        records_max: int,
+        report: UndecodedReport,
+    ) -> None:
+        counts: Counter[tuple[str, str]] = Counter()
+        files = 0
+        why: str | None = None
+        try:
+            for file in self._files(settings, state, ledger):
+                if (
+                    file.archive is not None
+                    and partitions is not None
+                    and file.archive.partition not in partitions
+                ):
+                    continue
+                before = counts.total()
+                try:
+                    for record in self._records(file, partitions, counts):
+                        report.total += 1
+                        if len(report.records) < records_max:
+                            report.records.append({"topic": settings.name, **record})
+                except Corrupted as error:
+                    why = why or str(error)  # the audit tells of every damaged file
+                files += counts.total() > before
+        except ArchiverError as error:
+            why = str(error)
+        report.topics.append(
+            {"topic": settings.name, "files": files, "decode_errors": told(counts), "why": why}
+        )
+
+    def _files(
+        self, settings: TopicSettings, state: TopicState, ledger: TopicLedger
+    ) -> Iterator[DoubtedFile]:
+        if settings.archive.kind == "parquet":
+            return doubted_archives(self._objects, state.topic_id, state.partitions, ledger)
+        tables, view = topic_table(settings, state, ledger, self._cluster_id, self._objects, self._tables)
+        return iter([] if view is None else doubted_files(self._objects, state.topic_id, tables, view))
+
+    def _records(
+        self, file: DoubtedFile, partitions: frozenset[int] | None, counts: Counter[tuple[str, str]]
+    ) -> Iterator[Mapping[str, object]]:
+        for batch in undecoded_rows(self._objects, file):
+            for partition, offset, side, cause, error in batch.told():
+                if partitions is None or partition in partitions:
+                    counts[side, cause] += 1
+                    shown = {
+                        "side": side,
+                        "cause": cause,
+                        "error": excerpt(error, ERROR_CHARACTERS_MAX),
+                        "archive": file.name,
+                    }
+                    yield {"partition": partition, "offset": offset, **shown}

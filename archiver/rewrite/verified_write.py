@@ -7,8 +7,9 @@ its key already: who made it is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,15 @@ from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import ArchiveKey
 from archiver.objects.store import ObjectStore
 from archiver.refine.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, store_archive
-from archiver.refine.plan_writer import data_file_of
-from archiver.refine.rows import TopicRows
+from archiver.refine.plan_writer import TopicRows, data_file_of
 from archiver.refine.task import RefineOptions, WrittenFile
+from archiver.rewrite.undecoded import SIDES, DoubtedFile, undecoded_rows
 from archiver.runtime.errors import Corrupted
-from archiver.stream.archives import FoundArchive
-from archiver.stream.rebuild import Layouts, check_records
+from archiver.schema.protobuf.error_causes import count_errors
+from archiver.schema.protobuf.tree import ERR
+from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
+from archiver.stream.rebuild import Layout, Layouts, check_records, from_archive, whole_archive
+from intake.log.state import merged
 from intake.read.digest import RecordsDigest
 
 
@@ -135,3 +139,258 @@ def store(
     return WrittenFile(
         archive, data_file_of(objects, rows, place.archive.partition_value, stored), dict(errors)
     )
+
+
+_GAP_BYTES = 24
+"""Of a gap in an entry, at most: two numbers of ten bytes with what stands before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """An archive in a table that may be merged with its neighbours."""
+
+    path: str
+    """As the table names it."""
+    key: str
+    size: int
+    """Bytes."""
+    archive: ArchiveKey
+    """What its key says."""
+
+    @property
+    def found(self) -> FoundArchive:
+        """For readers."""
+        return FoundArchive.of(self.key, self.size, self.archive)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One of several that become one."""
+
+    small: Small
+    footer: FoundFooter
+
+    @property
+    def entry_bytes(self) -> int:
+        """At most so much of a ledger entry: its key and size, and its gaps, which the new archive has as
+        well.
+        """
+        return len(self.small.key) + 24 + _GAP_BYTES * len(self.footer.gaps)
+
+
+class Damaged(Corrupted):
+    """One of the old archives is not what it says."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+        """Which of them."""
+
+
+def pieces(
+    objects: ObjectStore,
+    run: Sequence[Small],
+    cluster_id: str,
+    entry_bytes_max: int,
+    skip: Callable[[str, str], None],
+) -> Iterator[list[Piece]]:
+    """A run of archives that follow each other, cut where the schema version changes, and before an entry of
+    the ledger that names them would be too large. What stands alone then is among it. An archive whose footer
+    is not what its name says is left out: `skip` is told why.
+    """
+    together: list[Piece] = []
+    size = 0
+    for small in run:
+        try:
+            piece = Piece(small, read_footer(objects, small.found, cluster_id))
+        except Corrupted as error:
+            skip(small.key, str(error))
+            yield together
+            together, size = [], 0
+            continue
+        other = together and together[-1].footer.schema_version != piece.footer.schema_version
+        if other or size + piece.entry_bytes > entry_bytes_max:
+            yield together
+            together, size = [], 0
+        together.append(piece)
+        size += piece.entry_bytes
+    yield together
+
+
+def merge(
+    objects: ObjectStore,
+    together: Sequence[Piece],
+    rows: TopicRows,
+    cluster_id: str,
+    options: RefineOptions,
+    epoch: int,
+) -> WrittenFile | Conflict:
+    """Make one archive of several, which are of `rows`' schema version and follow each other, and store it
+    under a key of `epoch`.
+
+    A `Conflict`, with nothing stored, if its records are not those of the old ones, or if another object
+    stands under the key. Raises `Damaged` if an old archive is not what it says, `RetryLater` if there is no
+    room or the store is away.
+    """
+    first, last = together[0].small.archive, together[-1].small.archive
+    gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
+    place = ArchiveLocation(replace(first, end=last.end, epoch=epoch), gaps, cluster_id)
+    layout = Layout(rows.columns.schema, rows.codec)
+    writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
+    try:
+        sums = Sums()
+        for number, piece in enumerate(together):
+            try:
+                for batch, records in whole_archive(
+                    objects, piece.small.found, cluster_id, lambda _topic, _version: layout
+                ):
+                    sums.add(records)
+                    writer.append(_laid_out(batch, rows.columns.schema))
+                    close_full(writer, options)
+            except Corrupted as error:
+                raise Damaged(number, str(error)) from error
+        spooled = writer.finish(footer_of(place, rows, sums.digest.digest()))
+        why = unlike(place, spooled, lambda _topic, _version: layout)
+        if why is not None:
+            writer.discard()
+            return Conflict(f"merged they would not give their records back: {why}")
+    except BaseException:
+        writer.discard()
+        raise
+    return store(objects, place, rows, spooled, sums, {})
+
+
+def _laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows under the names that are written: pyarrow gives the values of a map the map's own name when it
+    reads them.
+    """
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What of a file's undecoded keys and values decodes now."""
+
+    decoded: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The archive that is made anew."""
+
+    file: DoubtedFile
+    archive: ArchiveKey
+    found: FoundArchive
+    footer: FoundFooter
+
+
+def open_source(objects: ObjectStore, file: DoubtedFile, archive: ArchiveKey, cluster_id: str) -> Source:
+    """The archive behind a file of ours; raises `Corrupted` if its footer is not what its name says."""
+    assert file.key is not None, "an archive of ours has a key"
+    found = FoundArchive.of(file.key, file.size, archive)
+    return Source(file, archive, found, read_footer(objects, found, cluster_id))
+
+
+def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
+    """Decode what could not be decoded, and nothing else; stores nothing."""
+    decoded = left = 0
+    for batch in undecoded_rows(objects, file, payloads=True):
+        nothing = pa.nulls(len(batch), pa.binary())
+        keys, values = batch.payloads.get("key", nothing), batch.payloads.get("value", nothing)
+        for start, end in rows.codec.portions(keys, values):
+            columns = rows.codec.encode_columns(
+                keys.slice(start, end - start), values.slice(start, end - start)
+            )
+            for side, column in zip(SIDES, columns, strict=True):
+                errors = batch.errors.get(side)
+                before = _errors(None if errors is None else errors.slice(start, end - start))
+                after = _errors_of(column, before)
+                decoded += max(0, before - after)
+                left += after
+    return Probe(decoded, left)
+
+
+def rewrite(
+    objects: ObjectStore,
+    source: Source,
+    layouts: Layouts,
+    rows: TopicRows,
+    cluster_id: str,
+    options: RefineOptions,
+    epoch: int,
+    left: int,
+) -> WrittenFile | Conflict:
+    """Make an archive anew under `rows`' schema and store it under a key of `epoch`.
+
+    A `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if its keys
+    or values have no schema any more, if the new columns do not give the records back, or if another object
+    stands under the key. Raises `Corrupted` if the old archive is not what it says, `RetryLater` if there is
+    no room or the store is away.
+    """
+    was = layouts(source.found.topic_id, source.footer.schema_version).columns
+    if gone := sorted(_without_schema(rows.columns.schema) - _without_schema(was)):
+        return Conflict(
+            f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them"
+        )
+    place = ArchiveLocation(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
+    writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
+    try:
+        sums, errors = Sums(), Counter[tuple[str, str]]()
+        for records in from_archive(
+            objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts
+        ):
+            sums.add(records)
+            _append(writer, rows, source.archive.partition, records, options, errors)
+        if sums.digest.digest() != source.footer.records_digest:
+            raise Corrupted(
+                f"{source.found.key}: its records do not have the digest that its footer says; restore it"
+            )
+        if errors.total() > left:
+            writer.discard()
+            return Conflict(
+                f"{errors.total() - left} of its keys and values that are decoded now would not be "
+                "under the newest schema"
+            )
+        spooled = writer.finish(footer_of(place, rows, source.footer.records_digest))
+        why = unlike(place, spooled, layouts)
+        if why is not None:
+            writer.discard()
+            return Conflict(f"made anew it would not give its records back: {why}")
+    except BaseException:
+        writer.discard()
+        raise
+    return store(objects, place, rows, spooled, sums, errors)
+
+
+def _append(
+    writer: ArchiveWriter,
+    rows: TopicRows,
+    partition: int,
+    records: pa.RecordBatch,
+    options: RefineOptions,
+    errors: Counter[tuple[str, str]],
+) -> None:
+    for start in range(0, records.num_rows, options.decode_rows):
+        for built in rows.built(partition, records.slice(start, options.decode_rows)):
+            count_errors(built, errors)
+            writer.append(built)
+            close_full(writer, options)
+
+
+def _errors(column: pa.Array[Any] | None) -> int:
+    return 0 if column is None else len(column) - column.null_count
+
+
+def _errors_of(column: pa.StructArray, before: int) -> int:
+    """What a side still does not decode; without a schema, nothing that did not before."""
+    place = column.type.get_field_index(ERR)
+    return before if place < 0 else _errors(column.field(place))
+
+
+def _without_schema(columns: pa.Schema) -> set[str]:
+    return {side for side in SIDES if columns.field(side).type.get_field_index(ERR) < 0}

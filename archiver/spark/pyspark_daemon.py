@@ -21,7 +21,7 @@ from pathlib import Path
 from zipimport import zipimporter
 
 _NEEDED = (
-    "archiver.refine.spark_worker",
+    "archiver.refine.demultiplexer",
     "pandas",
     "pyarrow.compute",
     "pyspark.sql.pandas.serializers",

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from archiver.events.types import DataFile
 from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
@@ -176,3 +177,18 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
 
 def _pairs(metadata: pq.FileMetaData) -> list[tuple[bytes, bytes]]:
     return [(name, text) for name, text in (metadata.metadata or {}).items() if name.startswith(_PREFIX)]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedArchive:
+    """An archive as its footer describes it."""
+
+    found: FoundArchive
+    footer: FoundFooter
+    columns: pa.Schema
+    """With the field ids in the file."""
+    data_file: DataFile
+
+
+Describe = Callable[[FoundArchive], DescribedArchive]
+"""Reads a footer; raises `Corrupted` if the archive cannot be read or is not what its key says."""

@@ -30,7 +30,7 @@ from archiver.runtime.errors import (
 )
 from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
 from archiver.runtime.ids import IdSource
-from archiver.stream.described import Describe, DescribedArchive
+from archiver.stream.archives import Describe, DescribedArchive
 from reconcile.repair.rebuild_chain import Chain
 
 State = Literal["rebuilt", "unchanged", "halted", "unfinished"]

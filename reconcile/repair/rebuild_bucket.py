@@ -24,8 +24,7 @@ from archiver.objects.paths import ARCHIVE_PREFIX, parse_archive_key, topic_id_o
 from archiver.runtime.errors import Corrupted, NotFound, TopicHalted
 from archiver.runtime.ids import TopicId
 from archiver.schema.columns_from_files import found_schema
-from archiver.stream.archives import FoundArchive
-from archiver.stream.described import DescribedArchive
+from archiver.stream.archives import DescribedArchive, FoundArchive
 from reconcile.repair.rebuild import (
     RebuildParts,
     RebuildReport,

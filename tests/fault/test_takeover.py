@@ -22,7 +22,7 @@ from archiver.config.settings import load_settings
 from archiver.daemon.status_poller import StatusPoller
 from archiver.log.lease import FileLease
 from archiver.proto import control_log_pb2 as pb
-from archiver.refine.schedule import PollState
+from archiver.refine.triggers import PollState
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Deposed
 from archiver.status.history import LagHistory

@@ -11,8 +11,8 @@ import pytest
 
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import INTAKE_PREFIX, parse_archive_key
+from archiver.refine.archive_file import describe_archive
 from archiver.refine.demultiplexer import run_bundle
-from archiver.refine.describe_file import describe_archive
 from archiver.refine.task import RefineJob
 from archiver.rewrite.undecoded import DoubtedFile, undecoded_rows
 from archiver.runtime.errors import Corrupted, Halt, RetryLater

@@ -14,15 +14,12 @@ import pytest
 
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
-from archiver.refine.archive_file import footer_values
+from archiver.refine.archive_file import Uploads, footer_values
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.encodings import ROWS_MIN
 from archiver.refine.plan import ROW_OVERHEAD_BYTES
-from archiver.refine.plan_writer import PlanWriter
-from archiver.refine.row_buffers import kept
-from archiver.refine.rows import TopicRows
+from archiver.refine.plan_writer import PlanWriter, TopicRows, kept
 from archiver.refine.task import PlanResult, RefineOptions, pack, unpack_result, unpack_task
-from archiver.refine.uploads import Uploads
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId
 from archiver.schema.codec import RecordCodec

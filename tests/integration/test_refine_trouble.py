@@ -17,7 +17,7 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.plan import Plan
-from archiver.refine.row_buffers import Piece, copied
+from archiver.refine.plan_writer import Piece, copied
 from archiver.refine.task import RefineOptions
 from archiver.runtime import failpoints
 from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, Numbers, Segments

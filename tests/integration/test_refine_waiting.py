@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from archiver.objects.local import LocalObjectStore
-from archiver.refine.plan_writer import PlanWriter
-from archiver.refine.row_buffers import Kept, Piece
-from archiver.refine.row_buffers import copied as copied_pieces
+from archiver.refine.plan_writer import Kept, Piece, PlanWriter
+from archiver.refine.plan_writer import copied as copied_pieces
 from archiver.refine.task import RefineOptions
 from tests.support.builders.refining import NOW, kafka, refine, table_of
 from tests.support.intake.intake_files import Intake, Row
@@ -34,8 +33,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(made[2])
         return made
 
-    for module in ("row_buffers", "plan_writer"):
-        monkeypatch.setattr(f"archiver.refine.{module}.copied", counted)
+    monkeypatch.setattr("archiver.refine.plan_writer.copied", counted)
     return found
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.refine.rows import TopicRows
+from archiver.refine.plan_writer import TopicRows
 from intake.records import Record
 from tests.integration.test_replay import _customer_as_bytes
 from tests.support.builders.deployment import Deployment

@@ -14,7 +14,7 @@ from archiver.config.settings import load_settings
 from archiver.daemon.tick import Tick
 from archiver.publish.report import ArchiveReport
 from archiver.publish.round import ArchiveRun
-from archiver.refine.schedule import PollState
+from archiver.refine.triggers import PollState
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, LeaseHeld
 from tests.support.builders.deployment import Deployment

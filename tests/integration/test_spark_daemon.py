@@ -43,7 +43,7 @@ def _state(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import sys
     import zipimport
 
-    imported = [name for name in ("archiver.refine.spark_worker", "pandas", "ptars") if name in sys.modules]
+    imported = [name for name in ("archiver.refine.demultiplexer", "pandas", "ptars") if name in sys.modules]
     archives = [
         path for path, one in sys.path_importer_cache.items() if isinstance(one, zipimport.zipimporter)
     ]
@@ -64,7 +64,7 @@ def test_workers_begin_with_what_they_need(spark_session: SparkSession) -> None:
     for _ in range(2):  # a worker that is used again has been through Spark's look at the paths
         (row,) = spark_session.range(1).repartition(1).mapInArrow(_state, "state string").collect()
         state: dict[str, Any] = json.loads(row["state"])
-        assert state["imported"] == ["archiver.refine.spark_worker", "pandas", "ptars"]
+        assert state["imported"] == ["archiver.refine.demultiplexer", "pandas", "ptars"]
         assert state["archives"] == []
         assert Path(state["pyspark"]) == HOME / "__init__.py"  # with bytecode, and not in an archive
         # Python's own, and one that Arrow's allocator forks with care.

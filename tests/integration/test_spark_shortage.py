@@ -17,9 +17,8 @@ import pytest
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.location import StorePlace
 from archiver.refine import spark_job
-from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.demultiplexer import refine_batches, run_bundle
 from archiver.refine.spark_job import SparkRefiner
-from archiver.refine.spark_worker import refine_batches
 from archiver.refine.task import PlanResult, RefineJob
 from archiver.runtime.errors import Halt, RetryLater
 from archiver.spark.fair_lock import SparkTurns

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from archiver.refine.bundling import PLANS_MAX, bundle, written_together
-from archiver.refine.plan import Plan
+from archiver.refine.plan import PLANS_MAX, Plan, bundle, written_together
 from tests.support.builders.segments import plan_of, segment
 
 

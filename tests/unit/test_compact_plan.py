@@ -10,9 +10,9 @@ import pytest
 from archiver.catalog.tables import LiveFile
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
 from archiver.proto import control_log_pb2 as pb
-from archiver.rewrite import merge
-from archiver.rewrite.compact_plan import TOGETHER_MAX, CompactTarget, runs, smalls
-from archiver.rewrite.merge import Small
+from archiver.rewrite import verified_write
+from archiver.rewrite.compact import TOGETHER_MAX, CompactTarget, runs, smalls
+from archiver.rewrite.verified_write import Small
 from archiver.runtime.errors import Corrupted
 from archiver.stream.archives import FoundArchive, FoundFooter
 from tests.support.catalog.tables import TOPIC_ID
@@ -119,13 +119,13 @@ def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> N
             raise Corrupted(f"{found.key} is damaged")
         return FoundFooter(tuple((number, number + 1) for number in range(one[1])), one[0], b"")
 
-    monkeypatch.setattr(merge, "read_footer", read)
+    monkeypatch.setattr(verified_write, "read_footer", read)
 
 
 def cut(found: list[Small], entry_bytes_max: int = 10_000) -> tuple[list[list[int]], list[str]]:
     """How a run is cut, and what is left out."""
     skipped: list[str] = []
-    made = merge.pieces(
+    made = verified_write.pieces(
         MemoryObjectStore(), found, "c", entry_bytes_max, lambda name, _why: skipped.append(name)
     )
     return [[piece.small.archive.base for piece in one] for one in made], skipped

@@ -13,7 +13,7 @@ from archiver.daemon.summaries import (
 )
 from archiver.daemon.tick import Tick
 from archiver.publish.report import ArchiveReport, CommitTry, TopicReport
-from archiver.refine.schedule import PollState
+from archiver.refine.triggers import PollState
 from archiver.rewrite.compact import TopicCompaction
 from archiver.rewrite.replay_report import ReplayReport, TopicReplay
 from archiver.runtime.errors import Halt, LeaseHeld, RetryLater

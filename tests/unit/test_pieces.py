@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.refine.row_buffers import Piece, copied, kept, together
+from archiver.refine.plan_writer import Piece, copied, kept, together
 from intake.format import READ_SCHEMA
 
 NONE: list[tuple[str, bytes]] = []

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.refine.bundling import bundle
-from archiver.refine.plan import Plan, plan_partition
+from archiver.refine.plan import Plan, bundle, plan_partition
 from archiver.runtime.errors import TopicHalted
 from intake.segments import SegmentRef, Segments
 from tests.support.builders.segments import TOPIC, segment

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.refine import prefetch
-from archiver.refine.prefetch import ReadAhead
-from archiver.refine.read_plan import Part
+from archiver.refine.prefetch import Part, ReadAhead
 from archiver.runtime.errors import Corrupted
 from intake.read.reader import IntakeReader
 from intake.segments import FileRef

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from archiver.objects.paths import ArchiveKey
-from archiver.rewrite.replay_plan import ReplayTarget, refusal, wanted
+from archiver.rewrite.replay import ReplayTarget, refusal, wanted
 from archiver.rewrite.replay_report import SKIPPED_MAX, ReplayReport, TopicReplay
 from archiver.rewrite.undecoded import DoubtedFile, error_fields
 from archiver.runtime.errors import Corrupted, RetryLater, TopicHalted

@@ -10,7 +10,7 @@ import pytest
 
 from archiver.config.topics import TopicSettings
 from archiver.publish.report import ArchiveReport
-from archiver.refine.schema_change import FIELDS_SHOWN, SchemaChange, change_of, check_allowed
+from archiver.refine.prepare_topic import FIELDS_SHOWN, SchemaChange, change_of, check_allowed
 from archiver.runtime.errors import TopicHalted
 from archiver.schema.evolution.changes import Policy, is_allowed
 from archiver.schema.evolution.state import Decision, TopicSchema, decide

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.refine.plan import Plan
-from archiver.refine.read_plan import Part, parts_to_read
+from archiver.refine.prefetch import Part, parts_to_read
 from intake.segments import SegmentRef
 from tests.support.builders.segments import plan_of, segment
 

@@ -31,8 +31,8 @@ from archiver.publish.report import TopicReport
 from archiver.publish.round import ArchiveRun, Parts
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.prepare_topic import TopicSetup
-from archiver.refine.schedule import PollState
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
+from archiver.refine.triggers import PollState
 from archiver.rewrite.commit import RewriteParts
 from archiver.rewrite.compact import Compaction, CompactParts, TopicCompaction
 from archiver.runtime.errors import Corrupted, Deposed, OutcomeUnknown, RetryLater

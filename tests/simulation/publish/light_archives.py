@@ -25,7 +25,7 @@ from archiver.objects.store import ObjectStore
 from archiver.refine import archive_file, plan_writer
 from archiver.refine.archive_file import Footer, SpooledArchive
 from archiver.refine.column_stats import Columns, FileStatistics
-from archiver.rewrite import merge
+from archiver.rewrite import verified_write
 from archiver.runtime.errors import Corrupted, NotFound
 from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
@@ -44,11 +44,11 @@ def light_archives() -> Iterator[None]:
         for owner, name, stand_in in (
             (plan_writer, "ArchiveWriter", _LightWriter),
             (plan_writer, "describe", _describe),
-            (merge, "ArchiveWriter", _LightWriter),
-            (merge, "read_footer", _read_footer),
-            (merge, "whole_archive", _whole_archive),
-            (merge, "unlike", lambda *_: None),
-            (merge, "_laid_out", lambda batch, _: batch),
+            (verified_write, "ArchiveWriter", _LightWriter),
+            (verified_write, "read_footer", _read_footer),
+            (verified_write, "whole_archive", _whole_archive),
+            (verified_write, "unlike", lambda *_: None),
+            (verified_write, "_laid_out", lambda batch, _: batch),
             (archive_file, "pq", SimpleNamespace(read_metadata=_read_metadata)),
             (archive_file, "check_seal", _check_seal),
             (IntakeReader, "row_groups", _row_groups),

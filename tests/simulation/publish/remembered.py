@@ -23,7 +23,7 @@ from archiver.events import codec
 from archiver.ledger import fold
 from archiver.objects import paths
 from archiver.refine import demultiplexer, prepare_topic
-from archiver.refine.rows import TopicRows
+from archiver.refine.plan_writer import TopicRows
 from archiver.refine.task import RefineOptions, RefineTopic
 from archiver.schema.evolution.recorded import TopicSchema
 from archiver.schema.evolution.state import Decision
