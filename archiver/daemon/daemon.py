@@ -352,7 +352,7 @@ class Daemon:
         with self._pace.round() as progress:
             run = self._in_service().archiving.round(progress)
             try:
-                return run.run(looks=polls)
+                return run.run(polls=polls)
             finally:
                 self._numbers.archived(run.report)
                 self._journal.schemas_changed(run.report, self._clock.now_us())

@@ -1,8 +1,7 @@
-"""Says in the ledger what a round does, in the words of the control-topic events.
+"""Appends the control-topic events of a round to the ledger.
 
-Owns the order of the five events of a round and what each of them states. Nothing here decides: it turns
-values into entries. Each method returns when its entries are durable (protocol rules L1 to L3 are the
-leader's).
+Owns the order of the five events of a round and what each states. Decides nothing: it turns values into
+entries. Each method returns when its entries are durable (protocol rules L1 to L3 are the leader's).
 """
 
 from __future__ import annotations
@@ -91,10 +90,10 @@ class RoundEvents:
         return self._event(DataWritten(_uuid(commit_id), _reference(work), tuple(data_files)))
 
     def round_written(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
-        """DATA_COMPLETE: the offset and ingest time reached, of each partition that the round wrote archives
-        of or has pending ones of.
+        """DATA_COMPLETE: the offset and ingest time reached, for each partition that has new or pending
+        archives of the round.
 
-        Several events, each whole by itself, where one would be too large for an entry.
+        Split into several complete events where one would be too large for an entry.
         """
         failpoints.reach("complete.append.before")
         reached = [position for work in works for position in self._reached(commit_id, work)]
@@ -126,10 +125,10 @@ class RoundEvents:
         ]
 
     def table_committed(self, commit_id: bytes | None, work: TopicWork, outcome: CommitOutcome) -> None:
-        """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules
+        """COMMIT_TO_TABLE. Without a commit id it only records what a new leader found in the table (rules
         T1, T4).
 
-        Several entries where one would be too large; the event stands in the last.
+        Split into several entries where one would be too large; the event is in the last.
         """
         failpoints.reach("committed.append.before")
         event = None
@@ -146,7 +145,7 @@ class RoundEvents:
         failpoints.reach("committed.append.after")
 
     def round_settled(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
-        """COMMIT_COMPLETE: every table of the round is settled; the time below which all of them are
+        """COMMIT_COMPLETE: every table of the round is resolved. States the time below which all of them are
         complete, if it is known.
         """
         failpoints.reach("settled.append.before")

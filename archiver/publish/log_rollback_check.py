@@ -1,30 +1,29 @@
-"""Is the metadata store the newest one, or a copy that somebody put back?
+"""Checks whether the metadata store is the newest one, or a restored older copy.
 
-A log that lost entries would give the same offsets to other records. What was made from a longer log proves
-that it was longer:
+A log that lost entries would give the same offsets to other records. Objects that were made from a longer log
+prove that it was longer:
 
-- a checkpoint beyond the log's end, or of entries that this log does not have, of either log;
-- an archive beyond the stable offset of its partition (for that never goes back), or of a topic that the log
-  does not know;
-- an archive of a later epoch than the control log has had: each epoch is begun there before anything is made
-  in it;
-- an intake file whose writer had read the log further than it reaches (its footer says how far). The files
-  that came last into the store are looked at, of the hours around the newest that the log names and around
+- a checkpoint of either log beyond its end, or of entries that this log does not have;
+- an archive beyond the stable offset of its partition (which never decreases), or of a topic that the log
+  does not have;
+- an archive of a later epoch than the control log has had: an epoch begins there before anything is made in
+  it;
+- an intake file whose writer had read the log further than it reaches now (the footer says how far). The
+  files that were stored last are read, from the hours around the newest file that the log names and around
   the present, within bounds;
-- the witness of the metadata store itself, which refuses to append below it (`archiver/log/sqlite.py`);
-- anything in the data folder of a log that is empty.
+- the tail marker of the metadata store itself, which refuses to append below it (`archiver/log/sqlite.py`);
+- any object in the data folder, if the log is empty.
 
-A table says no more than its archives. Not proof is an intake file that no entry names, whose writer had read
-no further than the log reaches: a writer was killed between upload and append, or is between the two now.
+A table proves no more than its archives. An unnamed intake file whose writer had read no further than the log
+reaches proves nothing: the writer was killed between upload and append, or is between the two now.
 
-What cannot be told: the witness was put back together with the copy, and since the copy was made nobody
-stored anything that knew of the entries that were lost. So it is if the last writer stored a single file and
-nobody read the log after it, or if only topics, producers, markers and ticks were lost. If the files of the
-lost entries are gone as well, or were written by clocks that disagree by more than a day, nobody can see them
-either.
+Some losses cannot be detected. The tail marker was restored together with the copy, and since the copy was
+made no object was stored that depends on the lost entries. That is so if the last writer stored a single file
+and no process read the log after it, or if only topics, producers, markers and ticks were lost. It is also so
+if the files of the lost entries are gone, or were written by clocks that differ by more than a day.
 
-Lists and reads a bounded number of objects, before it reads the log to its tail: so what others do meanwhile
-is never taken for a loss. Changes nothing.
+Lists and reads a bounded number of objects before it reads the log to its tail, so concurrent writes are
+never mistaken for a loss. Changes nothing.
 """
 
 from __future__ import annotations
@@ -54,17 +53,17 @@ from intake.read.reader import log_index_of
 
 _HOUR_US = 3_600_000_000
 _HOURS_MAX = 24
-"""So many hours before and behind the newest file that the log names, and before the present, are listed, and
-some beside them."""
+"""This many hours before and after the newest file that the log names, and before the present, are listed,
+and a few around them."""
 _FILES_MAX = 64
-"""So many files are looked into."""
+"""At most this many files are read."""
 
 
 def check_log_is_newest(
     objects: ObjectStore, log: Log, control: Log, read: Callable[[], IntakeFold], now_us: int
 ) -> None:
-    """Raise `Halt`, naming the repair, if the data folder holds what these logs cannot have led to. `read`
-    reads `log`, the intake log, to its tail.
+    """Raise `Halt`, naming the repair, if the data folder has objects that cannot come from these logs.
+    `read` reads `log`, the intake log, to its tail.
     """
     before = read()
     checkpoints, of_ledger = CheckpointStore(objects).indexes(), LedgerCheckpoints(objects).indexes()
@@ -88,13 +87,13 @@ def check_log_is_newest(
 
 def _check_folder_is_empty(objects: ObjectStore) -> None:
     prefixes = (INTAKE_PREFIX, ARCHIVE_PREFIX, CHECKPOINT_PREFIX)
-    stray = next((info.key for prefix in prefixes for info in objects.list(prefix)), None)
-    if stray is not None:
-        raise Halt(f"the metadata store is empty, but the data folder holds {objects.uri(stray)}; {_REPAIR}")
+    found = next((info.key for prefix in prefixes for info in objects.list(prefix)), None)
+    if found is not None:
+        raise Halt(f"the metadata store is empty, but the data folder holds {objects.uri(found)}; {_REPAIR}")
 
 
 def _check_checkpoints(store: Checkpoints[C], log: Log, tail: int, indexes: list[int]) -> None:
-    """None may be beyond the log's end, and the newest one that is whole must be of this log."""
+    """No checkpoint may be beyond the log's end, and the newest complete one must be of this log."""
     if indexes and indexes[-1] > tail:
         where = store.objects.uri(store.key(indexes[-1]))
         raise Halt(
@@ -114,8 +113,8 @@ def _check_checkpoints(store: Checkpoints[C], log: Log, tail: int, indexes: list
 
 
 def _archives(objects: ObjectStore) -> tuple[dict[TopicPartition, tuple[int, str]], tuple[int, str]]:
-    """How far the archives of each partition reach, and the one that reaches farthest; the newest epoch of
-    all, and one of it.
+    """Per partition the archive with the highest end offset; and the newest epoch of all archives, with one
+    archive of it.
     """
     found: dict[TopicPartition, tuple[int, str]] = {}
     newest = (0, "")
@@ -129,8 +128,8 @@ def _archives(objects: ObjectStore) -> tuple[dict[TopicPartition, tuple[int, str
 
 
 def _check_epoch(objects: ObjectStore, control: Log, epoch: int, key: str) -> None:
-    """The control log's last entry has its newest epoch: whoever appends has read the one that deposed him
-    (rule L1).
+    """The control log's last entry has its newest epoch: who appends has read the one that deposed the
+    earlier leader (rule L1).
     """
     last = control.read(max(control.tail() - 1, control.floor()))
     had = control_log_pb2.ControlEntry.FromString(last[-1].data).epoch if last else 0
@@ -144,7 +143,7 @@ def _check_epoch(objects: ObjectStore, control: Log, epoch: int, key: str) -> No
 def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, end: int, key: str) -> None:
     topic = fold.topics_by_id.get(tp[0])
     if tp[0] in fold.deleted_topics:
-        return  # its archives stay
+        return  # the archives of a deleted topic stay
     if topic is None or tp[1] >= topic.partitions:
         raise Halt(f"{objects.uri(key)} is of a topic partition that the intake log does not know; {_REPAIR}")
     stable = fold.stable_offset(tp)
@@ -157,10 +156,10 @@ def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, e
 
 
 def _farthest_file(objects: ObjectStore, newest_key: str, now_us: int) -> tuple[int, str] | None:
-    """Of the intake files that are looked into, the one whose writer had read farthest, and how far.
+    """Of the files that are read: the one whose writer had read the log furthest, and how far.
 
-    A writer whose clock is behind makes keys that sort before the newest one of the log, so the store's own
-    times decide which came last.
+    A writer whose clock is behind makes keys that sort before the newest key of the log. So the store's
+    modification times decide which files came last.
     """
     last = nlargest(
         _FILES_MAX, _recent_files(objects, newest_key, now_us), key=lambda info: (info.modified_us, info.key)
@@ -172,8 +171,8 @@ def _farthest_file(objects: ObjectStore, newest_key: str, now_us: int) -> tuple[
 
 
 def _recent_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterator[ObjectInfo]:
-    """Intake files of the hours around `newest_key` and around the present; without one, the first there
-    are.
+    """Intake files of the hours around `newest_key` and around the present; without a key, the first files
+    there are.
     """
     newest = parse_intake_key(newest_key)
     if newest is None:

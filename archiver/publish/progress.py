@@ -1,8 +1,8 @@
 """How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and
 for the planner.
 
-Where a shelf is damaged or gone, what stood in it cannot be summed up; everything else is known all the same,
-and said.
+If an archived log segment is damaged or gone, the backlog in it cannot be counted; everything else is known
+and reported.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class HeldBack:
     since_us: int
     """Accept time of its first batch."""
     deadline_us: int
-    """From this time on it is aborted by whoever archives."""
+    """From this time on the archiver aborts it."""
     waiting: int
-    """Offsets that wait: from the stable offset to the end of the partition, other producers' records among
-    them."""
+    """Offsets that wait: from the stable offset to the end of the partition, records of other producers
+    included."""
 
     def described(self, now_us: int) -> str:
         """For people: whose it is, and since when."""
@@ -43,7 +43,7 @@ class HeldBack:
         )
 
     def to_json(self) -> dict[str, object]:
-        """As it stands in documents."""
+        """As in documents."""
         return {
             "transactional_id": self.transactional_id,
             "producer_id": self.producer_id,
@@ -56,13 +56,13 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
-    """Offsets of one topic partition at every stage; each is exclusive: the first offset that has not got
-    there.
+    """Offsets of one topic partition at every stage. Each is exclusive: the first offset that has not reached
+    the stage.
     """
 
     partition: int
     start: int
-    """First offset that retention has left."""
+    """The first offset that retention kept."""
     watermark: int
     """The table (or, for kind parquet, the archives) is complete up to here."""
     written: int
@@ -72,20 +72,20 @@ class PartitionPosition:
     next: int
     """The offset the next record will get."""
     backlog_rows: int | None
-    """Stable records that no archive holds yet; None if that cannot be told."""
+    """Stable records that no archive holds yet; None if they cannot be counted."""
     backlog_bytes: int | None
     """Their raw bytes."""
     held: HeldBack | None
     """What keeps `stable` below `next`; None if nothing does."""
     trouble: str | None = None
-    """Why the backlog cannot be told, and with that not archived either: a shelf that holds some of it is
+    """Why the backlog can be neither counted nor archived: an archived log segment with a part of it is
     damaged or gone."""
 
 
 def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
-    """One position per partition, in order; none of a topic that was deleted meanwhile.
+    """One position per partition, in order; none for a topic that was deleted in between.
 
-    A damaged shelf is the `trouble` of those with a backlog in it, never an error.
+    A damaged archived log segment is the `trouble` of the partitions with a backlog in it, never an error.
     """
     topic = intake.topics_by_id.get(topic_id)
     if topic is None:
@@ -113,7 +113,7 @@ def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[Pa
 
 
 def _backlog(intake: Backlog, tp: TopicPartition, start: int) -> tuple[BacklogSummary | None, str | None]:
-    """What is stable and beyond `start`, or why that cannot be told."""
+    """What is stable from `start` on, or why it cannot be counted."""
     try:
         return intake.summary(tp, start), None
     except (Halt, InvalidInput) as error:
@@ -121,21 +121,21 @@ def _backlog(intake: Backlog, tp: TopicPartition, start: int) -> tuple[BacklogSu
 
 
 def whole_backlog(found: Sequence[PartitionPosition]) -> tuple[int | None, int | None]:
-    """Rows and bytes of all these partitions; None if they cannot be told of one."""
+    """Rows and bytes of all these partitions; None if they cannot be counted for one of them."""
     rows = [item.backlog_rows for item in found if item.backlog_rows is not None]
     sizes = [item.backlog_bytes for item in found if item.backlog_bytes is not None]
     return (sum(rows), sum(sizes)) if len(rows) == len(sizes) == len(found) else (None, None)
 
 
 def troubles(topic: str, found: Iterable[PartitionPosition]) -> list[str]:
-    """For people: of which partitions the backlog cannot be told, and why. One line per reason."""
+    """For people: the partitions whose backlog cannot be counted, and why. One line per reason."""
     partitions: dict[str, list[int]] = {}
     for item in found:
         if item.trouble is not None:
             partitions.setdefault(item.trouble, []).append(item.partition)
     return [
         f"topic {topic} partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: the "
-        f"backlog cannot be told: {why}"
+        f"backlog cannot be counted: {why}"
         for why, numbers in partitions.items()
     ]
 

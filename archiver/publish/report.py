@@ -13,13 +13,14 @@ from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
 from archiver.runtime.text import counted
 
 CommitEnd = Literal["committed", "nothing", "retry", "unknown", "halted", "deposed"]
-"""committed: archives came into the table · nothing: there was nothing to add · retry: it was not reached, or
-others were always quicker · unknown: the last request may still land · halted: somebody must act · deposed: a
-newer leader came."""
+"""committed: archives are in the table · nothing: there was nothing to add · retry: the catalog was not
+reached, or other writers always committed first · unknown: the last request may still be applied · halted: an
+operator must act · deposed: a newer leader appeared."""
 
 RoundStep = Literal["look", "prepare", "plan", "refine", "write", "commit"]
-"""look: which topics are worth it · prepare: their schemas and tables · plan: what becomes an archive ·
-refine: archives are made · write: the ledger is told · commit: tables are."""
+"""look: which topics have work · prepare: their schemas and tables · plan: what becomes an archive · refine:
+archives are made · write: archives are recorded in the ledger · commit: archives are committed to the tables.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class CommitTry:
     topic: str
     seconds: float
     attempts: int
-    """Times that the table was loaded and a swap prepared; more than one if somebody else was quicker or no
-    answer came."""
+    """Times that the table was loaded and a swap prepared; more than one if another writer committed first,
+    or no answer came."""
     end: CommitEnd
 
 
@@ -40,7 +41,8 @@ class TopicReport:
 
     topic: str
     state: str = "idle"
-    """idle: nothing was due; archived; halted: somebody must act; deferred: a later run goes on by itself."""
+    """idle: nothing was due; archived; halted: an operator must act; deferred: a later run continues by
+    itself."""
     archives: int = 0
     rows: int = 0
     raw_bytes: int = 0
@@ -48,19 +50,20 @@ class TopicReport:
     snapshot_id: int | None = None
     why: str | None = None
     waiting: int | None = 0
-    """Stable records that are in no archive when the run ends; None if that cannot be told."""
+    """Stable records that are in no archive when the run ends; None if they cannot be counted."""
     misconfigured: bool = False
-    """The reason is in the configuration."""
+    """Whether the reason is in the configuration."""
     notes: list[str] = field(default_factory=list)
-    """What an operator should know though archiving goes on, for example that the schema registry is down."""
+    """What an operator should know although archiving continues, for example that the schema registry is
+    down."""
     gaps: int = 0
-    """Offsets of aborted transactions that were passed over."""
+    """Offsets of aborted transactions that the watermark passed."""
     decode_errors: dict[str, int] = field(default_factory=dict)
     """Keys and values that could not be decoded, by side and cause (`value:malformed`); their bytes are
     kept."""
     commit_attempts: int = 0
     commit_seconds: float = 0.0
-    """How long the topic's commits took, all together."""
+    """Total duration of the topic's commits."""
     schema_change: dict[str, Any] | None = None
     """The change of the topic's schema that the run recorded: versions, number of changes, incompatible
     fields. None: there was none."""
@@ -69,22 +72,22 @@ class TopicReport:
     offsets wait for it."""
 
     def hold(self, held: Mapping[int, HeldBack], now_us: int) -> None:
-        """Record which partitions wait for which transactions, and say so unless something is wrong
-        besides.
+        """Record which partitions wait for which transactions. Add it to the reason, unless the topic is
+        halted or deferred.
         """
         self.held = [{"partition": partition, **item.to_json()} for partition, item in sorted(held.items())]
         if self.held and self.state in ("idle", "archived"):
             oldest = min(held.values(), key=lambda item: item.since_us)
             waiting = counted(sum(item.waiting for item in held.values()), "offset waits", "offsets wait")
-            told = (
+            text = (
                 f"held back in {counted(len(held), 'partition')}: {waiting} for open transactions, the "
                 "oldest of them "
                 f"{oldest.described(now_us)}"
             )
-            self.why = told if self.why is None else f"{self.why}; {told}"
+            self.why = text if self.why is None else f"{self.why}; {text}"
 
-    def tell_notes(self) -> None:
-        """Say them with the reason, unless something is wrong besides."""
+    def add_notes(self) -> None:
+        """Add the notes to the reason, unless the topic is halted or deferred."""
         if self.notes and self.state in ("idle", "archived"):
             self.why = "; ".join([*([] if self.why is None else [self.why]), *dict.fromkeys(self.notes)])
 
@@ -93,7 +96,7 @@ class TopicReport:
         self.decode_errors = dict(sorted((Counter(self.decode_errors) + Counter(counts)).items()))
 
     def halt(self, why: str) -> None:
-        """Record that the topic cannot go on; the first reason stays."""
+        """Record that the topic cannot continue; the first reason stays."""
         if self.state != "halted":
             self.state, self.why = "halted", why
 
@@ -105,34 +108,34 @@ class TopicReport:
 
 @dataclass
 class ArchiveReport:
-    """A whole run: every topic looked at, in the order of their names."""
+    """A whole run: every topic that was checked, ordered by name."""
 
     epoch: int = 0
     rounds: int = 0
     topics: dict[str, TopicReport] = field(default_factory=dict)
     commits: list[CommitTry] = field(default_factory=list)
-    """Every commit that was tried, in their order."""
+    """Every commit that was attempted, in order."""
     seconds: dict[RoundStep, float] = field(default_factory=dict)
-    """What the steps of the rounds took, all together."""
+    """Total duration of each step."""
 
     def of(self, topic: str) -> TopicReport:
         """The topic's report, created at first use."""
         return self.topics.setdefault(topic, TopicReport(topic))
 
     def committing(self, tried: CommitTry) -> None:
-        """A commit ended, however it did."""
+        """Record a commit that ended, in any way."""
         self.commits.append(tried)
         report = self.of(tried.topic)
         report.commit_attempts += tried.attempts
         report.commit_seconds += tried.seconds
 
     def took(self, step: RoundStep, seconds: float) -> None:
-        """A step ended, however it did."""
+        """Record a step that ended, in any way."""
         self.seconds[step] = self.seconds.get(step, 0.0) + seconds
 
     @property
     def halted(self) -> list[TopicReport]:
-        """Topics that need somebody."""
+        """Topics that need an operator."""
         return [item for item in self.topics.values() if item.state == "halted"]
 
     @property
@@ -164,7 +167,7 @@ class ArchiveReport:
 
 
 def commit_end(error: ArchiverError) -> CommitEnd:
-    """How a commit ended that raised."""
+    """How a commit that raised has ended."""
     if isinstance(error, RetryLater):
         return "retry"
     if isinstance(error, OutcomeUnknown):

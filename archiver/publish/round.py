@@ -1,19 +1,18 @@
 """Drives archiving: from what both logs say to rows in tables, top to bottom.
 
-One call of `ArchiveRun.run` takes the lease, starts an epoch, settles what an earlier leader left behind, and
-carries out one round (or as many as it takes until nothing stable is left). Order of writes in a round:
-archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE. While a catalog is away the last two wait:
-archives are written up to a bound (`waiting.py`), and the first round after its return commits. It can be
-killed at any step; the next run goes on from what is in the logs and the table. A topic that cannot go on is
-reported and left out; the others continue. A newer leader ends the run (`Deposed`).
+One call of `ArchiveRun.run` takes the lease, starts an epoch, resolves what an earlier leader left, and
+carries out one round (or as many as are needed until nothing stable is left). Order of writes in a round:
+archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE. While a catalog is unavailable the last two
+wait: archives are written up to a bound (`catalog_outage.py`), and the first round after its return commits
+them. A run can be killed at any step; the next run continues from the logs and the table. A topic that cannot
+continue is reported and left out. A newer leader ends the run (`Deposed`).
 
-Each round begins with a tick of the intake log. Then, too, transactions whose time is over are aborted,
-because nothing behind them can be archived, and idempotent producers that were not heard of for
-`intake.producer_idle_max` are forgotten. All three are in the log for good, so the time they go by is
-distrusted as a writer's is (`intake.write.accept_clock`): once the wall clock has run ahead of the time that
-passed since the `ArchiveRun` was made by more than `intake.clock_skew_max`, nothing of it is done and the run
-ends. What that cannot notice is a process that starts with a wrong clock: there is no other clock to hold it
-against, and whatever it says first is the reference.
+Each round begins with a tick of the intake log. Before it, transactions whose time is over are aborted,
+because nothing after them can be archived, and idempotent producers that were idle for
+`intake.producer_idle_max` are forgotten. All three are permanent in the log, so the clock is checked as a
+writer's is (`intake.write.accept_clock`). Once the wall clock has run ahead of the time that passed since the
+`ArchiveRun` was made by more than `intake.clock_skew_max`, none of this is done and the run ends. A process
+that starts with a wrong clock cannot notice it: its first reading is the reference.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from archiver.publish.events import RoundEvents
 from archiver.publish.progress import positions, troubles, whole_backlog
 from archiver.publish.report import ArchiveReport, CommitEnd, CommitTry, RoundStep, TopicReport, commit_end
 from archiver.publish.scope import Scope, check_scope
-from archiver.refine.catalog_outage import limit_plans, pending_capacity
-from archiver.refine.catalog_outage import outage_text as told_of_waiting
+from archiver.refine.catalog_outage import limit_plans, outage_text, pending_capacity
 from archiver.refine.plan import Plan, PlanKey, bundle
 from archiver.refine.planner import (
     Planned,
@@ -77,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 FRUITLESS_ROUNDS_MAX = 3
 """Rounds in a row that may pass without anything written or committed: files that can no longer enter a table
-are killed and made anew."""
+are killed and archived again."""
 
 Refine = Callable[[RefineJob], Sequence[PlanResult]]
 """Carries out a job; results in any order, one per plan."""
@@ -97,17 +95,17 @@ class Parts:
     refine: Refine
     options: RefineOptions
     cores: Callable[[], int]
-    """How many tasks run at a time; asked when there is work, because the answer may start Spark."""
+    """How many tasks run at a time; called when there is work, because the answer may start Spark."""
     memory_bytes: int
     clock: Clock
     ids: IdSource
     progress: Callable[[str], None]
     times: AcceptClock | None = None
-    """The process's view of the time; None: one that begins with the run."""
+    """The process's accept clock; None: a new one that begins with the run."""
 
     @property
     def leader(self) -> Leader:
-        """The way into the control log."""
+        """The leader of the control log."""
         return self.leadership.leader
 
 
@@ -130,16 +128,15 @@ class ArchiveRun:
         return self._report
 
     def run(
-        self, scope: Scope | None = None, *, everything: bool = False, looks: PollState | None = None
+        self, scope: Scope | None = None, *, everything: bool = False, polls: PollState | None = None
     ) -> ArchiveReport:
         """One round of what is due, or with `everything` rounds until nothing stable is left.
 
-        With `looks`, a daemon's, only topics are prepared of which something is due or pending, and those
-        that were not ready when they were last looked at; if there is none, nothing is written anywhere: no
-        tick, and no epoch. Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or
-        partition in `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown` if a log
-        cannot be reached, `RetryLater` too if the clock runs ahead. What concerns one topic only is in the
-        report.
+        With `polls` (a daemon's), only topics are prepared that have due or pending work, and those that were
+        not ready when they were last prepared. If there is none, nothing is written: no tick, and no epoch.
+        Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or partition in
+        `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be
+        reached, and `RetryLater` if the clock runs ahead. What concerns one topic only is in the report.
         """
         parts = self._parts
         self._report = ArchiveReport()
@@ -148,26 +145,26 @@ class ArchiveRun:
         self._aways.clear()
         check_scope(scope, parts.settings.topics)
         with parts.leadership.turn("archiving"):
-            with self._taking("look"):
-                chosen = self._choose(scope, looks)
-            if not chosen and looks is not None:
+            with self._timed("look"):
+                chosen = self._choose(scope, polls)
+            if not chosen and polls is not None:
                 self._report.epoch = parts.leader.fold.epoch
                 return self._report
             self._report.epoch = parts.leadership.lead()
-            with self._taking("prepare"):
+            with self._timed("prepare"):
                 works = self._prepare(chosen)
                 for work in works:
                     self._guard(work, partial(self._settle, work))
             self._rounds(works, self._limits(scope, everything))
-            self._tell_waiting(works, chosen)
-        if looks is not None:
+            self._report_waiting(works, chosen)
+        if polls is not None:
             for item in self._report.topics.values():
-                looks.ended(item.topic, item.state)
+                polls.ended(item.topic, item.state)
         return self._report
 
     @contextmanager
-    def _taking(self, step: RoundStep) -> Iterator[None]:
-        """Counts what the step takes."""
+    def _timed(self, step: RoundStep) -> Iterator[None]:
+        """Measures the time of a step."""
         began_s = self._parts.clock.monotonic_s()
         try:
             yield
@@ -188,8 +185,8 @@ class ArchiveRun:
                     "archives were made that could not enter the table, several times over; run it again"
                 )
 
-    def _tell_waiting(self, works: Sequence[TopicWork], chosen: Sequence[TopicSettings]) -> None:
-        """Say how much of each chosen topic is left, what holds it back, and for an idle one why."""
+    def _report_waiting(self, works: Sequence[TopicWork], chosen: Sequence[TopicSettings]) -> None:
+        """Report how much of each chosen topic is left, what holds it back, and for an idle topic why."""
         parts = self._parts
         intake, now_us = parts.sequencer.backlog(), parts.clock.now_us()
         for work in works:
@@ -198,7 +195,7 @@ class ArchiveRun:
             for trouble in troubles(work.name, found):
                 report.halt(trouble)
             report.waiting, _ = whole_backlog(found)
-            self._tell_away(work, report)
+            self._report_outage(work, report)
             if report.waiting and report.state == "idle":
                 quiet, delay = work.archive.idle_max, work.archive.complete_delay_max
                 report.why = (
@@ -208,19 +205,19 @@ class ArchiveRun:
             report.hold(
                 {position.partition: position.held for position in found if position.held is not None}, now_us
             )
-            report.tell_notes()
+            report.add_notes()
         for name in {topic.name for topic in chosen} - {
             work.name for work in works
-        }:  # those that could not be made ready
+        }:  # topics that could not be prepared
             state = intake.topics_by_name.get(name)
             if state is not None:
                 self._report.of(name).waiting, _ = whole_backlog(
                     positions(intake, parts.leader.fold, state.topic_id)
                 )
 
-    def _tell_away(self, work: TopicWork, report: TopicReport) -> None:
-        """Say what waits for a table whose catalog is away; nothing of a topic that was committed before it
-        went.
+    def _report_outage(self, work: TopicWork, report: TopicReport) -> None:
+        """Report what is pending for a table whose catalog is unavailable; nothing for a topic that was
+        committed before.
         """
         away, ledger = self._away(work), self._parts.leader.fold.topic(work.state.topic_id)
         if (
@@ -228,7 +225,7 @@ class ArchiveRun:
             and away is not None
             and (work.table.away is not None or ledger.pending_by_id)
         ):
-            report.defer(told_of_waiting(ledger, work.archive.pending_files_max, away))
+            report.defer(outage_text(ledger, work.archive.pending_files_max, away))
 
     def _limits(self, scope: Scope | None, everything: bool) -> RoundLimits:
         return RoundLimits(
@@ -238,36 +235,34 @@ class ArchiveRun:
             partitions=None if scope is None else scope[1],
         )
 
-    def _worth_preparing(self, topic: TopicSettings, looks: PollState, intake: Backlog) -> bool:
-        """Whether a daemon has something to do for the topic; only asked of those whose look is due."""
+    def _worth_preparing(self, topic: TopicSettings, polls: PollState, intake: Backlog) -> bool:
+        """Whether a daemon has something to do for the topic; False until its poll is due."""
         parts = self._parts
         now_us, archive = parts.clock.now_us(), parts.settings.archive_for(topic)
-        if not looks.due(topic.name, now_us, archive.start_delay_max):
+        if not polls.due(topic.name, now_us, archive.start_delay_max):
             return False
-        looks.looked(topic.name, now_us)
+        polls.polled(topic.name, now_us)
         state = intake.topics_by_name.get(topic.name)
         return (
             state is None
-            or not looks.whole(topic.name)
+            or not polls.was_ready(topic.name)
             or has_work(state, archive, intake, parts.leader.fold, now_us)
         )
 
-    def _choose(self, scope: Scope | None, looks: PollState | None) -> list[TopicSettings]:
-        """The topics in scope that are archived, in the order of their names; of a daemon's round those that
-        are worth it.
-        """
+    def _choose(self, scope: Scope | None, polls: PollState | None) -> list[TopicSettings]:
+        """The archived topics in scope, ordered by name; in a daemon's round those with work."""
         topics = [topic for topic in self._parts.settings.topics if scope is None or topic.name == scope[0]]
         topics = sorted(
             (topic for topic in topics if topic.archive.kind != "none"), key=lambda topic: topic.name
         )
-        if looks is None:
+        if polls is None:
             return topics
         self._parts.leader.refresh()
-        intake = self._parts.sequencer.backlog()  # once for all of them: each costs a question to the log
-        return [topic for topic in topics if self._worth_preparing(topic, looks, intake)]
+        intake = self._parts.sequencer.backlog()  # once for all topics: each call costs a request to the log
+        return [topic for topic in topics if self._worth_preparing(topic, polls, intake)]
 
     def _prepare(self, chosen: Sequence[TopicSettings]) -> list[TopicWork]:
-        """Those of the topics that can be archived, ready."""
+        """The topics that can be archived, prepared."""
         parts = self._parts
         parts.sequencer.refresh()
         works: list[TopicWork] = []
@@ -291,7 +286,7 @@ class ArchiveRun:
         return works
 
     def _note_change(self, topic: str) -> None:
-        """Report a change of the topic's schema, also if the topic was not made ready after it."""
+        """Report a change of the topic's schema, also if the topic could not be prepared after it."""
         change = self._parts.setup.take_change(topic)
         if change is not None:
             self._report.of(topic).schema_change = change.to_json()
@@ -319,23 +314,23 @@ class ArchiveRun:
         self._parts.progress(f"{topic}: {report.state}: {report.why}")
 
     def _settle(self, work: TopicWork) -> None:
-        """Rule T1: before the first plan of an epoch, record what of the inherited files is in the table and
-        what never can be.
+        """Rule T1: before the first plan of an epoch, record which inherited files are in the table and which
+        never can be.
         """
         if work.table is None or self._away(work) is not None:
-            return  # without this look more may be planned than is needed; nothing wrong comes of it
+            return  # without it more may be planned than is needed, which is harmless
         outcome = self._parts.committer(work.table.tables).settle(work.table.target, self._gaps(work))
         if outcome is not None:
-            self._tell(work, outcome)
+            self._report_outcome(work, outcome)
             self._parts.publisher.table_committed(None, work, outcome)
 
     def _gaps(self, work: TopicWork) -> Gaps:
         return known_gaps(self._parts.sequencer.backlog(), work.state.topic_id)
 
-    def _tell(self, work: TopicWork, outcome: CommitOutcome) -> None:
+    def _report_outcome(self, work: TopicWork, outcome: CommitOutcome) -> None:
         for key, why in outcome.killed:
             self._parts.progress(
-                f"{work.name}: {key} cannot enter the table any more and is archived anew: {why}"
+                f"{work.name}: {key} cannot enter the table any more and is archived again: {why}"
             )
         for finding in outcome.findings:
             self._parts.progress(f"{work.name}: {finding}")
@@ -349,7 +344,7 @@ class ArchiveRun:
         tick_us = self._tick()
         parts.leader.check()
         intake = parts.sequencer.backlog()
-        with self._taking("plan"):
+        with self._timed("plan"):
             planned = self._plan(able, intake, limits)
         inherited = [
             work
@@ -358,22 +353,22 @@ class ArchiveRun:
         ]
         if not planned.plans and not inherited:
             return False
-        # Before the round is in the ledger: where Spark cannot start, a daemon would begin one with every
-        # tick.
+        # Ask before the round is in the ledger: if Spark cannot start, a daemon would append a new round with
+        # every tick.
         cores = parts.cores() if any(not plan.gap_only for plan in planned.plans) else 0
         self._report.rounds += 1
         commit_id = parts.publisher.round_started()
-        with self._taking("refine"):
+        with self._timed("refine"):
             written = self._refine(able, planned.plans, cores)
         took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
         due = [work for work in able if work.state.topic_id in took]
-        with self._taking("write"):
+        with self._timed("write"):
             for work in due:
                 files = written.get(work.state.topic_id, [])
                 if files:
                     self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
             parts.publisher.round_written(commit_id, due)
-        with self._taking("commit"):
+        with self._timed("commit"):
             for work in due:
                 if work.table is None or self._away(work) is not None:
                     self._count(work, None)
@@ -392,31 +387,30 @@ class ArchiveRun:
         )
 
     def _tick(self) -> int:
-        """Read the intake log to its tail; the newest tick in it, which is appended unless there was one
-        within `archive.tick`.
+        """Read the intake log to its tail and return its newest tick. A new tick is appended unless there was
+        one within `archive.tick`.
 
-        Before it, whatever has had its time is ended: transactions, and the memory of producers. Raises
-        `RetryLater`, and does nothing of all this, while the clock is further ahead than
-        `intake.clock_skew_max`.
+        Before it, overdue transactions are aborted and idle producers forgotten. Raises `RetryLater`, and
+        does none of this, while the clock is ahead by more than `intake.clock_skew_max`.
         """
         parts = self._parts
         fold = parts.sequencer.refresh()
         known_us, now_us = fold.tick_us, self._now_us(fold.newest_us)
         for ended in parts.sequencer.end_overdue(now_us):
-            told = (
+            text = (
                 f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch "
                 f"{ended.epoch}) was open for "
                 f"{(now_us - ended.started_us) / 1e6:,.0f} s, longer than it may be: aborted"
             )
-            _log.warning("%s", told)
-            parts.progress(told)
+            _log.warning("%s", text)
+            parts.progress(text)
         parts.sequencer.forget_producers(now_us - round(parts.settings.intake.producer_idle_max * 1e6))
         if 0 <= now_us - known_us < parts.settings.archive.tick * 1e6:
             return known_us
         return parts.sequencer.tick(now_us)
 
     def _now_us(self, log_newest_us: int) -> int:
-        """The time, if it may enter the log."""
+        """The present time, if it may be written to the log."""
         try:
             return self._times.accept_us(log_newest_us)
         except RetryLater as error:
@@ -427,7 +421,7 @@ class ArchiveRun:
             ) from error
 
     def _plan(self, works: Sequence[TopicWork], intake: Backlog, limits: RoundLimits) -> Planned:
-        """Plans of the round; takes a new epoch first where a path would be used twice (rule P2)."""
+        """Plans of the round; takes a new epoch first where a key would be used twice (rule P2)."""
         parts = self._parts
         now_us = parts.clock.now_us()
         planned = choose_plans(
@@ -450,8 +444,8 @@ class ArchiveRun:
         return replace(planned, plans=limit_plans(planned.plans, rooms)) if rooms else planned
 
     def _away(self, work: TopicWork) -> str | None:
-        """Why the topic's catalog cannot be asked, as it was found in this run; None as far as is known, and
-        for topics without a table.
+        """Why the topic's catalog could not be asked in this run; None if it answered so far, and for topics
+        without a table.
         """
         if work.table is None or work.table.away is not None:
             return None if work.table is None else work.table.away
@@ -461,8 +455,8 @@ class ArchiveRun:
     def _refine(
         self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int
     ) -> dict[TopicId, list[Written]]:
-        """Refine the plans; per topic the files that continue their partition's chain, in offset order. Gaps
-        alone need no worker.
+        """Refine the plans. Per topic: the files that continue their partition's chain, in offset order.
+        Plans of gaps need no worker.
         """
         return self._chain(
             plans, self._refine_records(works, [plan for plan in plans if not plan.gap_only], cores)
@@ -502,7 +496,9 @@ class ArchiveRun:
     def _chain(
         self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]
     ) -> dict[TopicId, list[Written]]:
-        """Drop what lies behind a plan that failed: it would not start where the partition's archives end."""
+        """Drop the files after a plan that failed: they would not begin where the partition's archives
+        end.
+        """
         written: dict[TopicId, list[Written]] = defaultdict(list)
         for plan in sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base)):
             tp = (plan.topic_id, plan.partition)
@@ -535,7 +531,7 @@ class ArchiveRun:
         return written
 
     def _commit(self, commit_id: bytes, work: TopicWork, intake: Backlog, tick_us: int) -> None:
-        """Bring the pending files of one topic into its table, and record what the table says then."""
+        """Commit the pending files of one topic to its table, and record the table's answer."""
         parts, table = self._parts, work.table
         assert table is not None, "only topics with a table are committed"
         ledger = parts.leader.fold.topic(work.state.topic_id)
@@ -554,9 +550,9 @@ class ArchiveRun:
                 self._aways[table.catalog] = error
             raise
         except AssertionError:
-            raise  # an invariant of ours
+            raise  # a broken invariant is a defect, not trouble of one table
         except Exception as error:
-            # A library's error that its adapter does not know is this table's trouble: the round goes on. The
+            # An error that the adapter does not know concerns this table only: the round continues. The
             # request may have been sent.
             end = "unknown"
             _log.exception("the commit of a table ended in an unexpected error", extra={"topic": work.name})
@@ -567,7 +563,7 @@ class ArchiveRun:
                 CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end)
             )
         if outcome is not None:
-            self._tell(work, outcome)
+            self._report_outcome(work, outcome)
             parts.publisher.table_committed(commit_id, work, outcome)
             self._count(work, outcome.snapshot_id)
 
@@ -588,7 +584,7 @@ class ArchiveRun:
 
 
 def _take(report: TopicReport, written: list[Written], files: Sequence[Written]) -> None:
-    """Files that go on, and their sums."""
+    """Add files to the chain, and their sums to the report."""
     written.extend(files)
     for archive, _ in files:
         report.archives += not archive.gap_only

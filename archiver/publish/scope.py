@@ -1,6 +1,4 @@
-"""What part of the topics a command or a request is about, as people write it, and whether there is such a
-part.
-"""
+"""Parses and checks the part of the topics that a command or a request is limited to."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def parse_scope(text: str) -> Scope:
 
 
 def check_scope(scope: Scope | None, topics: Sequence[TopicSettings]) -> None:
-    """Raise `NotFound` unless the configured `topics` have the topic and the partitions that are named."""
+    """Raise `NotFound` unless the configured `topics` contain the topic and the partitions."""
     if scope is None:
         return
     name, partitions = scope

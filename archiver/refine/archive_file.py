@@ -1,9 +1,8 @@
-"""One archive: a Parquet file in the making, and its way into the object store.
+"""One archive: its Parquet file, the upload to the object store, and the table entry that describes it.
 
-Owns how an archive's bytes are laid out (row groups, encodings, statistics, footer keys) and what happens
-when its key is taken. Promises that a stored archive is complete, that an existing object is never replaced,
-and that an object met under our key is adopted only if its footer says that it holds the same records. Must
-never upload a file that is not closed.
+Owns the layout of the bytes (row groups, encodings, statistics, footer keys) and what happens when the key
+exists. Guarantees: a stored archive is complete. An existing object is never replaced. An existing object
+under the same key is reused only if its footer names the same records. Only a closed file is uploaded.
 
 Footer keys, all text: `archiver.version` (of this form: 1), `archiver.cluster_id`, `archiver.topic`,
 `archiver.topic_id`, `archiver.partition`, `archiver.base`, `archiver.end` (exclusive), `archiver.gaps` (JSON,
@@ -51,15 +50,15 @@ from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 FORMAT_VERSION = "1"
 _PREFIX = "archiver."
 _IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "records_digest")
-"""What must agree before an object under our key counts as ours: the records are a function of the log, the
-columns also of the schema."""
+"""Footer values that must be equal before an existing object is reused. The records are a function of the
+log; the columns depend on the schema as well."""
 
 _HASH_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The `archiver.*` keys of an archive, typed."""
+    """The `archiver.*` footer keys of an archive, typed."""
 
     cluster_id: str
     topic: str
@@ -73,7 +72,7 @@ class Footer:
     records_digest: bytes
 
     def values(self) -> dict[str, str]:
-        """As key-value pairs of a Parquet footer that is still to be sealed."""
+        """The key-value pairs of a Parquet footer whose checksum is not filled in yet."""
         texts = {
             "version": FORMAT_VERSION,
             "cluster_id": self.cluster_id,
@@ -113,7 +112,7 @@ class SpooledArchive:
 
 @dataclass(frozen=True, slots=True)
 class StoredArchive:
-    """A complete archive in the object store, ours or one met there with the same records."""
+    """A complete archive in the object store: uploaded now, or an existing object with the same records."""
 
     key: str
     size: int
@@ -122,26 +121,26 @@ class StoredArchive:
     schema_version: int
     adopted: bool
     floats: Mapping[int, FloatColumn] = field(default_factory=dict)
-    """As in `SpooledArchive`; empty if adopted, because its values were not counted."""
+    """As in `SpooledArchive`; empty if the object was reused, because its values were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another object stands under our key; the partition must not go on."""
+    """Another object exists under the key of an archive; the partition must not continue."""
 
     why: str
 
 
 class ArchiveWriter:
-    """Collects columns, writes row groups into a spool file. Not safe for several threads; `discard` or
-    `finish` ends it.
+    """Collects columns and writes row groups to a spool file. Not thread-safe; ended by `discard` or
+    `finish`.
     """
 
     def __init__(
         self, spool_dir: Path, columns: Columns, encodings: SharedEncodings, zstd_level: int
     ) -> None:
-        """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now. `encodings`: of
-        archives of these columns.
+        """Open a spool file in `spool_dir`; raises `RetryLater` if that fails. `encodings` are shared with
+        other archives that have these columns.
         """
         self._columns = columns
         self._encodings = encodings
@@ -150,7 +149,7 @@ class ArchiveWriter:
         self._pending: list[pa.RecordBatch] = []
         self.pending_rows = 0
         self.pending_bytes = 0
-        """Size in memory of the columns that wait for their row group."""
+        """Size in memory of the columns that are not in a row group yet."""
         with _spooling("open"):
             handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=spool_dir)
         os.close(handle)
@@ -158,13 +157,13 @@ class ArchiveWriter:
         self._opened: pq.ParquetWriter | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Take columns for the current row group."""
+        """Add columns to the current row group."""
         self._pending.append(batch)
         self.pending_rows += batch.num_rows
         self.pending_bytes += batch.nbytes
 
     def close_row_group(self) -> None:
-        """Write what is pending as one row group; nothing if nothing is."""
+        """Write the pending columns as one row group; does nothing if there are none."""
         if not self._pending:
             return
         with _spooling("write to"):
@@ -175,7 +174,9 @@ class ArchiveWriter:
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
 
     def _writer(self) -> pq.ParquetWriter:
-        """Opened with the first row group, from whose rows the encodings are chosen."""
+        """The Parquet writer. It is opened with the first row group, because the encodings are chosen from
+        these rows.
+        """
         if self._opened is None:
             self._opened = _open_writer(
                 self._path,
@@ -186,7 +187,7 @@ class ArchiveWriter:
         return self._opened
 
     def finish(self, footer: Footer) -> SpooledArchive:
-        """Close the file; the caller publishes it, or removes it."""
+        """Close the file. The caller must then upload it or remove it."""
         self.close_row_group()
         with _spooling("close"):
             writer = self._writer()
@@ -196,14 +197,14 @@ class ArchiveWriter:
                 seal(file)
                 file.seek(0)
                 sha256 = hashlib.file_digest(file, "sha256").digest()
-            # Read back what was written: the footer that readers will see, not the one we believe in.
+            # Read the footer back from the file, so that statistics describe what readers will see.
             metadata = pq.read_metadata(self._path)
             return SpooledArchive(
                 self._path, self._path.stat().st_size, sha256, metadata, footer, self._floats.columns()
             )
 
     def discard(self) -> None:
-        """Close and remove the spool file, whatever state it is in."""
+        """Close and remove the spool file; allowed in every state."""
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._opened is not None:
@@ -213,9 +214,7 @@ class ArchiveWriter:
 
 
 class _Spooling(contextlib.AbstractContextManager[None]):
-    """Turns the operating system's errors on the spool file into `RetryLater`: no space now may be space
-    later.
-    """
+    """Turns operating system errors on the spool file into `RetryLater`: a full disk may have space later."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -242,8 +241,8 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
         use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         column_encoding=encodings.others,
-        # pyarrow writes minima and maxima that leave NaN out, and decides once for the whole file (see
-        # `floats`).
+        # pyarrow's minima and maxima ignore NaN, so floating columns get no Parquet statistics (see
+        # `FloatCounts`).
         write_statistics=[leaf.path for leaf in columns.measured if not leaf.floating],
         write_page_checksum=True,
         store_schema=False,
@@ -256,10 +255,10 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
 
 
 def store_archive(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
-    """Upload under `key`, or adopt the object that stands there with the same records.
+    """Upload under `key`, or reuse an existing object with the same records.
 
-    Raises `RetryLater` if nothing is stored for sure, or if nobody can tell yet: the next try meets what was
-    stored. The spool file is consumed in any case.
+    Raises `RetryLater` if nothing was stored, or if the outcome is unknown: the next attempt finds what was
+    stored. The spool file is removed in any case.
     """
     try:
         failpoints.reach("archive.upload.before")
@@ -270,8 +269,7 @@ def store_archive(objects: ObjectStore, key: str, spooled: SpooledArchive) -> St
     except OutcomeUnknown as error:
         if objects.info(key) is None:
             raise RetryLater(
-                f"the upload of {key} was left without an answer and is not to be seen; the next run "
-                "tries again"
+                f"the upload of {key} was left without an answer and is not visible; the next run tries again"
             ) from error
         return _adopt(objects, key, spooled)
     finally:
@@ -289,7 +287,7 @@ def store_archive(objects: ObjectStore, key: str, spooled: SpooledArchive) -> St
 
 
 def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
-    """Take the object under our key for ours if its footer names the same records."""
+    """Reuse the existing object under the key if its footer names the same records."""
     try:
         with objects.open_input(key) as source:
             size, sha256 = _hash_all(source)
@@ -328,25 +326,30 @@ def _hash_all(source: pa.NativeFile) -> tuple[int, bytes]:
 
 
 class Upload(Future[StoredArchive | Conflict]):
-    """One of them."""
+    """One archive on its way into the store."""
 
     def __init__(self) -> None:
         super().__init__()
         self._claim = threading.Lock()
 
     def run(self, objects: ObjectStore, key: str, spooled: SpooledArchive) -> None:
-        """Store it as `publish` does, unless somebody does already."""
+        """Store it as `store_archive` does, unless another thread has started to."""
         if not self._claim.acquire(blocking=False):
             return
         try:
             self.set_result(store_archive(objects, key, spooled))
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it, and waits until it is there
+        except BaseException as error:  # noqa: BLE001 - raised to the caller that asks for the result
             self.set_exception(error)
 
 
 class Uploads:
-    """Stores archives in threads of its own, or at once in the caller's if `most` is 0. To be used in a
-    `with`, by one thread.
+    """Stores archives in background threads, or in the caller's thread if `most` is 0. Use it in a `with`,
+    from one thread.
+
+    Storing means waiting: for a disk to sync, for a bucket to answer. A task with hundreds of small archives
+    would wait for each (`docs/performance-notes.md`). At most `most` uploads run at a time, and none after
+    the `with`. Each upload runs once and has the outcome of `store_archive`, errors included. An upload that
+    was started is never dropped: only its outcome says whether the key is in use.
     """
 
     def __init__(self, objects: ObjectStore, most: int) -> None:
@@ -359,19 +362,19 @@ class Uploads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for all that was begun; the store's own settings bound that."""
+        """Wait for all uploads that were started; the timeouts of the store bound this."""
         if self._pool is not None:
             self._pool.shutdown()
 
     def begin(self, key: str, spooled: SpooledArchive) -> Upload:
-        """Store it under the key, which may be over when this returns."""
+        """Start to store the archive under the key; it may be stored when this returns."""
         upload = Upload()
         if self._pool is not None:
             try:
                 self._pool.submit(upload.run, self._objects, key, spooled)
             except RuntimeError:
-                # No thread can be had now. It was queued before that was found out, so another thread may be
-                # at it already.
+                # No thread can be started. The job was queued before that failed, so another thread may be
+                # running it; `run` lets one win.
                 pass
             else:
                 return upload
@@ -380,8 +383,12 @@ class Uploads:
 
 
 def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> DescribedArchive:
-    """Raises `Corrupted` if the archive cannot be read or is not what its key says, `Halt` for a version this
-    one does not know.
+    """The Iceberg data file entry of a stored archive, read from its footer.
+
+    The numbers equal those of refinement, except for floating-point columns: a footer has no statistics for
+    them, so they get no bounds and no NaN counts. Checks that the footer matches its checksum and the key,
+    and that the number of rows equals the records in the range. Raises `Corrupted` if the archive cannot be
+    read or does not match its key, `Halt` for an unknown format version.
     """
     key = parse_archive_key(found.key)
     assert key is not None, "an archive was found by its key"
@@ -402,10 +409,10 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
         )
         raise passing(error, found.key) or damage from error
     footer = check_footer(found, metadata, cluster_id)
-    due = found.end - found.base - sum(high - low for low, high in footer.gaps)
-    if metadata.num_rows != due:
+    expected = found.end - found.base - sum(high - low for low, high in footer.gaps)
+    if metadata.num_rows != expected:
         raise Corrupted(
-            f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was "
+            f"{found.key} holds {metadata.num_rows} rows, its range without gaps {expected}; the object was "
             "altered"
         )
     columns = Columns.of(metadata.schema.to_arrow_schema())

@@ -1,9 +1,9 @@
-"""Archiving while a catalog is away: what may be written without asking it, and how much.
+"""Archiving while a catalog is unavailable: what may be written without loading the table, and how much.
 
-Pure but for one look at the names of archives. A topic goes on only by what the ledger already knows of its
+Pure, except for one listing of archive names. The topic continues with what the ledger has recorded of its
 table: uuid, columns, last sequence number. Its archives stay pending, in order, until the catalog is back;
-the bound is on how many. Must never decide anything that only the table can tell: columns and partition specs
-that it may lack wait, and so does a table that was never seen. Decision 0024 says why this is safe.
+their number is bounded. All that depends on the table's present state waits: columns or partition specs that
+it may lack, and a table that was never loaded. Decision 0024 says why this is safe.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from archiver.schema.evolution.state import TopicSchema
 def check_known(
     topic: str, ledger: TopicLedger, schema: TopicSchema, history: Sequence[TopicSchema], away: RetryLater
 ) -> None:
-    """Raise `RetryLater`, with `away` in it, unless archives of that schema may be written without a look at
+    """Raise `RetryLater`, with `away` in it, unless archives of that schema may be written without loading
     the table.
 
-    The table has certainly the columns of the newest version that archives were written with: it was read
-    before them.
+    The table certainly has the columns of the newest version that archives were written with: it was loaded
+    before the first of them.
     """
     if ledger.table_uuid is None or not ledger.written_version:
         raise away
@@ -46,8 +46,7 @@ def check_granularity(
     """Raise `RetryLater`, with `away` in it, unless the table is known to have a partition spec of that
     granularity.
 
-    It has one if the topic has archives of it: before the first of them was written, the table was brought to
-    that spec.
+    It has one if the topic has such archives: the table gets the spec before the first of them is written.
     """
     pending = (item.archive.key for item in ledger.pending if item.archive.key)
     stored = (item.key for item in objects.list(data_prefix(ledger.topic_id)))
@@ -60,14 +59,15 @@ def check_granularity(
 
 
 def pending_capacity(ledger: TopicLedger, files_max: int) -> int:
-    """How many more archives may wait."""
+    """How many more archives may be pending."""
     return max(0, files_max - sum(not item.archive.gap_only for item in ledger.pending_by_id.values()))
 
 
 def limit_plans(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
-    """The plans less those that would go beyond the room of their topic (by name; others have no bound).
+    """The plans without those that exceed the capacity of their topic (by name; other topics have no bound).
 
-    What is left of a partition still begins where its archives end. Partitions share the room evenly.
+    The remaining plans of a partition still begin where its archives end. Partitions share the capacity
+    evenly.
     """
     in_order = sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base))
     turns: dict[TopicPartition, int] = defaultdict(int)
@@ -87,7 +87,7 @@ def limit_plans(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
 
 
 def outage_text(ledger: TopicLedger, files_max: int, away: str) -> str:
-    """For people: what waits for the table, and why."""
+    """For people: what is pending for the table, and why."""
     waiting = [item.archive for item in ledger.pending_by_id.values() if not item.archive.gap_only]
     if not waiting:
         return away

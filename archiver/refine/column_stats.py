@@ -1,13 +1,17 @@
 """Column statistics of a Parquet file in the form of Iceberg's manifests, read from the footer.
 
-Pure but for reading a footer's values. Owns the translation of Parquet statistics to Iceberg bounds:
-single-value binary form, strings and bytes truncated to 16 as Iceberg does by default. A lower bound is never
-above and an upper bound never below a value of the file: where the footer does not prove that, the bound is
-left out. A footer proves nothing about floating-point columns, because its statistics leave NaN out: their
-bounds come from the writer (`archiver.refine.column_stats`), or there are none.
+Pure, except for reading footer values. Owns the translation of Parquet statistics to Iceberg bounds:
+single-value binary form, strings and bytes truncated to 16 (Iceberg's default). A lower bound is never above
+and an upper bound never below a value of the file. A bound that the footer does not prove is left out.
 
-Columns are named by the field ids of the schema that the file was written with, and a footer must have just
-these columns: so a file met in the store (written under an older schema) is described by its own.
+A footer proves nothing about floating-point columns. Parquet's minimum and maximum ignore NaN, and a footer
+does not say whether there was one. DuckDB and Spark order NaN above every number and would skip row groups
+with matching rows. So archives carry no Parquet statistics for these columns: `FloatCounts` counts the values
+while the file is written.
+
+Columns are named by the field ids of the schema that the file was written with, and the footer must have
+exactly these columns. A file that was found in the store, maybe of an older schema, is described by its own
+columns.
 """
 
 from __future__ import annotations
@@ -66,19 +70,21 @@ class FileStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of files of one schema. Made once for many files: to walk a schema takes as long as to
-    write a small column.
+    """The columns of files of one schema. Made once for many files: walking a schema takes as long as writing
+    a small column.
     """
 
     schema: pa.Schema
     leaves: tuple[Leaf, ...]
     bounded: frozenset[int]
-    """Field ids of the leaves that have bounds in a table's metadata, and statistics in a file, if no list or
-    map is around them."""
+    """Field ids of the leaves that have bounds in the table's metadata. They also have statistics in the
+    file, unless they are inside a list or a map."""
 
     @classmethod
     def of(cls, schema: pa.Schema, bounded: Set[int] | None = None) -> Columns:
-        """Those of a schema; bounded are all if none are named. Raises `Corrupted` as `leaves`."""
+        """The columns of a schema; without `bounded`, all of them are bounded. Raises `Corrupted` as
+        `leaves`.
+        """
         found = tuple(leaves(schema))
         return cls(
             schema,
@@ -88,7 +94,7 @@ class Columns:
 
     @property
     def measured(self) -> tuple[Leaf, ...]:
-        """The leaves whose minimum and maximum are kept, in a file or in the table's metadata."""
+        """The leaves whose minimum and maximum are kept, in the file or in the table's metadata."""
         return tuple(leaf for leaf in self.leaves if leaf.field_id in self.bounded and not leaf.repeated)
 
 
@@ -126,8 +132,8 @@ def _leaves_of(
 def describe(
     metadata: pq.FileMetaData, columns: Columns, floats: Mapping[int, FloatColumn]
 ) -> FileStatistics:
-    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises
-    `Corrupted` if it has others.
+    """Statistics of a file from its footer; `columns` are of the schema that it was written with. Raises
+    `Corrupted` if the footer has other columns.
 
     `floats`: what the writer counted of floating-point columns, by field id; empty for a file that was found
     in the store.
@@ -161,8 +167,8 @@ def describe(
 
 def _add_counted(found: FileStatistics, leaf: Leaf, counted: FloatColumn) -> None:
     found.null_value_counts[leaf.field_id] = counted.null_count
-    # Iceberg skips a file of NaN alone for `> 100`; Spark, which orders NaN above every number, then lacks
-    # its rows.
+    # With a NaN count Iceberg skips a file of NaN alone for `> 100`. Spark orders NaN above every number and
+    # would miss its rows.
     if counted.nan_count < found.value_counts[leaf.field_id]:
         found.nan_value_counts[leaf.field_id] = counted.nan_count
     if counted.low is not None and counted.high is not None:
@@ -228,9 +234,7 @@ def truncate_up(value: Any) -> Any | None:
 
 
 def _string_above(prefix: str) -> str | None:
-    """The smallest string above every string with this prefix, surrogates left out: they are no
-    characters.
-    """
+    """The smallest string above every string with this prefix, without surrogates: they are no characters."""
     for end in range(len(prefix), 0, -1):
         following = ord(prefix[end - 1]) + 1
         if 0xD800 <= following <= 0xDFFF:
@@ -273,11 +277,11 @@ class FloatColumn:
 
 
 class FloatCounts:
-    """Counts the columns at these places, row group after row group. Not safe for several threads."""
+    """Counts the columns at these places, one row group after another. Not thread-safe."""
 
     def __init__(self, places: Iterable[tuple[int, tuple[int, ...]]]) -> None:
-        """Field id and position of each column: of the top-level column, then of the field at each level of
-        structs.
+        """`places`: field id and position of each column: the top-level column, then the field at each level
+        of structs.
         """
         self._places = tuple(places)
         self._found: dict[int, FloatColumn] = {}
@@ -292,7 +296,7 @@ class FloatCounts:
             self._found[field_id] = found if before is None else _both(before, found)
 
     def columns(self) -> dict[int, FloatColumn]:
-        """What was counted, by field id."""
+        """The counts by field id."""
         return dict(self._found)
 
 

@@ -1,11 +1,14 @@
-"""One refinement task: a bundle of plans over a span of intake files.
+"""One refinement task: a bundle of plans over a span of intake files, and the function that Spark's workers
+run.
 
-Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read.
-Promises that each intake file is opened once for all plans of the task (while there is room for all their
-writers, see `archiver.refine.plan`), that memory stays within one and a half times `buffer_bytes` plus
-what is read ahead (`archiver.refine.prefetch`), and that each plan gets exactly one result. A plan's trouble
-never concerns a plan that does not need the same bytes. Must never raise because of what is in a record or
-missing in the store.
+Runs in a Spark worker or in a test's process, and needs the Python packages and the object store, but no
+Spark. Owns the order in which intake is read. Guarantees: each intake file is opened once for all plans that
+are written together (`archiver.refine.plan.written_together`). Memory stays within 1.5 times `buffer_bytes`
+plus what is read ahead (`archiver.refine.prefetch`). Each plan gets exactly one result.
+
+An error of one plan never affects a plan that does not need the same bytes. It must not become an exception:
+Spark would discard the results of the other plans. Neither the content of a record nor a missing object may
+raise.
 """
 
 from __future__ import annotations
@@ -29,17 +32,17 @@ from archiver.runtime.ids import TopicId
 from intake.read.reader import IntakeReader, beyond
 
 _PIECE_BYTES = 200
-"""What is kept of a segment that waits to be decoded beside its records, however few these are (measured: 130
-to 190)."""
+"""Memory for a segment that waits to be decoded, without its records, however few these are (measured: 130 to
+190)."""
 _TRIMMED_BELOW = 0.75
-"""If all that is wanted lies within less than this share of a row group, the rest is not kept."""
+"""If the required rows lie within less than this share of a row group, the rest is not kept."""
 
 
 def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iterator[PlanResult]:
-    """Carry out a task; one result per plan, as soon as it is settled.
+    """Carry out a task; one result per plan, as soon as it is known.
 
-    `objects` is opened from the descriptor if it is not given: as the store of the task's cluster, so that
-    nothing is written below the mount point of a folder that is gone.
+    Without `objects` the store is opened from the descriptor as the store of the task's cluster. So nothing
+    is written below the mount point of a folder that is gone.
     """
     store = open_store(task.place, task.cluster_id) if objects is None else objects
     topics: dict[TopicId, TopicRows] = {}
@@ -50,7 +53,7 @@ def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iter
 
 @dataclass(slots=True)
 class _Work:
-    """A plan under way."""
+    """A plan in progress."""
 
     plan: Plan
     writer: PlanWriter
@@ -78,19 +81,20 @@ class _Demultiplexer:
         self._plans = plans
         self._works: list[_Work] = []
         self._open: dict[int, _Work] = {}
-        """Those that are not settled, by their place among the works."""
+        """Works that have no result yet, by their index."""
         self._leaving: deque[_Work] = deque()
-        """Settled but for their last archive, which is on its way into the store."""
+        """Works that are done except for their last archive, which is being uploaded."""
         self._pinned_bytes = 0
-        """What row groups take of which something may wait to be decoded, if nothing was copied out of them
+        """Size of the row groups that pieces may still point into, if nothing was copied out of them
         since."""
         self._pinned_next = task.options.buffer_bytes // 4
-        """When they take more than this, it is counted how much of them nothing waits for."""
+        """Above this size, the part that no piece needs any more is counted."""
         self._held_bytes = 0
-        """What the open writers hold, or more: it is counted anew before anything is done about it."""
+        """An upper estimate of what the open writers hold; it is recounted before anything is done about
+        it."""
 
     def run(self) -> Iterator[PlanResult]:
-        """Results in the order in which the plans are settled."""
+        """Results in the order in which the plans end."""
         try:
             for plan in self._plans:
                 yield from self._begin(plan)
@@ -106,14 +110,14 @@ class _Demultiplexer:
                 work.writer.discard()
 
     def _begin(self, plan: Plan) -> Iterator[PlanResult]:
-        """Open a writer; a result only if that fails."""
+        """Open a writer; gives a result only if that fails."""
         try:
             rows = self._topics.get(plan.topic_id)
             if rows is None:
                 rows = self._topics[plan.topic_id] = TopicRows(
                     self._task.topics[plan.topic_id], self._task.options
                 )
-        except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+        except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
             kind, why = _verdict(error)
             yield PlanResult.failed(plan, "retry" if kind == "retry" else "failed", why)
             return
@@ -124,16 +128,16 @@ class _Demultiplexer:
                     plan, rows, self._task.cluster_id, self._objects, self._uploads, self._task.options
                 ),
             )
-        except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+        except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
             yield PlanResult.failed(plan, *_verdict(error))
             return
         self._open[len(self._works)] = work
         self._works.append(work)
 
     def _read(self, parts: Sequence[Part]) -> Iterator[PlanResult]:
-        """Everything that is wanted from one file.
+        """Read every required row group of one file.
 
-        A row group that cannot be read fails the plans that need it; reading then goes on behind it.
+        A row group that cannot be read fails the plans that need it; reading continues after it.
         """
         remaining = self._still_wanted(parts)
         while remaining:
@@ -159,13 +163,13 @@ class _Demultiplexer:
         return [part for part in parts if any(owner in self._open for owner, *_ in part.lines)]
 
     def _give(self, part: Part, records: pa.RecordBatch) -> Iterator[PlanResult]:
-        """The records of a row group to everyone who needs some of them. This loop runs for every segment
-        there is: it does little.
+        """Hand the records of a row group to every plan that needs some of them. This loop runs for every
+        segment, so it does as little as possible.
         """
         self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
         try:
             trimmed, start = _trimmed(records, part)
-        except Exception as error:  # noqa: BLE001 - those who need it fail, so that nobody goes on without it
+        except Exception as error:  # noqa: BLE001 - the plans that need it fail, so that none continues without it
             for owner, *_ in part.lines:
                 yield from self._fail(owner, *_verdict(error))
             return
@@ -181,13 +185,13 @@ class _Demultiplexer:
             try:
                 if work.writer.add(place, trimmed, first - start, rows):
                     yield from self._decode(owner, work)
-            except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+            except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
                 yield from self._fail(owner, *_verdict(error))
         self._pinned_bytes += trimmed.nbytes + _PIECE_BYTES * len(part.lines)
         yield from self._bound_memory()
 
     def _decode(self, owner: int, work: _Work) -> Iterator[PlanResult]:
-        """What is due of a plan, which may settle it."""
+        """Decode what is due of a plan, which may end it."""
         if not work.writer.complete:
             before = work.writer.held_bytes
             work.writer.decode()
@@ -196,21 +200,21 @@ class _Demultiplexer:
             yield from self._finish(owner, work)
 
     def _bound_memory(self) -> Iterator[PlanResult]:
-        """Free row groups that small slices keep alive; close the fullest writer's row group when all hold
-        too much.
+        """Free row groups that small slices keep alive. If all writers together hold too much, close the row
+        group of the fullest.
         """
         limit = self._task.options.buffer_bytes
         if self._pinned_bytes > self._pinned_next:
             self._pinned_next = self._pinned_bytes + limit // 16
             self._held_bytes = self._count_held()
             for_nothing = self._pinned_bytes - sum(work.writer.pinning_bytes for work in self._open.values())
-            # While it is copied it is there twice: no row group goes before the last writer has copied what
-            # it needs of it.
+            # While copying, memory is needed twice: a row group is freed only after the last writer has
+            # copied its part.
             if for_nothing > limit // 4 or self._pinned_bytes + self._held_bytes > limit + limit // 2:
                 for owner, work in list(self._open.items()):
                     try:
                         work.writer.detach()
-                    except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+                    except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
                         yield from self._fail(owner, *_verdict(error))
                 self._pinned_bytes, self._pinned_next = 0, limit // 4
         if self._held_bytes > limit:
@@ -219,7 +223,7 @@ class _Demultiplexer:
             owner, work = max(self._open.items(), key=lambda one: one[1].writer.held_bytes)
             try:
                 work.writer.relieve()
-            except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+            except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
                 yield from self._fail(owner, *_verdict(error))
             self._held_bytes = self._count_held()
 
@@ -227,11 +231,11 @@ class _Demultiplexer:
         return sum(work.writer.held_bytes for work in self._open.values())
 
     def _finish(self, owner: int, work: _Work) -> Iterator[PlanResult]:
-        """Settle a plan whose segments have all come: it is stored while others go on."""
+        """End a plan whose segments are complete; it is stored while other plans continue."""
         try:
             if work.writer.conflict is None:
                 work.writer.finish()
-        except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+        except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
             yield from self._fail(owner, *_verdict(error))
             return
         self._settle(owner)
@@ -239,14 +243,14 @@ class _Demultiplexer:
         yield from self._stored(self._task.options.uploads_max)
 
     def _stored(self, under_way_max: int) -> Iterator[PlanResult]:
-        """Results of plans that are stored by now; waits for the oldest while more than so many are under
-        way.
+        """Results of plans that are stored by now; waits for the oldest while more than `under_way_max` are
+        being stored.
         """
         while self._leaving and (len(self._leaving) > under_way_max or self._leaving[0].writer.stored):
             work = self._leaving.popleft()
             try:
                 outcome = work.writer.outcome()
-            except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+            except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
                 yield PlanResult.failed(work.plan, *_verdict(error))
                 continue
             if isinstance(outcome, Conflict):
@@ -255,7 +259,7 @@ class _Demultiplexer:
                 yield PlanResult.done(work.plan, outcome)
 
     def _fail(self, owner: int, kind: ErrorKind, why: str) -> Iterable[PlanResult]:
-        """Settle a plan with an error; nothing if it is settled already."""
+        """End a plan with an error; nothing if it has ended."""
         work = self._works[owner]
         if work.settled:
             return ()
@@ -269,8 +273,8 @@ class _Demultiplexer:
 
 
 def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[Kept, int]:
-    """What is to be kept of a row group's records, and its first row: what is wanted may wait for long, and
-    is mostly in one place.
+    """The part of a row group's records to keep, and its first row. The required rows may be kept for long,
+    and mostly lie together.
     """
     start, end = part.lines[0][2], part.end_row
     if end - start > _TRIMMED_BELOW * records.num_rows:
@@ -310,7 +314,8 @@ def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """The function for `mapInArrow`: rows with a column `task` in, rows with a column `result` out, one per
     plan.
     """
-    # Arrow would import it in the middle of a plan, where missing memory would break it for good.
+    # Arrow imports pandas lazily, in the middle of a plan. If memory runs short there, the import stays
+    # broken.
     import pandas  # type: ignore[import-untyped]  # noqa: F401
 
     for batch in batches:
@@ -324,7 +329,9 @@ def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _arm(task: TaskDescriptor) -> None:
-    """Arm what the driver was asked to arm; a worker process that does several tasks keeps counting."""
+    """Arm the failpoints that the driver asks for. A worker process that runs several tasks keeps its
+    counts.
+    """
     if task.options.failpoints != _armed_with[0]:
         failpoints.arm(task.options.failpoints)
         _armed_with[0] = task.options.failpoints

@@ -1,13 +1,14 @@
-"""Which Parquet encoding each column of an archive gets, chosen from the rows that its first row group begins
-and ends with.
+"""Chooses the Parquet encoding of each column of an archive, from the rows at the beginning and end of its
+first row group.
 
-Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin
-alike, else plain or lengths apart. A choice never concerns what is read back, only bytes and time; one that
-fits the later rows less costs some of both. Small archives of a topic that are made in the same task share a
-choice, so their bytes depend on what was made before them: nobody may compare archives of the same records by
-their bytes.
+Pure. A dictionary where values repeat, deltas for numbers and times, DELTA_BYTE_ARRAY where neighbours share
+a prefix, else plain or DELTA_LENGTH_BYTE_ARRAY. The choice never changes what is read back, only size and
+time. A choice that fits later rows less costs some of both.
 
-Measured in `bench/limit.py` and `bench/partitions.py`; decisions 0047 and 0057 have what was tried.
+Small archives of a topic that are made in the same task share a choice, so their bytes depend on what was
+made before them. Archives of the same records must not be compared by their bytes.
+
+Measured in `bench/limit.py` and `bench/partitions.py`; `docs/performance-notes.md` has what was tried.
 """
 
 from __future__ import annotations
@@ -25,34 +26,33 @@ from archiver.refine.column_stats import Leaf
 from archiver.schema.arrow import arrow
 
 DICTIONARY_BYTES_MAX = 1024 * 1024
-"""A dictionary that grows beyond this is given up by the writer; one that is expected to is not begun."""
+"""The writer gives up a dictionary that grows beyond this; one that is expected to is not begun."""
 SAMPLE_ROWS = 1024
-"""Looked at, at the beginning of the first batch of rows and at the end of the last one: neighbours, because
-deltas are of these."""
+"""Rows sampled at the beginning of the first batch and at the end of the last one. They are consecutive,
+because deltas are taken between neighbours."""
 ROWS_MIN = 4096
-"""In fewer rows there is less to win than the look costs."""
+"""Below this number of rows, sampling costs more than a better encoding saves."""
 ALONE_ROWS, ALONE_BYTES = 16_384, 8 * 1024 * 1024
-"""A first row group of so many rows, or of so many bytes in memory, is looked at by itself: there the look is
-a twentieth of the work."""
+"""A first row group of this many rows, or bytes in memory, is sampled by itself: sampling is then a twentieth
+of the work."""
 _NEIGHBOURS = 128
-"""So many texts of a sample are compared with the one before."""
+"""This many texts of a sample are compared with the one before."""
 _REPEATED = 8
-"""Numbers that are there so many times each, at the mean, are worth a dictionary if it needs fewer bits than
-deltas do."""
+"""Numbers that occur this often on average are worth a dictionary, if it needs fewer bits than deltas."""
 _REPEATED_TEXTS = 4
-"""Texts that are there so many times each, at the mean, are worth one."""
+"""Texts that occur this often on average are worth a dictionary."""
 _REPEATED_HERE = 2
-"""So are those that are so often in each sample: which ones may change from place to place, and the writer
-gives up what grows."""
+"""Texts that occur this often within each sample are worth one as well: the values may differ from place to
+place, and the writer gives up a dictionary that grows."""
 _SHARED_MIN = 4.0
-"""Bytes that a value must have in common with the one before, at the mean, to be worth a look at each."""
+"""Average prefix in bytes that a value must share with the one before, for DELTA_BYTE_ARRAY to pay."""
 _SHARED_MAX = 256
-"""No more of them are compared."""
+"""At most this many bytes of a prefix are compared."""
 _MINIBLOCK = 32
-"""Deltas that share a width in DELTA_BINARY_PACKED."""
+"""Deltas that share a bit width in DELTA_BINARY_PACKED."""
 _NAMES = ("key.__raw__",)
-"""Binary columns that are chosen for like texts: keys name things. Other binary columns are messages or parts
-of them."""
+"""Binary columns that are treated as texts: keys name things. Other binary columns are messages or parts of
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,30 @@ class Encodings:
 
 
 class SharedEncodings:
-    """Of the small archives of one topic that a task writes: most topics have the same kind of rows in all
-    partitions, and a look takes milliseconds. Not safe for several threads.
+    """The choice for the small archives of one topic that a task writes. Most topics have the same kind of
+    rows in all partitions, and sampling takes milliseconds. Not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._looked = False
+        self._sampled = False
         self._found: Encodings | None = None
 
     def of(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
-        """As `chosen`, or what was chosen before for another small one of these columns; not if nothing was
-        looked at there and is here.
+        """As `chosen`, or the choice made before for another small archive of these columns. A choice that
+        was made without a sample is replaced once there are rows enough for one.
         """
         rows = sum(batch.num_rows for batch in batches)
         if rows >= ALONE_ROWS or sum(batch.nbytes for batch in batches) >= ALONE_BYTES:
             return chosen(leaves, batches)
-        if self._found is None or (rows >= ROWS_MIN and not self._looked):
-            self._looked, self._found = rows >= ROWS_MIN, chosen(leaves, batches)
+        if self._found is None or (rows >= ROWS_MIN and not self._sampled):
+            self._sampled, self._found = rows >= ROWS_MIN, chosen(leaves, batches)
         return self._found
 
 
 def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
-    """For an archive of these columns and its first row group; by the types alone if that has few rows."""
+    """The encodings of an archive with these columns and this first row group; by the types alone if it has
+    few rows.
+    """
     rows = sum(batch.num_rows for batch in batches)
     samples = _samples(batches) if rows >= ROWS_MIN else []
     times = rows / max(1, sum(sample.num_rows for sample in samples))
@@ -104,8 +106,8 @@ def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodin
 
 
 def _samples(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The first rows and the last ones, copied, so that no offset is left in them; none if all batches are
-    short.
+    """Copies of the first rows and of the last ones, without an offset into the batch; none if all batches
+    are short.
     """
     long = [batch for batch in batches if batch.num_rows >= SAMPLE_ROWS]
     if not long:
@@ -134,7 +136,7 @@ def _leaf_values(array: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
 
 
 def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | None:
-    """Parquet's name of it; None: a dictionary. The row group is `times` as long as the samples."""
+    """Parquet's name of the encoding; None: a dictionary. The row group is `times` as long as the samples."""
     kind = leaf.type
     if (
         pa.types.is_int32(kind)
@@ -153,7 +155,7 @@ def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | N
 def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
     if not samples:
         return "DELTA_BINARY_PACKED"
-    together = np.sort(np.concatenate(samples))  # quicker than to ask numpy for the unique ones
+    together = np.sort(np.concatenate(samples))  # faster than numpy.unique
     distinct = 1 + int(np.count_nonzero(together[1:] != together[:-1]))
     if distinct * _REPEATED > len(together):
         return "DELTA_BINARY_PACKED"
@@ -161,9 +163,7 @@ def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
 
 
 def _delta_bits(samples: list[npt.NDArray[np.int64]]) -> float:
-    """Bits of a value as DELTA_BINARY_PACKED has it: the width of the largest delta of its block above the
-    smallest one.
-    """
+    """Bits per value in DELTA_BINARY_PACKED: the width of the largest delta of a block above its smallest."""
     widths: list[float] = []
     for numbers in samples:
         deltas = np.diff(numbers)
@@ -195,10 +195,10 @@ def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
 
 
 def _distinct(samples: list[pa.Array[Any]], different: list[pa.Array[Any]]) -> float:
-    """How many different values the column has, reckoned from those that two samples share: a thousand rows
-    do not show five thousand.
+    """Estimate of the distinct values of the column, from those that two samples share (capture and
+    recapture): a thousand rows do not show five thousand.
 
-    `different`: those of each sample.
+    `different`: the distinct values of each sample.
     """
     if len(samples) == 1 or min(map(len, samples)) < _NEIGHBOURS:
         longest = max(samples, key=len)
@@ -209,8 +209,8 @@ def _distinct(samples: list[pa.Array[Any]], different: list[pa.Array[Any]]) -> f
 
 
 def _shared(texts: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """How many bytes each of some binary values, but for the first, begins with like the one before it;
-    counted to `_SHARED_MAX`.
+    """For each binary value but the first: the length of the prefix that it shares with the one before,
+    counted up to `_SHARED_MAX`.
     """
     plain: Any = texts.take(arrow.array(np.arange(len(texts))))  # without an offset
     _, offsets, data = plain.buffers()

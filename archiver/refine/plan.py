@@ -1,10 +1,16 @@
-"""What should be archived next: cuts a partition's stable backlog into ranges of about `max_bytes`.
+"""Plans: which ranges of a partition's stable backlog become archives, and which plans share a Spark task.
 
-Pure. Promises that the plans of one call are a chain without a hole from the watermark to the stable offset,
-in order, and that every record between them is in exactly one plan. Offsets of aborted transactions (gaps)
-are in a plan like all others, but without records: those before the first record belong to the first plan,
-all others to the plan of the records before them. An offset that is neither in a segment nor in a gap stops
-the partition (protocol rule P1); it never makes a plan shorter.
+Pure. Guarantees: the plans of one call follow each other without a hole from the watermark to the stable
+offset, and every record between is in exactly one plan. Offsets of aborted transactions (gaps) are in a plan
+like all others, but have no records. Gaps before the first record belong to the first plan, others to the
+plan of the records before them. An offset that is in no segment and in no gap stops the partition (protocol
+rule P1); it never makes a plan shorter.
+
+Every plan is in exactly one bundle, and a bundle becomes one task. A task reads each of its intake files
+once, so plans over the same files belong together: reading a file once per partition would cost far more
+requests than the records are worth. Large plans stand alone, so that every core has work. The number of plans
+written at a time is bounded by what their writers hold. A thousand archives of some kB hold no more than one
+of some MB, and dividing them would read every file again for each part.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from intake.log.state import Gap, merged
 from intake.segments import Segments
 
 ROW_OVERHEAD_BYTES = 64
-"""What a record costs in memory beside its key, value and headers."""
+"""What a record costs in memory in addition to its key, value and headers."""
 
 PlanKey = tuple[TopicId, int, int]
 """Topic, partition and base."""
@@ -36,7 +42,7 @@ class Plan:
     end: int
     """Exclusive."""
     epoch: int
-    """Of the leader that planned it; part of the object key, so that a range planned anew has another path
+    """The leader's epoch. It is part of the object key, so a range that is planned again gets another key
     (protocol rule P2)."""
     segments: Segments
     """Where the records are, in offset order; the first and the last may reach beyond the range."""
@@ -48,17 +54,17 @@ class Plan:
 
     @property
     def plan_key(self) -> PlanKey:
-        """What tells the plans of one round apart."""
+        """Identifies the plan within its round."""
         return (self.topic_id, self.partition, self.base)
 
     @property
     def loose_bytes(self) -> int:
-        """Roughly what its records take in memory before they are decoded."""
+        """Estimate of the memory that its records need before they are decoded."""
         return self.raw_bytes + ROW_OVERHEAD_BYTES * self.rows
 
     @property
     def gap_only(self) -> bool:
-        """There is no record in the range, so nothing is refined: only the watermark has to pass it."""
+        """Whether the range has no record, so that nothing is refined: only the watermark has to pass it."""
         return not self.segments
 
 
@@ -76,7 +82,7 @@ def plan_partition(
 
     `segments` and `gaps` are in offset order and may reach beyond the range at both ends. A plan ends at the
     segment boundary nearest to `max_bytes`; a segment is never divided, except by `start` and `stable`.
-    Raises `TopicHalted` if some offset of the range lies in no segment and in no gap, or in two of them.
+    Raises `TopicHalted` if an offset of the range is in no segment and in no gap, or in two of them.
     """
     if stable <= start:
         return []
@@ -106,7 +112,7 @@ def plan_partition(
 
 
 def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
-    """The bytes of each segment's records in [start, stable); only the first and the last can reach
+    """The bytes of each segment's records in [start, stable); only the first and the last segment can reach
     beyond.
     """
     sizes: list[int] = needed.raw_bytes.tolist()
@@ -116,8 +122,8 @@ def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
 
 
 def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ...]]:
-    """The gaps of the ranges that end at `ends`; none of them lies across an end, because there a segment
-    begins.
+    """The gaps of the ranges that end at `ends`. No gap lies across an end, because a segment begins
+    there.
     """
     found: list[tuple[Gap, ...]] = []
     at = 0
@@ -130,11 +136,11 @@ def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ..
 
 
 def _is_chain(needed: Segments, start: int, stable: int) -> bool:
-    """Does each segment begin where the one before it ends, so that no offset of [start, stable) is missing
-    or there twice?
+    """Whether each segment begins where the one before it ends, so that no offset of [start, stable) is
+    missing or doubled.
 
-    Where there are no gaps this is what `_check_chain` asks, of all at once: a round may have half a million
-    segments.
+    Without gaps this answers the question of `_check_chain` with a few array operations: a round may have
+    half a million segments.
     """
     bases, ends = needed.bases, needed.ends
     return len(needed) > 0 and bool(
@@ -173,8 +179,8 @@ def _check_chain(
 
 
 def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tuple[Segments, int]]:
-    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes;
-    at least one.
+    """Runs of segments whose bytes are as near to `max_bytes` as segment boundaries allow, with their bytes;
+    at least one run.
     """
     total = sum(sizes)
     if total < max_bytes:  # most partitions, and then their segments are many and small
@@ -199,10 +205,10 @@ TASK_BYTES_MIN = 4 * 1024 * 1024
 """Less work than this is not divided to keep another core busy: starting a task costs more."""
 
 WRITER_BYTES = 7 * 1024 * 1024
-"""A plan whose records take so much in memory counts as a whole open writer, a smaller one as its share of
-one: with 64 writers small plans have 448 MiB together, and a task may hold 512."""
+"""A plan whose records need this much memory counts as a whole open writer, a smaller one as its share. With
+64 writers, small plans have 448 MiB together; a task may hold 512."""
 PLANS_MAX = 4096
-"""Plans that are written at a time, however small they are: each has a spool file."""
+"""Plans that are written at a time, however small: each has a spool file."""
 
 
 def bundle(
@@ -215,12 +221,12 @@ def bundle(
 ) -> list[tuple[Plan, ...]]:
     """Divide the plans into tasks, the largest first.
 
-    A bundle holds at most as many plans as `Together` has room for, and about as many raw bytes as an equal
-    share of the work for each of the `cores` (not above `task_bytes`, unless a single plan is larger). There
-    are at least `cores` bundles when plans and bytes allow it.
+    A bundle holds at most as many plans as fit into `Together`, and about as many raw bytes as an equal share
+    of the work for each of the `cores` (not above `task_bytes`, unless a single plan is larger). There are at
+    least `cores` bundles when plans and bytes allow it.
     """
     work_bytes = sum(plan.raw_bytes for plan in plans)
-    # Whole waves of tasks: with three equal tasks on two cores one core would wait for half of the time.
+    # Whole waves of tasks: with three equal tasks on two cores, one core is idle for half of the second wave.
     waves = max(1, -(-work_bytes // max(1, cores * task_bytes)))
     share_bytes = -(-work_bytes // (max(1, cores) * waves))
     target_bytes = max(1, min(task_bytes, max(share_bytes, min(task_bytes_min, task_bytes))))
@@ -254,11 +260,11 @@ class Together:
         self._left = max(1, open_writers_max) * writer_bytes
 
     def has_room(self, plan: Plan) -> bool:
-        """Is there room for one more? There always is for the first."""
+        """Whether one more plan fits; the first always does."""
         return not self.plans or (len(self.plans) < PLANS_MAX and self._held(plan) <= self._left)
 
     def add(self, plan: Plan) -> None:
-        """Take it in."""
+        """Add a plan."""
         self.plans.append(plan)
         self._left -= self._held(plan)
 
@@ -267,7 +273,7 @@ class Together:
 
 
 def written_together(plans: Sequence[Plan], open_writers_max: int, writer_bytes: int) -> Iterator[list[Plan]]:
-    """The plans in their order, cut where there is no room for more at the same time."""
+    """The plans in their order, divided into lists that are written at the same time."""
     together = Together(open_writers_max, writer_bytes)
     for plan in plans:
         if not together.has_room(plan):

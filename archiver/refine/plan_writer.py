@@ -1,9 +1,14 @@
 """Turns the intake records of one plan into its archives.
 
-Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows.
-Promises that the rows of a plan's files are the plan's offsets without its gaps, each once, in order, with
-ingest times that never step back, and that the files follow each other: a gap between two of them belongs to
-the first. Must never skip a record: a hole in what it is given is an error.
+Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows:
+the `kafka` struct and the order of the top-level columns. Guarantees: the rows of a plan's files are the
+plan's offsets without its gaps, each once, in order, with ingest times that never decrease. The files follow
+each other; a gap between two of them belongs to the first. A record is never skipped: a hole in the input is
+an error.
+
+Records of segments wait to be decoded as slices (`Piece`) of the row groups that were read. Headers are kept
+apart from the other columns, and left out where no record has any, as in most row groups. Slicing and joining
+empty headers would take a third of the time that small pieces take (`docs/performance-notes.md`).
 """
 
 from __future__ import annotations
@@ -50,39 +55,40 @@ from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES
 
 _OTHERS = [name for name in READ_COLUMNS if name != "headers"]
 _NONE = no_headers(8192)
-"""As many as most pieces have at most: to make them anew takes ten times as long as a slice."""
+"""Most pieces have at most this many rows. A new empty column takes ten times as long as a slice of this one.
+"""
 _JOINED_MAX = 256
-"""Pieces are sliced and put together so many at a time."""
+"""At most this many pieces are sliced and joined at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Records as they wait."""
+    """Records that wait to be decoded."""
 
     others: pa.RecordBatch
-    """The columns of `READ_SCHEMA` but for headers."""
+    """The columns of `READ_SCHEMA` without headers."""
     headers: ArrowArray | None
     """None: no record has any."""
 
     @property
     def nbytes(self) -> int:
-        """What the records take."""
+        """Size of the records."""
         return self.others.nbytes + (0 if self.headers is None else int(self.headers.nbytes))
 
 
 Piece: TypeAlias = tuple[Kept, int, int]
-"""Rows: of what, the first of them, how many. It takes a twentieth of a slice, which has 2.7 KB, however few
-its rows are."""
+"""Records, the first row, and the number of rows. It takes a twentieth of the memory of an Arrow slice, which
+has 2.7 KB however few its rows are."""
 
 
 def kept(records: pa.RecordBatch) -> Kept:
-    """Records (columns as `READ_SCHEMA`) for pieces; nothing is copied."""
+    """Prepare records (columns as `READ_SCHEMA`) for pieces; copies nothing."""
     headers: ArrowArray = records.column("headers")
     return Kept(records.select(_OTHERS), headers if len(headers.flatten()) else None)
 
 
 def together(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """The rows of the pieces, columns as `READ_SCHEMA`; of a single piece not copied."""
+    """The rows of the pieces, with columns as `READ_SCHEMA`; a single piece is not copied."""
     if len(pieces) == 1:
         found, first, rows = pieces[0]
     else:
@@ -95,7 +101,7 @@ def together(pieces: Sequence[Piece]) -> pa.RecordBatch:
 
 
 def copied(pieces: Sequence[Piece]) -> Piece:
-    """The pieces as one in memory of its own."""
+    """The pieces joined to one, in memory of its own."""
     joined = _joined(pieces)
     return joined, 0, joined.others.num_rows
 
@@ -117,8 +123,8 @@ def _none(rows: int) -> ArrowArray:
 
 
 class TopicRows:
-    """What all plans of one topic share: the layout and the codec. Building it compiles descriptors, so it is
-    built once per task.
+    """What all plans of one topic share: the layout of rows and the codec. Building it compiles descriptors,
+    so it is built once per task.
     """
 
     def __init__(self, topic: RefineTopic, options: RefineOptions) -> None:
@@ -130,9 +136,7 @@ class TopicRows:
         self.codec = RecordCodec(topic.schema, engine=options.engine)
 
     def built(self, partition: int, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The archive's rows for records as `STREAM_SCHEMA` has them, in parts of bounded size: most often in
-        one.
-        """
+        """The archive's rows for records in `STREAM_SCHEMA`, in parts of bounded size; mostly one part."""
         for start, end in self.codec.portions(records.column("key"), records.column("value")):
             yield self.build(partition, records.slice(start, end - start))
 
@@ -181,7 +185,7 @@ class _OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """An archive that is complete and on its way into the store."""
+    """A complete archive that is being uploaded."""
 
     file: _OpenFile
     spooled: SpooledArchive
@@ -189,11 +193,11 @@ class _Leaving:
 
 
 class PlanWriter:
-    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, `finish`, then
-    ask for the `outcome`; or `discard` it at any time before.
+    """Writes one plan. Call `add` with the records of its segments in order, `decode` when that is due,
+    `finish`, then `outcome`; or `discard` at any time before.
 
-    What can be done for many segments at a time is not done for each: one may have a single record. Raises
-    `Corrupted` if the plan's segments do not follow each other.
+    Work is done for many segments at a time where possible, because a segment may have a single record.
+    Raises `Corrupted` if the plan's segments do not follow each other.
     """
 
     def __init__(
@@ -218,14 +222,14 @@ class PlanWriter:
         self._bytes_before = np.concatenate(
             [[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)]
         )
-        """Of each segment, and of the end: what the ones before it have together."""
+        """For each segment, and for the end: the sum over the segments before it."""
         self._given = self._decoded = self._copied = 0
-        """So many segments."""
+        """Numbers of segments."""
         self._due = self._next_due()
         self._pieces: list[Piece] = []
-        """Records of the segments that are given and not decoded, a piece for each, or fewer."""
+        """Records of the segments that were added and are not decoded: a piece for each, or fewer."""
         self._own = 0
-        """So many of the first pieces point into no intake row group."""
+        """Number of leading pieces that are copies and point into no intake row group."""
         self._file: _OpenFile | None = None
         self._begun = False
         self._leaving: _Leaving | None = None
@@ -234,28 +238,28 @@ class PlanWriter:
 
     @property
     def pinning_bytes(self) -> int:
-        """Roughly what records take that point into intake row groups; more is pinned if others need the rest
-        of these no longer.
+        """Estimate of the records that point into intake row groups. More memory is pinned if no other plan
+        needs the rest of these groups.
         """
         return int(self._bytes_before[self._given] - self._bytes_before[max(self._decoded, self._copied)])
 
     @property
     def held_bytes(self) -> int:
-        """Roughly what this writer keeps in memory."""
+        """Estimate of the memory that this writer holds."""
         loose = int(self._bytes_before[self._given] - self._bytes_before[self._decoded])
         return loose + (self._file.writer.pending_bytes if self._file is not None else 0)
 
     @property
     def complete(self) -> bool:
-        """All segments were given."""
+        """Whether all segments were added."""
         return self._given == len(self.plan.segments)
 
     def add(self, place: int, records: Kept, first: int, rows: int) -> bool:
-        """Take the records of the plan's next segment, which are so many rows of `records`; outside of the
-        plan they count for times only.
+        """Add the records of the plan's next segment: this many rows of `records`. Rows outside of the plan
+        count for ingest times only.
 
-        Whether so many are held that they should be decoded now, or none come behind them. Raises `Halt` if
-        it is not the one in that place.
+        Returns whether decoding is due: enough is held, or this was the last segment. Raises `Halt` if it is
+        not the segment at that place.
         """
         if place != self._given:
             raise Halt(
@@ -267,17 +271,15 @@ class PlanWriter:
         return self._given >= self._due
 
     def _next_due(self) -> int:
-        """So many segments will have been given when it is time to decode: the fewest that reach a bound, or
-        all.
-        """
+        """The number of added segments at which decoding is due: the fewest that reach a bound, or all."""
         rows = self._rows_before[self._decoded] + self._options.decode_rows
         held_bytes = self._bytes_before[self._decoded] + self._options.decode_bytes
         bounds = np.searchsorted(self._rows_before, rows), np.searchsorted(self._bytes_before, held_bytes)
         return int(min(*bounds, len(self.plan.segments)))
 
     def _runs(self, ingest_us: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """(partition value, end) of each run of rows that belong into one partition of the table; times never
-        step back.
+        """(partition value, end) of each run of rows that belong to one partition of the table; times never
+        decrease.
         """
         granularity = self._rows.topic.granularity
         last = partition_value_of(int(ingest_us[stop - 1]), granularity)
@@ -305,17 +307,17 @@ class PlanWriter:
         self._copied = self._given
 
     def relieve(self) -> None:
-        """Give up memory: decode and write out what is held as a row group."""
+        """Free memory: decode what is held and write it as a row group."""
         self.decode()
         if self._file is not None:
             self._file.writer.close_row_group()
 
     def decode(self) -> None:
-        """What was added becomes rows of the open file, and of a new one behind each boundary of the table's
-        partitioning.
+        """Turn the added records into rows of the open file, and of a new file after each boundary of the
+        table's partitioning.
 
-        Raises `Corrupted` if the segments have other rows than the log says, and whatever storing a file
-        raises that is complete now.
+        Raises `Corrupted` if the segments have other rows than the log says, and every error of storing a
+        file that is complete now.
         """
         lines = self.plan.segments.numbers[self._decoded : self._given]
         pieces, self._pieces, self._own = self._pieces, [], 0
@@ -339,7 +341,9 @@ class PlanWriter:
         offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
         accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
         accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
-        ingest_us = np.maximum.accumulate(accept_us)  # a floor is never below what was reached before it
+        ingest_us = np.maximum.accumulate(
+            accept_us
+        )  # a segment's floor is never below the time reached before it
         # The first and the last segment may reach beyond the plan.
         start, stop = np.searchsorted(offsets, (self.plan.base, self.plan.end)).tolist()
         taken = 0
@@ -365,7 +369,7 @@ class PlanWriter:
             start, taken = end, reached
 
     def _write(self, records: pa.RecordBatch, record_bytes: int) -> None:
-        """Decode records of the open file, some ten thousand at a time: what is in the processor's cache
+        """Decode records of the open file, some ten thousand at a time: what fits into the processor's cache
         decodes fastest.
         """
         assert self._file is not None
@@ -385,8 +389,8 @@ class PlanWriter:
                     writer.close_row_group()
 
     def _check_judged(self, rows: pa.RecordBatch) -> None:
-        """Raise `RetryLater` if a record would be called wrong for a registry id that could not be looked up
-        yet.
+        """Raise `RetryLater` if a record would be marked as undecodable only because its registry id could
+        not be looked up yet.
         """
         assert self._file is not None
         judged_to = self._rows.topic.judged_to
@@ -409,7 +413,7 @@ class PlanWriter:
         return self._file
 
     def _hand_over(self, end: int) -> None:
-        """Finish the open file, which reaches to offset `end`, and let it be stored."""
+        """Finish the open file, which ends at offset `end`, and start its upload."""
         file = self._file
         if file is None:
             return
@@ -428,7 +432,7 @@ class PlanWriter:
         self._leaving = _Leaving(file, spooled, self._uploads.begin(key, spooled))
 
     def _await_stored(self) -> None:
-        """Wait for the file that was handed over; a conflict is remembered and ends the plan."""
+        """Wait for the file that is being uploaded; a conflict is remembered and ends the plan."""
         if self._leaving is None:
             return
         leaving, self._leaving = self._leaving, None
@@ -477,9 +481,7 @@ class PlanWriter:
         )
 
     def finish(self) -> None:
-        """Hand over the last file, to be stored while others go on. Raises `Halt` if records of the plan
-        never came.
-        """
+        """Start the upload of the last file. Raises `Halt` if records of the plan are missing."""
         if not self.complete or self._reached != self.plan.end:
             raise Halt(
                 f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset "
@@ -491,13 +493,11 @@ class PlanWriter:
 
     @property
     def stored(self) -> bool:
-        """The outcome is there: asking for it does not wait."""
+        """Whether `outcome` returns without waiting."""
         return self._leaving is None or self._leaving.upload.done()
 
     def outcome(self) -> tuple[WrittenFile, ...] | Conflict:
-        """What became of a finished plan. Waits for its last file, and raises whatever storing that
-        raised.
-        """
+        """The outcome of a finished plan. Waits for its last file, and raises the error of storing it."""
         self._await_stored()
         return self._conflict or tuple(self._stored)
 
@@ -507,7 +507,7 @@ class PlanWriter:
         return self._conflict
 
     def discard(self) -> None:
-        """Forget everything and remove the spool file; files that are stored, or handed over to be, stay."""
+        """Drop all records and remove the spool file; files that are stored or being uploaded stay."""
         self._pieces, self._own = [], 0
         if self._file is not None:
             self._file.writer.discard()
@@ -516,7 +516,7 @@ class PlanWriter:
 
 def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:
     """The Iceberg entry of an archive in the table's partition `value`, from the stored archive's footer and
-    what its writer counted.
+    the counts of its writer.
     """
     columns = (
         Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded)
@@ -542,8 +542,8 @@ def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: Stor
 
 
 def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchive | Conflict:
-    """An adopted archive of an earlier version, unless ids in it were given up since: the table would read
-    those columns as null.
+    """A reused archive of an earlier schema version, unless the topic has given up field ids in it since: the
+    table would read those columns as null.
     """
     known = set(ids_of(schema.schema()))
     lost = [
@@ -560,11 +560,11 @@ def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchiv
 
 
 def _reached(plan: Plan) -> int:
-    """The offset behind the plan's segments and gaps.
+    """The offset after the plan's segments and gaps.
 
-    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in
-    the order of their offsets, none in the place of another: so what is read in the order of the log comes in
-    offset order, once.
+    Raises `Corrupted` unless each begins where the one before it ends, and segments stand in the log in the
+    order of their offsets, none in the place of another. Then reading in log order gives offset order, each
+    offset once.
     """
     lines = plan.segments.numbers
     starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
@@ -594,7 +594,7 @@ def _reached(plan: Plan) -> int:
 
 
 def _later(lines: Numbers, before: Numbers) -> npt.NDArray[np.bool_]:
-    """Whether the rows of each segment are behind all of those of another."""
+    """Whether the rows of each segment come after all rows of the segment before it."""
     same_file = lines[:, LOG_INDEX] == before[:, LOG_INDEX]
     same_group = same_file & (lines[:, ROW_GROUP] == before[:, ROW_GROUP])
     behind = lines[:, FIRST_ROW] >= before[:, FIRST_ROW] + before[:, END] - before[:, BASE]

@@ -1,10 +1,11 @@
-"""Which plans a round is made of: reads both logs, writes nothing.
+"""Chooses the plans of a round from both logs; writes nothing.
 
-Pure but for the views it is handed. Promises that a partition's plans begin where its written archives end
-(protocol rule P1), that a round stays within its bounds of partitions and bytes, and that a partition which
-cannot be planned, or whose shelves are damaged, halts only its topic. Whether a partition is due is judged
-from a summary of its backlog; segments are looked up for the partitions of the round only, and of those no
-more than the round takes. Must never hold the backlog of a topic in memory: it may have millions of segments.
+Pure, except for the views that are passed in. Guarantees: a partition's plans begin where its written
+archives end (protocol rule P1), and a round stays within its bounds of partitions and bytes. A partition that
+cannot be planned, or whose archived log segments are damaged, halts only its topic. Whether a partition is
+due is decided from a summary of its backlog. Segments are loaded only for the partitions of the round, and
+only as many as the round takes. The backlog of a topic must never be held in memory: it may have millions of
+segments.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from archiver.refine.prepare_topic import TopicWork
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
-"""What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's
+"""Memory assumed for archiving one partition, when `concurrent_max: 0` derives the limit from the machine's
 memory."""
 
 
@@ -44,16 +45,16 @@ class RoundLimits:
     """Bounds of one round."""
 
     memory_bytes: int
-    """Of the machine; for `concurrent_max: 0`."""
+    """Memory of the machine; for `concurrent_max: 0`."""
     round_bytes_max: int
-    """Raw bytes that one round takes at most (one plan is always taken)."""
+    """Raw bytes that one round archives at most (one plan is always taken)."""
     everything: bool = False
-    """Ignore the triggers: whatever is stable is taken."""
+    """Ignore the triggers: archive all that is stable."""
     partitions: frozenset[int] | None = None
     """Only these partitions; None: all."""
     segments_max: int = 500_000
-    """Segments that one round takes at most (64 bytes each here, about 0.2 KB in the tasks). Where they are
-    so small that this ends a round before its bytes do, archives are smaller than `max_bytes`."""
+    """Segments that one round archives at most (64 bytes each here, about 0.2 KB in the tasks). If segments
+    are so small that this bound comes before the bound of bytes, archives are smaller than `max_bytes`."""
 
 
 @dataclass
@@ -66,13 +67,13 @@ class Planned:
     segments: int = 0
 
     def room(self, limits: RoundLimits) -> bool:
-        """May another plan be added?"""
+        """Whether another plan may be added."""
         return self.segments == 0 or (
             self.raw_bytes < limits.round_bytes_max and self.segments < limits.segments_max
         )
 
     def take(self, plans: Sequence[Plan], limits: RoundLimits) -> None:
-        """Add the plans of one partition, as many as there is room for."""
+        """Add the plans of one partition, as many as fit."""
         for plan in plans:
             if not self.room(limits):
                 return
@@ -83,7 +84,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A partition that is to be archived."""
+    """A partition to archive."""
 
     work: TopicWork
     partition: int
@@ -91,7 +92,8 @@ class _Candidate:
     stable: int
     summary: BacklogSummary
     due: bool
-    """By itself; a backlog of gaps that is not goes along with the rest of its topic."""
+    """By its own triggers. A gap-only backlog that is not due is still passed along with the rest of its
+    topic."""
 
     @property
     def tp(self) -> TopicPartition:
@@ -116,12 +118,12 @@ def choose_plans(
     limits: RoundLimits,
     skip: AbstractSet[TopicPartition],
 ) -> Planned:
-    """Plans of every due partition (of every partition with a stable backlog if `limits.everything`), up to
-    the limits.
+    """Plans of every due partition (with `limits.everything`: of every partition with a stable backlog), up
+    to the limits.
 
-    Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so
-    partitions with nothing else are under no limit. Raises what a view raises that may go by itself
-    (`RetryLater`); anything else halts the topic.
+    Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so no limit
+    applies to partitions with gaps only. Raises the view's error if it may go away by itself (`RetryLater`);
+    any other error halts the topic.
     """
     planned = Planned()
     of_topics: list[list[_Candidate]] = []
@@ -158,11 +160,11 @@ def choose_plans(
 
 
 def _in_order(of_topics: Iterable[list[_Candidate]]) -> Iterator[_Candidate]:
-    """Who waits longest goes first, and the rest of its topic right after it.
+    """Topics by their longest waiting partition, the partitions of a topic together.
 
-    A round loads and commits every table that it has an archive for, whatever their number: so those it has
-    room for should be of few topics. Nobody starves: the partition that waits longest of all is in every
-    round. Gaps hold nobody up, and are of no age.
+    A round loads and commits every table that it has an archive for, so the plans that fit should be of few
+    topics. No partition starves: the one that waits longest of all is in every round. Gap-only partitions
+    delay no one and have no age.
     """
     for candidates in sorted(
         of_topics, key=lambda each: min((one.waiting_since_us for one in each if not one.gap_only), default=0)
@@ -171,8 +173,8 @@ def _in_order(of_topics: Iterable[list[_Candidate]]) -> Iterator[_Candidate]:
 
 
 def _halted(topic: str, error: Halt | InvalidInput) -> TopicHalted:
-    """What keeps one topic from being planned: a damaged shelf is as much its own as a hole in its
-    offsets.
+    """The error that stops the planning of one topic: a damaged archived log segment halts only its topic, as
+    a hole in its offsets does.
     """
     return error if isinstance(error, TopicHalted) else TopicHalted(topic, str(error))
 
@@ -185,17 +187,17 @@ def _candidates(
     limits: RoundLimits,
     skip: AbstractSet[TopicPartition],
 ) -> Iterator[_Candidate]:
-    """The topic's partitions that are due, or have anything at all if `limits.everything`; also those with
-    nothing but gaps.
+    """The topic's partitions that are due, or with `limits.everything` that have any backlog; also those with
+    gaps only.
     """
-    wanted = [
+    in_scope = [
         partition
         for partition in range(work.state.partitions)
         if (limits.partitions is None or partition in limits.partitions)
         and (work.state.topic_id, partition) not in skip
     ]
     for waiting in _waiting(
-        work.state, work.archive, intake, ledger, now_us, wanted, everything=limits.everything
+        work.state, work.archive, intake, ledger, now_us, in_scope, everything=limits.everything
     ):
         yield _Candidate(work, waiting.partition, waiting.start, waiting.stable, waiting.summary, waiting.due)
 
@@ -221,7 +223,7 @@ def _waiting(
     *,
     everything: bool = False,
 ) -> Iterator[_Waiting]:
-    """Those of the partitions that have a stable backlog; raises `TopicHalted` if one is archived beyond the
+    """The given partitions that have a stable backlog; raises `TopicHalted` if one is archived beyond the
     log.
     """
     topic = ledger.topic(state.topic_id)
@@ -251,11 +253,10 @@ def _waiting(
 def has_work(
     state: TopicState, archive: ArchiveSettings, intake: Backlog, ledger: LedgerFold, now_us: int
 ) -> bool:
-    """Is there anything to do for the topic now: a partition that is due, or archives that are in no table
-    yet?
+    """Whether there is anything to do for the topic: a due partition, or archives that are in no table yet.
 
-    Costs some look-ups per partition and opens nothing. What keeps it from being told is something to do as
-    well: a round says what it is.
+    Costs a few lookups per partition and opens nothing. An error here counts as work as well: the round then
+    reports it.
     """
     if ledger.topic(state.topic_id).pending_by_id:
         return True
@@ -287,27 +288,31 @@ def opened_at_us(
 
 
 def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_left: int) -> Window:
-    """As much of the backlog as the round has room for, and one archive more: so that the last cut is where
-    it would be otherwise.
+    """As much of the backlog as fits into the round, plus one archive: so the last cut is where it would be
+    without the limit.
 
-    A look asks for bytes, and nobody knows before how many segments these are. So it asks for no more than a
-    window, or would be the segments that are left if each had one record of the usual size; and again as long
-    as they were fewer.
+    The backlog is requested by bytes, and the number of segments is known only afterwards. So each request is
+    bounded by a window, and by the remaining segments times their average size. It is repeated while there
+    were fewer.
     """
     summary = candidate.summary
     per_segment = max(1, summary.bytes // summary.rows)
-    wanted = bytes_left + candidate.work.archive.max_bytes
+    bytes_needed = bytes_left + candidate.work.archive.max_bytes
     segments: list[Segments] = []
     gaps: list[Gap] = []
     at = candidate.start
-    while at < candidate.stable and wanted > 0 and segments_left > 0:
+    while at < candidate.stable and bytes_needed > 0 and segments_left > 0:
         window = read_window(
-            intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES)
+            intake,
+            candidate.tp,
+            at,
+            candidate.stable,
+            min(bytes_needed, segments_left * per_segment, WINDOW_BYTES),
         )
         segments.append(window.segments)
         gaps += window.gaps
         at = window.end
-        wanted -= int(window.segments.raw_bytes.sum())
+        bytes_needed -= int(window.segments.raw_bytes.sum())
         segments_left -= len(window.segments)
     return Window(Segments.joined(segments), gaps, at)
 
@@ -336,11 +341,11 @@ def known_gaps(intake: Backlog, topic_id: TopicId) -> Gaps:
 
 
 def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int], tick_us: int) -> int:
-    """Every record with an ingest time before this is at or below the watermarks: the last tick below which
-    no backlog remains.
+    """Every record with an earlier ingest time is at or below the watermarks: the last tick without a backlog
+    below it.
 
-    Records of open transactions count, for they may be committed yet; those of aborted ones do not. `tick_us`
-    must be a tick that is in the log, and the view must have read at least that far.
+    Records of open transactions count, because they may still be committed; aborted ones do not. `tick_us`
+    must be a tick in the log, and the view must have read at least that far.
     """
     through_us = tick_us
     for partition in range(work.state.partitions):
@@ -354,10 +359,11 @@ def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int
 
 
 def paths_used(fold: LedgerFold, plans: Iterable[Plan]) -> bool:
-    """Could the file of some plan get a path that the ledger knows already (protocol rule P2)? Then a new
-    epoch must come first.
+    """Whether the file of some plan could get a key that the ledger knows (protocol rule P2). Then a new
+    epoch must be taken first.
 
-    Paths of other epochs cannot be met again, because the epoch is part of them. A range of gaps has no path.
+    Keys of other epochs cannot be met again, because the epoch is part of the key. A range of gaps has no
+    key.
     """
     of_topics: dict[TopicId, list[Plan]] = {}
     for plan in plans:
@@ -367,8 +373,8 @@ def paths_used(fold: LedgerFold, plans: Iterable[Plan]) -> bool:
 
 
 def _path_used(ledger: TopicLedger, plans: Iterable[Plan]) -> bool:
-    """Of one topic. Each key is taken apart once: with hundreds of plans and keys that was nearly all of
-    planning.
+    """The same for one topic. Each key is parsed once: with hundreds of plans and keys, parsing was nearly
+    all of planning.
     """
     ends: dict[tuple[int, int], int] = {}
     for key in chain(ledger.epoch_keys, ledger.killed):

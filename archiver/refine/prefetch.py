@@ -1,10 +1,14 @@
-"""Intake files that are read while their task works on those before.
+"""Which rows of which intake files a task needs, and reading these files ahead of their turn.
 
-To read from a bucket is to wait: a file of which a task of many partitions needs two row groups takes three
-round trips for the work of a few milliseconds (decision 0060). Promises the row groups that the reader would
-give, and its error at the row group that has it; what was read ahead and is not asked for is dropped. Bounded
-by a number of files, and by bytes as far as they are known: by what is wanted, and by the largest row group
-so far.
+Guarantees: each segment of each plan is in exactly one `Part`. Parts, and the lines of one, follow the log:
+file by file, row group by row group, row by row. They are kept as numbers, because a plan may have a segment
+of a few records in each of many files.
+
+Reading from a bucket means waiting: a file of which a task needs two row groups takes three round trips, for
+a few milliseconds of work (`docs/performance-notes.md`). So files are read while the task works on those
+before. `ReadAhead` gives the same row groups as the reader, and raises its error at the same row group. What
+was read ahead and is not requested is dropped. Reading ahead is bounded by a number of files and by bytes: by
+the size of the required rows, and by the largest row group so far.
 """
 
 from __future__ import annotations
@@ -22,26 +26,28 @@ from intake.read.reader import IntakeReader
 from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, RAW_BYTES, ROW_GROUP, FileRef, Numbers
 
 _OWNER, _PLACE, _OF_SEGMENT = 0, 1, 2
-"""The columns of a line that say whose it is and which of that plan's segments; those of a segment follow."""
+"""The columns of a line: the index of its plan, the index of the segment in that plan, then the columns of
+the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is wanted of one row group."""
+    """The required rows of one row group."""
 
     file: FileRef
     row_group: int
     lines: tuple[tuple[int, int, int, int], ...]
-    """(place of the plan, place among its segments, first row, rows) of each segment, by their first rows."""
+    """(index of the plan, index among its segments, first row, rows) of each segment, ordered by first
+    row."""
     end_row: int
-    """One past the last row that is wanted."""
+    """One past the last required row."""
     rows: int
     raw_bytes: int
-    """Of all that is wanted."""
+    """Of all required rows."""
 
 
 def parts_to_read(plans: Sequence[Plan]) -> Iterator[list[Part]]:
-    """All parts of one intake file after those of the other."""
+    """The parts of each intake file, one file after another."""
     lines = _lines(plans)
     for of_file in _runs(lines, _OF_SEGMENT + LOG_INDEX):
         owner, index = of_file[0, _OWNER], int(of_file[0, _OF_SEGMENT + LOG_INDEX])
@@ -50,8 +56,8 @@ def parts_to_read(plans: Sequence[Plan]) -> Iterator[list[Part]]:
 
 
 def _lines(plans: Sequence[Plan]) -> Numbers:
-    """A line for each segment of each plan, in the order of reading; where two plans share a segment, the
-    first one's is first.
+    """A line for each segment of each plan, in the order of reading. Where two plans share a segment, the
+    first plan's line is first.
     """
     counts = [len(plan.segments) for plan in plans]
     owners = np.repeat(np.arange(len(plans)), counts)
@@ -76,7 +82,7 @@ def _lines(plans: Sequence[Plan]) -> Numbers:
 
 
 def _runs(lines: Numbers, column: int) -> list[Numbers]:
-    """Neighbours that have the same number in a column."""
+    """Neighbouring lines that have the same number in a column."""
     return np.split(lines, np.flatnonzero(np.diff(lines[:, column])) + 1) if len(lines) else []
 
 
@@ -104,50 +110,50 @@ def _part(file: FileRef, lines: Numbers) -> Part:
 
 
 AHEAD_BYTES = 32 * 1024 * 1024
-"""What is read ahead may take so much in memory together, beside the file that is worked on, which may have
-been read ahead as well: an intake file of the usual size, or a few row groups of several."""
+"""Memory for what is read ahead, in addition to the file that is being processed (which may have been read
+ahead as well). One intake file of the usual size, or a few row groups of several."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """What came of reading a file ahead."""
+    """Result of reading a file ahead."""
 
     found: dict[int, pa.RecordBatch] = field(default_factory=dict)
     """Row groups."""
     failed_at: int | None = None
-    """The row group that could not be read; behind it none was tried."""
+    """The row group that could not be read; none after it was tried."""
     error: Exception | None = None
 
 
 class ReadAhead:
-    """Row groups of one task's files, in its order. To be closed; for one thread."""
+    """Row groups of one task's files, in the order of the files. Close it after use; for one thread."""
 
     def __init__(
         self, reader: IntakeReader, files_max: int, needed: Callable[[Sequence[Part]], Sequence[Part]]
     ) -> None:
-        """`files_max`: so many files are read ahead; 0: each is read when its turn comes, in the caller's
-        thread. `needed`: of a file's parts, those that anybody still waits for.
+        """`files_max`: number of files to read ahead; 0: each file is read at its turn, in the caller's
+        thread. `needed`: the parts of a file that some plan still waits for.
         """
         self._reader = reader
         self._files_max = files_max
         self._needed = needed
         self._short = False
-        """No thread could be had for one of them: the rest is read in turn."""
+        """Starting a thread failed once: the remaining files are read at their turn."""
         self._pool = ThreadPoolExecutor(files_max, thread_name_prefix="intake-read") if files_max else None
         self._ahead: dict[int, Future[_Read]] = {}
-        """By the place of the file in the log."""
+        """By the file's index in the log."""
         self._largest_bytes = 0
-        """Of the row groups that were read so far: only files of as many such as there is room for are read
+        """Size of the largest row group read so far. Only files whose row groups fit at this size are read
         ahead."""
 
     def close(self) -> None:
-        """Begin nothing more, and wait for what is being read."""
+        """Start nothing more, and wait for reads in progress."""
         self._ahead.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def through(self, files: Iterable[Sequence[Part]]) -> Iterator[Sequence[Part]]:
-        """The files' parts as they come; behind each the next ones are being read."""
+        """The parts of one file after another; while the caller works on one, the next files are read."""
         queue: deque[Sequence[Part]] = deque()
         for parts in files:
             queue.append(parts)
@@ -161,11 +167,11 @@ class ReadAhead:
         self._begin(queue)
         yield parts
         if (unread := self._ahead.pop(parts[0].file.log_index, None)) is not None:
-            unread.cancel()  # nobody needed it any more
+            unread.cancel()  # no plan needed it any more
 
     def _begin(self, files: Iterable[Sequence[Part]]) -> None:
-        """Read these files, in their order, as far as there is room for them. Each row group counts as the
-        largest so far does, and as what is wanted of it at least.
+        """Read these files ahead, in their order, as far as memory allows. Each row group counts as the
+        largest so far, and at least as its required rows.
         """
         if self._pool is None or self._short or not self._largest_bytes:
             return
@@ -198,19 +204,19 @@ class ReadAhead:
                 read.failed_at = wanted[len(read.found)]
                 read.error = error.with_traceback(
                     None
-                )  # which would hold what was read until Python looks for circles
+                )  # a traceback would keep the read data alive until the garbage collector finds the cycle
         return read
 
     def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """The records of these row groups of the file, in that order; raises what `IntakeReader.row_groups`
-        raises, at the same place.
+        """The records of these row groups of the file, in that order; raises as `IntakeReader.row_groups`, at
+        the same row group.
         """
         for records in self._given(file, wanted):
             self._largest_bytes = max(self._largest_bytes, records.nbytes)
             yield records
 
     def _given(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """What was read ahead; the rest, from the first that was not, by the reader."""
+        """What was read ahead; from the first row group that was not, what the reader gives."""
         future = self._ahead.pop(file.log_index, None)
         read = _Read() if future is None else future.result()
         for at, row_group in enumerate(wanted):

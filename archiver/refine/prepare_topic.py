@@ -1,11 +1,12 @@
-"""What stands between a configured topic and its first plan: schema, table, and the proof that both are the
-topic's own.
+"""Prepares a configured topic for archiving: its schema, its table, and the check that both belong to the
+topic.
 
-Promises that the column layout in force is in the ledger before any archive is made with it, with the field
-ids that the catalog really assigned, and that the table has its columns. While a catalog is away, what the
-ledger knows of a table is enough to go on with the columns that it has (`waiting.py`). Whether a table is the
-topic's own is judged in `catalog/identity.py`, what a newer schema means for its columns in
-`schema/evolution/state.py`, and how the table gets them, or another partition spec, in `catalog/evolve.py`.
+Guarantees: the column layout in force is in the ledger before any archive is written with it, with the field
+ids that the catalog really assigned, and the table has these columns. While a catalog is unavailable, a topic
+continues with the table as recorded in the ledger (`catalog_outage.py`). Whether a table belongs to the topic
+is decided in `catalog/identity.py`. What a newer schema means for the columns is decided in
+`schema/evolution/state.py`. How the table gets new columns, or another partition spec, is in
+`catalog/evolve.py`.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TopicTable:
-    """The table a topic goes to, as it was found."""
+    """The table of a topic, as it was loaded."""
 
     catalog: str
     """The catalog's name in the configuration."""
     opened: Tables | None
-    """None only while the catalog is away."""
+    """None only while the catalog is unavailable."""
     target: TableTarget
     uuid: uuid.UUID
     away: str | None = None
     """Why the catalog could not be asked: the table is as the ledger last saw it, and nothing may be
     committed to it. None: it answered."""
     spec: SpecView = FIRST_SPEC
-    """The partition spec of new archives. While the catalog is away it may be another: the commit goes by
-    their names."""
+    """The partition spec of new archives. While the catalog is unavailable the table may have another; the
+    commit then goes by the names of the archives."""
 
     @property
     def tables(self) -> Tables:
@@ -91,7 +92,7 @@ class TopicWork:
 
     @property
     def complete(self) -> bool:
-        """Whether the registry ids in `schema` are all there are, as `Fetched.complete`."""
+        """Whether `schema` has all registry ids there are, as `Fetched.complete`."""
         return all(one is None or one.complete for one in self.fetched)
 
     @property
@@ -108,8 +109,8 @@ class TopicWork:
 def fetch_schemas(
     topic: TopicSettings, known: TopicSchema | None, fetch: Fetch
 ) -> tuple[Fetched | None, Fetched | None]:
-    """The newest schemas of key and value, None for what the configuration gives none; `known` is the newest
-    in the ledger.
+    """The newest schemas of key and value, None where the configuration gives none; `known` is the newest in
+    the ledger.
 
     Raises as `Fetch`.
     """
@@ -137,7 +138,7 @@ def decide_schema(
 
 
 class TopicSetup:
-    """Makes topics ready, one at a time."""
+    """Prepares topics, one at a time."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class TopicSetup:
         limits: CommitLimits,
         clock: Clock,
     ) -> None:
-        """`limits` bound the tries to change a table's columns."""
+        """`limits` bound the attempts to change a table's columns."""
         self._cluster = cluster
         self._objects = objects
         self._leader = leader
@@ -171,13 +172,13 @@ class TopicSetup:
         state: TopicState,
         aways: dict[str, CatalogAway] | None = None,
     ) -> TopicWork:
-        """Schema and table of one topic; the table is created if this is the first time, and gets new columns
-        if the schema has changed.
+        """Schema and table of one topic. The table is created if it is missing, and gets new columns if the
+        schema has changed.
 
-        With `aways`, a topic whose table the ledger knows is made ready also while its catalog cannot be
-        asked; catalogs found to be away are put into it, and not asked again. Raises `TopicHalted` (also for
-        a change of the schema that `schema_change` does not allow), `ConfigInvalid`, `Deposed`, or what a
-        fetch or a catalog raises.
+        With `aways`, a topic whose table is in the ledger is prepared even while its catalog is unavailable.
+        Catalogs that are found to be unavailable are added to `aways`, and not asked again. Raises
+        `TopicHalted` (also for a schema change that `schema_change` does not allow), `ConfigInvalid`,
+        `Deposed`, or the error of a fetch or a catalog.
         """
         ledger = self._leader.fold.topic(state.topic_id)
         _check_kind(settings, ledger)
@@ -257,7 +258,7 @@ class TopicSetup:
         return decision.schema
 
     def _write_identity(self, state: TopicState) -> None:
-        """`topic.json`: so that a bucket alone says which topic a folder holds."""
+        """Write `topic.json`, so that the bucket alone says which topic a folder holds."""
         document = {
             "format": 1,
             "topic": state.name,
@@ -321,13 +322,19 @@ def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
 
 
 class KnownIds:
-    """What one run knows of its topics."""
+    """Up to which offsets the registry ids of each topic are known: which records may be marked as
+    undecodable for an id that their subject does not have.
+
+    A producer registers its schema before it sends with it. So the list of ids has the id of every record
+    that was in the intake log before the list was requested; of a later record it may not. The position in
+    the log is therefore taken before the list.
+    """
 
     def __init__(self) -> None:
         self._reached: dict[TopicId, Mapping[int, int]] = {}
 
     def prepared(self, work: TopicWork, reached: Mapping[int, int]) -> None:
-        """A topic was made ready. `reached`: per partition where it ended in the intake log before that
+        """A topic was prepared. `reached`: per partition, where it ended in the intake log before that
         began.
         """
         sides = (work.schema.key, work.schema.value)
@@ -337,8 +344,8 @@ class KnownIds:
             self._reached[work.state.topic_id] = reached if complete else {}
 
     def judged_to(self, topic_id: TopicId, partitions: Iterable[int]) -> dict[int, int] | None:
-        """Per partition the offset from which on an unknown id is no verdict; None if there are no ids, so
-        nothing to know.
+        """Per partition the offset from which on an unknown id is no verdict; None if the topic has no
+        registry ids.
         """
         reached = self._reached.get(topic_id)
         return None if reached is None else {partition: reached.get(partition, 0) for partition in partitions}

@@ -1,8 +1,8 @@
-"""Refinement on Spark: descriptors out, results back, no record passes through the JVM.
+"""Refinement on Spark: task descriptors go out, results come back, no record passes through the JVM.
 
-Owns the one Spark job of a round. Promises one result per plan, in the order of the plans. A job that fails
-as a whole (a worker was killed, the JVM died) is `RetryLater`: archives that were stored meanwhile are met
-and adopted by the next try. Must never shuffle records.
+Owns the one Spark job of a round. Returns one result per plan, in the order of the plans. A job that fails as
+a whole (a worker was killed, the JVM died) is `RetryLater`: the next attempt finds and reuses the archives
+that were stored. Records must never be shuffled.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SparkRefiner:
         timeout_s: float = JOB_TIMEOUT_S,
         answering: Callable[[], JvmHeartbeat] | None = None,
     ) -> None:
-        """`timeout_s` bounds a job; `answering` makes what ends a JVM that gives no sign of life while it is
-        entered.
+        """`timeout_s` bounds a job. `answering` makes the heartbeat that kills a JVM that does not respond
+        while the job runs.
         """
         self._session = session
         self._timeout_s = timeout_s
@@ -49,8 +49,8 @@ class SparkRefiner:
     def refine(self, job: RefineJob) -> list[PlanResult]:
         """Carry out all bundles; results in the order of bundles and of the plans in them.
 
-        Raises `RetryLater` if the job failed or took longer than the time limit, `Halt` if the workers cannot
-        run our code at all.
+        Raises `RetryLater` if the job failed or exceeded the time limit, `Halt` if the workers cannot run
+        this package.
         """
         tasks = job.descriptors()
         if not tasks:
@@ -63,15 +63,15 @@ class SparkRefiner:
 
     def _collect(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
         """The workers' answers. Ctrl-C cancels the job."""
-        pulse = self._answering()
-        watch = JobWatch(session, _JOB, self._timeout_s, pulse)
-        return run_in_thread(lambda: self._run(session, tasks, pulse, watch), watch.give_up, "refine-job")
+        heartbeat = self._answering()
+        watch = JobWatch(session, _JOB, self._timeout_s, heartbeat)
+        return run_in_thread(lambda: self._run(session, tasks, heartbeat, watch), watch.give_up, "refine-job")
 
     def _run(
-        self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: JvmHeartbeat, watch: JobWatch
+        self, session: SparkSession, tasks: Sequence[TaskDescriptor], heartbeat: JvmHeartbeat, watch: JobWatch
     ) -> list[bytes]:
         try:
-            with pulse, watch:
+            with heartbeat, watch:
                 # One task per bundle. Only descriptors are distributed by this.
                 frame = handed_out(session, [pack(task) for task in tasks])
                 answers = frame.mapInArrow(same_version(refine_batches), "result binary").collect()
@@ -89,15 +89,15 @@ class SparkRefiner:
         except (PySparkException, Py4JError, OSError, EOFError) as error:
             if why_never := unfit(error):
                 raise Halt(why_never) from error
-            if pulse.silent:
+            if heartbeat.silent:
                 raise RetryLater(
-                    f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; "
+                    f"the JVM of spark gave no sign of life for {heartbeat.timeout_s:g} s and was killed; "
                     "the next run starts a new one"
                 ) from error
             if watch.overdue:
                 raise RetryLater(
                     f"the refinement job was cancelled after {self._timeout_s:g} s; plan smaller "
-                    "rounds, or look at the store"
+                    "rounds, or check the store"
                 ) from error
             raise RetryLater(
                 f"the refinement job failed, the next run repeats it: {first_line(error)}"

@@ -1,8 +1,7 @@
-"""What refinement is asked for and what it answers: plain values that travel between driver and workers.
+"""The input and output of refinement: plain values that travel between driver and workers.
 
-Owns the form of a task descriptor and of a result. Promises that both survive pickling, and that a result
-names exactly one plan. Must never hold an open resource: a descriptor is repeated on another worker without
-being told.
+Owns the form of a task descriptor and of a result. Both survive pickling, and a result names exactly one
+plan. A descriptor must never hold an open resource: Spark may run it again on another worker without notice.
 """
 
 from __future__ import annotations
@@ -25,19 +24,18 @@ from intake.segments import Segments
 ErrorKind = Literal["retry", "missing", "corrupted", "conflict", "failed"]
 """Why a plan has no files.
 
-- `retry`: nothing is wrong with the data; a later run may succeed (disk full, store away).
+- `retry`: nothing is wrong with the data; a later run may succeed (disk full, store unavailable).
 - `missing`: an intake file that the log names is not in the store.
 - `corrupted`: an intake file is not what the log says.
-- `conflict`: another archive stands under our key, and its records are not ours.
+- `conflict`: another archive exists under the key, and its records are not the plan's.
 - `failed`: this version cannot refine it (a defect, or a schema that does not fit).
 
-All but `retry` halt the partition.
-"""
+Every kind but `retry` halts the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefineTopic:
-    """What a worker must know of a topic."""
+    """What a worker needs to know of a topic."""
 
     topic_id: TopicId
     name: str
@@ -48,40 +46,40 @@ class RefineTopic:
     sort_order_id: int | None = 1
     """Sort order of the table, named in each data file."""
     judged_to: Mapping[int, int] | None = None
-    """Per partition the offset from which on a record whose registry id is unknown cannot be judged, so that
-    its plan must be tried again (`archiver.refine.prepare_topic`); None: there are none."""
+    """Per partition the offset from which on a record with an unknown registry id cannot be judged, so that
+    its plan must be retried (`archiver.refine.prepare_topic.KnownIds`). None: the topic has no registry ids.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RefineOptions:
-    """How a worker does its work; bounds of its memory."""
+    """How a worker does its work, and the bounds of its memory."""
 
     zstd_level: int = 1
     """Level 3 was measured slower here and hardly smaller."""
     open_writers_max: int = 64
-    """Plans that are written at the same time, those whose records take less than `writer_bytes` in memory
-    counted by that; more plans of a bundle wait and read their intake files again."""
+    """Plans that are written at the same time. A plan whose records need less memory than `writer_bytes`
+    counts by its bytes. More plans of a bundle wait, and read their intake files again."""
     writer_bytes: int = WRITER_BYTES
     reads_max: int = 0
-    """Intake files that a task reads while it works on those before; 0: each is read when its turn comes, in
-    the task's own thread."""
+    """Intake files that a task reads ahead; 0: each file is read at its turn, in the task's own thread."""
     uploads_max: int = 4
-    """Archives of a task that are stored while it goes on with the next; 0: each is waited for, in the task's
-    own thread."""
+    """Archives of a task that are uploaded while it works on the next; 0: the task waits for each, in its own
+    thread."""
     row_group_rows: int = 1_000_000
     """A row group of an archive is closed at this many rows …"""
     row_group_bytes: int = 128 * 1024 * 1024
-    """… or at this many bytes of columns in memory, whichever is first."""
+    """… or at this many bytes of columns in memory, at the first of the two."""
     decode_rows: int = 65_536
-    """So many records are decoded at a time …"""
+    """This many records are decoded at a time …"""
     decode_bytes: int = 8 * 1024 * 1024
-    """… or about so many raw bytes, whichever is first."""
+    """… or about this many raw bytes, at the first of the two."""
     buffer_bytes: int = 512 * 1024 * 1024
-    """What all open writers of a task may hold together. Beyond it the fullest writer closes its row group
+    """Bound for all open writers of a task together. Beyond it the fullest writer closes its row group
     early."""
     engine: Literal["ptars", "protobuf"] = "ptars"
     failpoints: str = ""
-    """What a worker process arms (see `archiver.runtime.failpoints`); empty in production."""
+    """Failpoints that a worker process arms (see `archiver.runtime.failpoints`); empty in production."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,8 @@ class TaskDescriptor:
 
     cluster_id: str
     place: StorePlace
-    """With credentials only if the configuration states them; its `repr` shows none, so neither does a
-    descriptor's."""
+    """Contains credentials only if the configuration states them; they are not in its `repr`, nor in that of
+    a descriptor."""
     epoch: int
     topics: Mapping[TopicId, RefineTopic]
     plans: tuple[Plan, ...]
@@ -100,7 +98,7 @@ class TaskDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class RefineJob:
-    """Everything that is to be refined in a round."""
+    """All refinement of a round."""
 
     cluster_id: str
     place: StorePlace
@@ -123,7 +121,7 @@ class RefineJob:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """An archive that is in the object store: what the ledger records, and what the table is told."""
+    """An archive in the object store: its entry for the ledger, and its entry for the table."""
 
     archive: ArchiveFile
     data_file: DataFile
@@ -134,7 +132,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What became of one plan: either all of its files, or an error."""
+    """The outcome of one plan: all of its files, or an error."""
 
     topic_id: TopicId
     partition: int
@@ -153,20 +151,18 @@ class PlanResult:
 
     @classmethod
     def failed(cls, plan: Plan, error: ErrorKind, why: str) -> PlanResult:
-        """The plan came to nothing. Files that were stored already stay; the next try meets and adopts
-        them.
-        """
+        """The plan has no result. Files that were stored stay; the next attempt finds and reuses them."""
         return cls(plan.topic_id, plan.partition, plan.base, plan.end, (), error, why)
 
     @property
     def plan_key(self) -> PlanKey:
-        """What tells the plans of one job apart."""
+        """Identifies the plan within its job."""
         return (self.topic_id, self.partition, self.base)
 
 
 def gaps_archive(plan: Plan) -> ArchiveFile:
-    """What the ledger records of a plan without records: nothing is refined or stored, but the watermark
-    passes the range.
+    """The ledger entry of a plan without records: nothing is refined or stored, but the watermark passes the
+    range.
     """
     return ArchiveFile(
         key="",

@@ -1,13 +1,13 @@
-"""When a topic partition is archived: a pure reading of its backlog against its settings.
+"""When a topic is polled, and when a topic partition is archived: decided from its backlog and its settings.
 
 A partition is *open* when it holds enough stable records to be worth a file, and *due* when its file should
-be made now. Both are derived from the log alone, so a restarted archiver comes to the same answer and forgets
-no delay that was running. This module never looks at a clock: the caller passes the time in.
+be made now. Both are derived from the log alone, so a restarted archiver decides the same and no running
+delay is lost. The functions are pure: the caller passes the time.
 
-Offsets of aborted transactions are no records: they open nothing and make no file. Where a backlog consists
-of nothing else, the watermark has to pass them all the same, or the partition would hold on to its intake for
-ever. That costs an entry of the ledger and a snapshot of the table, so it is done with the next round that
-writes anything of the topic, and else when `complete_delay_max` has passed since the last one that did.
+Offsets of aborted transactions are no records: they open nothing and make no file. A backlog of gaps alone
+must still be passed by the watermark, or the partition would keep its intake for ever. That costs a ledger
+entry and a table snapshot. So it is done with the next round that writes anything of the topic, or when
+`complete_delay_max` has passed since the last one that did.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def bytes_within(segment: SegmentRef, start: int, stable: int) -> int:
 
 
 def is_open(backlog: BacklogSummary, settings: ArchiveSettings) -> bool:
-    """Is there anything stable, and is it at least `min_bytes` (-1 never, 0 at once)?"""
+    """Whether there are stable records, and at least `min_bytes` of them (-1 never, 0 at once)."""
     return backlog.rows > 0 and settings.min_bytes != NEVER and backlog.bytes >= settings.min_bytes
 
 
 def is_due(
     backlog: BacklogSummary, opened_at_us: Callable[[], int], now_us: int, settings: ArchiveSettings
 ) -> bool:
-    """Should the open partition be archived now: it is large, has been open for long, or nothing arrives any
-    more.
+    """Whether the open partition should be archived now: it is large, has been open for long, or no record
+    arrives any more.
 
-    `opened_at_us` finds the accept time of the segment with which the backlog reached `min_bytes`; it is
-    asked only if all else leaves the question open, and then the backlog is smaller than `max_bytes`.
+    `opened_at_us` finds the accept time of the segment with which the backlog reached `min_bytes`. It is
+    called only if everything else leaves the question open; the backlog is then smaller than `max_bytes`.
 
-    A time of the backlog that lies in the future counts as far away as it is: with a distance of at least the
-    delay, in either direction, the delay has passed. Records may come from a writer whose clock ran ahead,
-    and the archiver's own clock may have been set back; either way nobody can tell how long they have waited,
-    and waiting for the clock to reach them could stop archiving for years. A distance below the delay is
-    ordinary skew between machines, and ends by itself within the delay.
+    A time in the future counts by its distance: at a distance of at least the delay, in either direction, the
+    delay has passed. Records may come from a writer whose clock ran ahead, and the archiver's own clock may
+    have been set back. In both cases the real waiting time is unknown, and waiting for the clock to catch up
+    could stop archiving for years. A distance below the delay is ordinary clock skew, and ends by itself
+    within the delay.
     """
     if not is_open(backlog, settings):
         return False
@@ -71,9 +71,9 @@ def is_due(
 
 
 def gaps_due(written_us: int, now_us: int, settings: ArchiveSettings) -> bool:
-    """Should the watermark pass a backlog of nothing but gaps now, though nothing else of the topic is due?
+    """Whether the watermark should pass a gap-only backlog now, though nothing else of the topic is due.
 
-    `written_us` is when the ledger last took in anything of the topic; 0 if it never did.
+    `written_us` is when the ledger last recorded anything of the topic; 0 if it never did.
     """
     return settings.min_bytes != NEVER and _passed(written_us, now_us, settings.complete_delay_max)
 
@@ -82,17 +82,17 @@ def _passed(since_us: int, now_us: int, delay_s: float) -> bool:
     return abs(now_us - since_us) >= delay_s * 1e6
 
 
-def look_due(last_look_us: int | None, now_us: int, start_delay_max: float) -> bool:
-    """Has `start_delay_max` (seconds) passed since the partition was last looked at?
+def poll_due(last_poll_us: int | None, now_us: int, start_delay_max: float) -> bool:
+    """Whether `start_delay_max` (seconds) has passed since the last poll.
 
     A wall clock that was set back counts as passed: a step of the clock must not stop archiving.
     """
-    return last_look_us is None or now_us < last_look_us or now_us - last_look_us >= start_delay_max * 1e6
+    return last_poll_us is None or now_us < last_poll_us or now_us - last_poll_us >= start_delay_max * 1e6
 
 
 def concurrent_limit(concurrent_max: int, memory_bytes: int, partition_bytes: int) -> int:
-    """How many partitions may be archived at a time: `concurrent_max`, or (0) as many as fit into memory; at
-    least one.
+    """How many partitions may be archived at a time: `concurrent_max`, or with 0 as many as fit into memory;
+    at least one.
     """
     if concurrent_max > 0:
         return concurrent_max
@@ -100,31 +100,35 @@ def concurrent_limit(concurrent_max: int, memory_bytes: int, partition_bytes: in
 
 
 class PollState:
-    """The looks of one process. One thread at a time."""
+    """When a daemon last polled which topic, so that idle topics are skipped. For one thread.
+
+    In memory only: after a restart every topic is polled once. A topic without work is polled again after
+    `start_delay_max`. A topic that was archived is polled in the next round, because it may have more.
+    """
 
     def __init__(self) -> None:
         self._last_us: dict[str, int] = {}
-        self._whole: set[str] = set()
+        self._ready: set[str] = set()
 
     def due(self, topic: str, now_us: int, start_delay_max: float) -> bool:
-        """May the topic be looked at again?"""
-        return look_due(self._last_us.get(topic), now_us, start_delay_max)
+        """Whether the topic may be polled again."""
+        return poll_due(self._last_us.get(topic), now_us, start_delay_max)
 
-    def looked(self, topic: str, now_us: int) -> None:
-        """It was looked at."""
+    def polled(self, topic: str, now_us: int) -> None:
+        """The topic was polled."""
         self._last_us[topic] = now_us
 
-    def whole(self, topic: str) -> bool:
-        """Was the topic ready for archiving when it was last prepared, so that it needs to be prepared again
-        only if there is work?
+    def was_ready(self, topic: str) -> bool:
+        """Whether the topic was ready for archiving when it was last prepared, so that it is prepared again
+        only if there is work.
         """
-        return topic in self._whole
+        return topic in self._ready
 
     def ended(self, topic: str, state: str) -> None:
         """How the topic's part of a run ended, as `TopicReport.state` says."""
         if state in ("idle", "archived"):
-            self._whole.add(topic)
+            self._ready.add(topic)
         else:
-            self._whole.discard(topic)
+            self._ready.discard(topic)
         if state == "archived":
             self._last_us.pop(topic, None)

@@ -1,8 +1,8 @@
-"""Brings archives that were made anew into their table: what a replay and a compaction do alike.
+"""Commits rewritten archives to their table: the common part of replay and compaction.
 
 Owns the order of effects (`docs/protocols/replay.md`): FILES_REWRITTEN → the table's swap → REWRITE_SETTLED.
-The new objects stand before the first of these. Can be killed at any step; the next run looks what became of
-it. Must never delete an object, nor move a watermark.
+The new objects are stored before the first of these. Can be killed at any step; the next run resolves the
+outcome. Never deletes an object, and never moves a watermark.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class RewriteParts:
 
 @dataclass(frozen=True)
 class Remade:
-    """An archive that was made anew and is in no log yet."""
+    """A rewritten archive that is in no log yet."""
 
     olds: tuple[OldArchive, ...]
-    """In the order of their offsets."""
+    """The archives that it replaces, in the order of their offsets."""
     paths: tuple[str, ...]
-    """As the table names them."""
+    """The old archives' paths in the table."""
     written: WrittenFile
 
     @property
     def key(self) -> str:
-        """Of the new one."""
+        """Key of the new archive."""
         return self.written.archive.key
 
 
 class TableRewriter:
-    """Exchanges archives of one topic's table, by its leader and within a turn of his."""
+    """Replaces archives of one topic's table. To be used by the leader within its turn."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class TableRewriter:
         kind: str,
         skip: Callable[[str, str], None],
     ) -> None:
-        """`kind` is one of `archiver.catalog.replace_files.SUMMARY_KEYS`, and names the failpoints; `skip` is
-        told which archive stays as it is, and why.
+        """`kind` is one of `archiver.catalog.replace_files.SUMMARY_KEYS`, and names the failpoints. `skip` is
+        called with an archive that stays as it is, and why.
         """
         self._parts = parts
         self._target = target
@@ -83,7 +83,7 @@ class TableRewriter:
         )
 
     def settle(self) -> None:
-        """Say what became of what earlier runs left. Raises as `FileReplacer.exchange`."""
+        """Record the outcome of what earlier runs left. Raises as `FileReplacer.exchange`."""
         nothing = uuid.UUID(int=0)
         self._tell(self._exchanger.exchange(self._target, (), nothing, self._gaps), nothing)
 
@@ -92,10 +92,9 @@ class TableRewriter:
         return self.committer.sound(self._target, self._gaps)
 
     def exchange(self, made: Sequence[Remade], view: TableView) -> Exchanged | None:
-        """Bring archives into the table, which was `view` when they were chosen; None if there is no table
-        any more.
+        """Replace archives in the table, which was `view` when they were chosen; None if the table is gone.
 
-        Raises as `FileReplacer.exchange`, and what appending raises.
+        Raises as `FileReplacer.exchange`, or the error of an append.
         """
         commit_id = new_uuid(self._parts.ids)
         failpoints.reach(f"{self._kind}.written.before")
@@ -114,8 +113,8 @@ class TableRewriter:
             else:
                 self._skip(
                     item.olds[0].key,
-                    f"the ledger refused {item.key}, or an old archive is condemned; the next run "
-                    "looks again",
+                    f"the ledger refused {item.key}, or an old archive is marked for deletion; the next "
+                    "run checks again",
                 )
         exchanged = self._exchanger.exchange(self._target, exchanges, commit_id, self._gaps)
         self._tell(exchanged, commit_id)
@@ -140,7 +139,7 @@ class TableRewriter:
         )
 
     def _tell(self, exchanged: Exchanged | None, commit_id: uuid.UUID) -> None:
-        """REWRITE_SETTLED, if there is anything to say."""
+        """Append REWRITE_SETTLED, unless there is nothing to record."""
         if exchanged is None:
             return
         for key, why in exchanged.abandoned:
@@ -148,5 +147,7 @@ class TableRewriter:
         failpoints.reach(f"{self._kind}.settled.before")
         self._parts.leader.append(exchanged.to_proto(commit_id, self._target.topic_id))
         failpoints.reach(f"{self._kind}.settled.after")
-        told = f"{counted(len(exchanged.replaced), 'archive')} in the table in the place of the old ones"
-        self._parts.progress(f"{self._target.topic}: {told}, {len(exchanged.abandoned)} given up")
+        replaced = counted(len(exchanged.replaced), "archive")
+        self._parts.progress(
+            f"{self._target.topic}: {replaced} replaced in the table, {len(exchanged.abandoned)} given up"
+        )

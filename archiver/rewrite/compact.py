@@ -1,11 +1,17 @@
-"""Compaction that knows the stream: small archives of closed table partitions become one, in offset order,
-byte for byte.
+"""Compaction that preserves the stream: small archives of closed table partitions are merged into one, in
+offset order, byte for byte.
 
-Owns the order of effects, a handful at a time: merged archives are stored, then the ledger and the table are
-told (`rewriting.py`). A daemon that keeps the lease stores them without a turn, so that its rounds go on
-meanwhile; where others lead in between, that would be in vain. Can be killed at any step: what was stored and
-is in no log is a stray that cleaning takes. A topic that cannot go on is reported and left out; the others
-continue. Must never delete an object, never move a watermark, and never merge what has a hole.
+Owns the order of effects, a few archives at a time: merged archives are stored, then recorded in the ledger
+and committed to the table (`commit.py`). A daemon that keeps the lease stores them without a turn, so that
+its rounds continue; where other processes lead in between, that would be wasted. Can be killed at any step:
+an object that was stored and is in no log is unreferenced, and cleaning deletes it. A topic that cannot
+continue is reported and left out. Never deletes an object, never moves a watermark, and never merges across a
+hole.
+
+The choice of archives (`smalls`, `runs`) is pure. Small archives of one table partition that follow each
+other become one of up to the target size. The result must be at least half as large again as each of its
+parts, so a record is rewritten a few times at most, however often compaction runs. A table partition is
+compacted once it is closed. Archives that come late are merged the same way.
 """
 
 from __future__ import annotations
@@ -39,9 +45,9 @@ from intake.log.fold import TopicState
 EXCHANGED_TOGETHER_MAX = 16
 """Merged archives that one snapshot brings …"""
 EXCHANGED_BYTES = 256 * 1024 * 1024
-"""… and about so many bytes of old ones: while they are merged the epoch must not change."""
+"""… and about this many bytes of old ones: the epoch must not change while they are merged."""
 SKIPPED_MAX = 100
-"""So many archives that stay as they are are named per topic."""
+"""At most this many skipped archives are named per topic."""
 
 
 @dataclass
@@ -50,21 +56,21 @@ class TopicCompaction:
 
     topic: str
     merged: int = 0
-    """Archives that are in the table in the place of several; in a dry run, that would be."""
+    """New archives in the table, each in place of several; in a dry run, archives that would be made."""
     archives: int = 0
-    """In whose place they are."""
+    """Archives that they replace."""
     bytes_before: int = 0
     bytes_after: int = 0
-    """Of those archives; 0 in a dry run."""
+    """Of the new archives; 0 in a dry run."""
     skipped: list[dict[str, str]] = field(default_factory=list)
     """Archives that stay as they are, and why."""
     more: bool = False
-    """The run ended at its limit of bytes; the next one goes on."""
+    """The run ended at its limit of bytes; the next one continues."""
     why: str | None = None
-    """What ended the topic's part early."""
+    """Why the topic's part ended early."""
 
     def skip(self, name: str, why: str) -> None:
-        """An archive that stays as it is."""
+        """Record an archive that stays as it is."""
         if len(self.skipped) < SKIPPED_MAX:
             self.skipped.append({"archive": name, "why": why})
 
@@ -108,11 +114,11 @@ class Compaction:
         self._bytes_left = 0
 
     def run(self, *, dry_run: bool = False) -> list[TopicCompaction]:
-        """Merge archives of all topics with a table, at most `cleanup.compact_run_bytes_max` of them; what
-        there is to tell, by topic.
+        """Merge archives of all topics with a table, at most `cleanup.compact_run_bytes_max` of them; returns
+        what there is to report, by topic.
 
-        With `dry_run` nothing is written anywhere. Raises `LeaseHeld` if another process leads, `Deposed` if
-        a newer leader appears. What concerns one topic only is in the report.
+        With `dry_run` nothing is written. Raises `LeaseHeld` if another process leads, `Deposed` if a newer
+        leader appears. What concerns one topic only is in the report.
         """
         parts = self._parts
         if parts.settings.compact_bytes == 0:
@@ -136,15 +142,15 @@ class Compaction:
         return found
 
     def room(self, size: int, chosen: int = 0) -> bool:
-        """Whether archives of that many bytes may be merged beside what was `chosen` and is not spent yet;
-        the first ones always may.
+        """Whether archives of that many bytes may be merged in addition to `chosen` bytes that are not spent
+        yet; the first ones always may.
         """
         first = chosen == 0 and self._bytes_left == self._parts.settings.compact_run_bytes_max
         return first or chosen + size <= self._bytes_left
 
     def spend(self, size: int) -> None:
-        """Archives of that many bytes were merged. Those that could not be do not count: they would stand in
-        the others' way for ever.
+        """Archives of that many bytes were merged. Those that could not be merged do not count: they would
+        block the others for ever.
         """
         self._bytes_left -= size
 
@@ -155,7 +161,7 @@ class Compaction:
 
 
 class _DeleteFiles(Exception):
-    """A table has some."""
+    """The table has delete files."""
 
 
 class _Topic:
@@ -178,8 +184,8 @@ class _Topic:
         self._rows: dict[int, TopicRows] = {}
 
     def run(self, *, dry_run: bool) -> None:
-        """Look, and if there is anything to do: settle what earlier runs left, merge, and exchange, a few at
-        a time.
+        """Choose archives; if there are any, resolve what earlier runs left, merge, and replace, a few at a
+        time.
         """
         if self._ledger.table_uuid is None:
             return
@@ -203,7 +209,7 @@ class _Topic:
             self._merge(self._chosen(view), view, schemas)
 
     def _plan(self, found: Iterable[list[Small]]) -> None:
-        """What a run would merge, as far as can be told without looking into the archives."""
+        """What a run would merge, as far as it can be known without opening the archives."""
         for run in found:
             if not self._run.room(sum(one.size for one in run)):
                 self._report.more = True
@@ -216,8 +222,8 @@ class _Topic:
         return self._parts.rewriting.leader.fold.topic(self._state.topic_id)
 
     def _chosen(self, view: TableView) -> list[list[Small]]:
-        """Runs of archives, each to become one. What a rollback brought back is among it, though the ledger
-        says that it was replaced.
+        """Runs of archives, each to become one. Archives that a rollback brought back are included, although
+        the ledger says that they were replaced.
         """
         parts, ledger, objects = self._parts, self._ledger, self._parts.rewriting.objects
         target = CompactTarget(
@@ -235,7 +241,7 @@ class _Topic:
             found = smalls(self._files(view), lambda path: key_of(objects, path), target, given_up)
         except _DeleteFiles:
             why = (
-                "the table has delete files of somebody else, which name rows by their file; compact it "
+                "the table has delete files of another engine, which name rows by their file; compact it "
                 "with that engine"
             )
             self._report.skip(shown(self._target.identifier), why)
@@ -260,7 +266,7 @@ class _Topic:
                 break
             handful.append((together, self._rows_of(together[0].footer.schema_version, schemas, view)))
             size += bytes_
-            # Where others lead in between a turn holds them up, so it is kept short.
+            # Without a kept lease other processes wait for this turn, so it is kept short.
             if (
                 len(handful) == EXCHANGED_TOGETHER_MAX
                 or size >= EXCHANGED_BYTES
@@ -272,10 +278,10 @@ class _Topic:
             self._handful(handful)
 
     def _handful(self, handful: Sequence[tuple[list[Piece], TopicRows]]) -> None:
-        """Merge them, and bring them into the table."""
+        """Merge them, and commit them to the table."""
         leadership = self._parts.leadership
         with leadership.turn("compaction"):
-            epoch = leadership.lead_anew()  # so that no key was ever used (rule P2)
+            epoch = leadership.lead_anew()  # a new epoch, so that no key was used before (rule P2)
             if not leadership.holding:
                 self._exchange(self._made(handful, epoch))
                 return
@@ -295,7 +301,7 @@ class _Topic:
     def _pieces(self, found: Iterable[list[Small]]) -> Iterator[list[Piece]]:
         parts = self._parts
         for run in found:
-            # Half of an entry: the new archive stands in it as well.
+            # Half of an entry, because the new archive is in it as well.
             for together in pieces(
                 parts.rewriting.objects, run, parts.cluster_id, parts.entry_bytes_max // 2, self._report.skip
             ):
@@ -320,8 +326,8 @@ class _Topic:
         return self._rows[version]
 
     def _merged(self, together: Sequence[Piece], rows: TopicRows, epoch: int) -> Iterator[Remade]:
-        """One archive of several; of what is before and behind one that is damaged, one each. What cannot be
-        merged is said.
+        """One archive of several. If one is damaged, one archive of those before it and one of those after
+        it. What cannot be merged is reported.
         """
         parts = self._parts
         if not is_worth_it([piece.small for piece in together]):
@@ -340,7 +346,7 @@ class _Topic:
         yield Remade(olds, tuple(piece.small.path for piece in together), written)
 
     def _exchange(self, made: Sequence[Remade]) -> None:
-        """Bring merged archives into the table, within a turn."""
+        """Commit merged archives to the table, within a turn."""
         view = self._rewriter.sound() if made else None
         exchanged = None if view is None else self._rewriter.exchange(made, view)
         for item in made:
@@ -357,7 +363,7 @@ class _Topic:
 
 
 TOGETHER_MAX = 1000
-"""Archives that become one."""
+"""At most this many archives are merged into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,11 +375,11 @@ class CompactTarget:
     """Of the table's default partition spec."""
     granularity: Granularity
     bytes: int
-    """Size of an archive that is wanted."""
+    """Target size of an archive."""
     closed_us: int
-    """What ended before is closed."""
+    """A table partition that ended before this time is closed."""
     start: Callable[[int], int]
-    """Of each topic partition: what begins below leaves with retention."""
+    """The first offset that retention keeps, by topic partition: what begins below it is not merged."""
 
 
 def smalls(
@@ -382,8 +388,8 @@ def smalls(
     target: CompactTarget,
     given_up: Container[str],
 ) -> list[Small]:
-    """The archives that may be merged, in the order of topic partitions, table partitions and offsets; none
-    whose key is `given_up`.
+    """The archives that may be merged, ordered by topic partition, table partition and offset; none whose key
+    is in `given_up`.
     """
     open_from = partition_value_of(target.closed_us, target.granularity)
     found: list[Small] = []
@@ -406,8 +412,8 @@ def smalls(
 
 
 def runs(found: Iterable[Small], bytes_wanted: int) -> Iterator[list[Small]]:
-    """What becomes one archive each: neighbours without a hole between them, together half as large again as
-    the largest at least.
+    """Groups of neighbours without a hole between them, each to become one archive at least half as large
+    again as its largest part.
     """
     together: list[Small] = []
     size = 0
@@ -424,13 +430,13 @@ def runs(found: Iterable[Small], bytes_wanted: int) -> Iterator[list[Small]]:
 
 
 def is_worth_it(together: Sequence[Small]) -> bool:
-    """Whether each of them would stand in an archive that is half as large again."""
+    """Whether the merged archive is at least half as large again as each of its parts."""
     sizes = [one.size for one in together]
     return len(sizes) > 1 and 2 * sum(sizes) >= 3 * max(sizes)
 
 
 def _follows(before: Small, after: Small) -> bool:
-    """In the same table partition, and offset by offset."""
+    """Whether `after` continues `before` in the same table partition."""
     one, other = before.archive, after.archive
     return (one.partition, one.partition_value, one.end) == (
         other.partition,

@@ -1,10 +1,9 @@
-"""Decodes again what could not be decoded: each archive that holds such records, and of which some decode
-now, is made anew.
+"""Replay: decodes again what could not be decoded. Each archive with records that decode now is rewritten.
 
 Owns the order of effects (`docs/protocols/replay.md`): archive → FILES_REWRITTEN → the table's swap →
-REWRITE_SETTLED. Can be killed at any step; the next run looks what became of it and goes on. Works in this
-process, file by file. A topic that cannot go on is reported and left out; the others continue. Must never
-delete an object, and never move a watermark.
+REWRITE_SETTLED. Can be killed at any step; the next run resolves the outcome and continues. Works in this
+process, file by file. A topic that cannot continue is reported and left out. Never deletes an object, and
+never moves a watermark.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
 
 EXCHANGED_TOGETHER_MAX = 16
-"""Archives that one snapshot exchanges."""
+"""Archives that one snapshot replaces."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class ReplayParts:
 
 @dataclass(frozen=True)
 class _Made:
-    """An archive that was made anew and is in no log yet."""
+    """A rewritten archive that is in no log yet."""
 
     file: DoubtedFile
     written: WrittenFile
@@ -101,8 +100,8 @@ class _Made:
 
     @property
     def remade(self) -> Remade:
-        """What the table is to learn of it."""
-        assert self.file.key is not None, "only archives are made anew"
+        """As the rewriter of the table needs it."""
+        assert self.file.key is not None, "only archives are rewritten"
         return Remade((OldArchive(self.file.key, self.file.size),), (self.file.path,), self.written)
 
 
@@ -113,12 +112,12 @@ class ReplayRun:
         self._parts = parts
         self._layouts: dict[tuple[TopicId, int], Layout] = {}
         self._fresh = False
-        """This run has an epoch of its own, so its keys are new (rule P2)."""
+        """Whether this run has an epoch of its own, so that its keys are new (rule P2)."""
         self._files_left = 0
 
     def run(self, scope: Scope | None, files_max: int, *, dry_run: bool = False) -> ReplayReport:
-        """Make anew at most `files_max` archives of the topics in `scope` (None: all). With `dry_run` nothing
-        is written anywhere.
+        """Rewrite at most `files_max` archives of the topics in `scope` (None: all). With `dry_run` nothing
+        is written.
 
         Raises `LeaseHeld` if another process leads (a dry run needs no lease), `NotFound` for an unknown
         topic or partition in `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown`
@@ -172,7 +171,7 @@ class ReplayRun:
             except ArchiverError as error:
                 found.failed(error)
             if found.state != "idle" or found.why:
-                self._parts.progress(f"{found.topic}: {found.state}: {_told(found)}")
+                self._parts.progress(f"{found.topic}: {found.state}: {_summary(found)}")
 
     def _topic(
         self,
@@ -186,7 +185,7 @@ class ReplayRun:
     ) -> None:
         if settings.archive.kind == "parquet":
             report.why = (
-                "kind: parquet is not replayed: without a table nothing exchanges two objects in one step"
+                "kind: parquet is not replayed: without a table two objects cannot be replaced in one step"
             )
             return
         ledger = self._parts.leader.fold.topic(state.topic_id)
@@ -231,7 +230,7 @@ class ReplayRun:
     def rows(
         self, state: TopicState, schema: TopicSchema, settings: TopicSettings, view: TableView
     ) -> TopicRows:
-        """The layout of archives made anew."""
+        """The layout of rewritten archives."""
         topic = RefineTopic(
             state.topic_id, state.name, schema, settings.archive.partition_by[0], view.spec_id
         )
@@ -245,11 +244,13 @@ class ReplayRun:
         report: TopicReplay,
         partitions: frozenset[int] | None,
     ) -> Iterator[tuple[DoubtedFile, Probe]]:
-        """Archives of which something decodes now that did not; what stays as it is goes into the report."""
+        """Archives with something that decodes now and did not before; files that stay as they are go into
+        the report.
+        """
         report.schema_version = rows.topic.schema.version
         target = ReplayTarget(view.spec_id, rows.topic.granularity, partitions)
         for file in doubted_files(self._parts.objects, rows.topic.topic_id, tables, view):
-            if not wanted(file, target):
+            if not is_requested(file, target):
                 continue
             try:
                 probed = probe(self._parts.objects, file, rows)
@@ -265,8 +266,8 @@ class ReplayRun:
             yield file, probed
 
     def note(self, report: TopicReplay, file: DoubtedFile, probed: Probe, key: str | None) -> None:
-        """One archive that was made anew, or would be."""
-        assert file.archive is not None, "only archives are made anew"
+        """Report one archive that was rewritten, or would be."""
+        assert file.archive is not None, "only archives are rewritten"
         report.state = "replayed"
         report.archives += 1
         report.decoded += probed.decoded
@@ -283,17 +284,17 @@ class ReplayRun:
             self.spend()
 
     def room(self) -> bool:
-        """May another archive be made anew?"""
+        """Whether another archive may be rewritten."""
         return self._files_left > 0
 
     def spend(self) -> None:
-        """One archive was made anew. One that stays as it is does not count: it would stand in the way of
-        those behind it for ever.
+        """One archive was rewritten. Archives that stay as they are do not count: they would block those
+        after them for ever.
         """
         self._files_left -= 1
 
     def own_epoch(self) -> int:
-        """The epoch to make archives under: one of this run's own, so that no key was ever used."""
+        """The epoch of the new keys: one of this run's own, so that no key was used before."""
         if not self._fresh:
             self._parts.leader.take_over()
             self._fresh = True
@@ -343,7 +344,7 @@ class _Topic:
         )
 
     def run(self) -> None:
-        """Settle what earlier leaders left, then make anew and exchange, a few archives at a time."""
+        """Resolve what earlier leaders left, then rewrite and replace, a few archives at a time."""
         parts = self._parts
         outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
         if outcome is not None:
@@ -373,9 +374,9 @@ class _Topic:
             self._exchange(made, view)
 
     def _make(self, file: DoubtedFile, probed: Probe, rows: TopicRows) -> _Made | None:
-        """One archive anew; None, and said why, if that cannot be."""
+        """Rewrite one archive; None, with the reason in the report, if that is not possible."""
         parts = self._parts
-        assert file.archive is not None, "only archives are made anew"
+        assert file.archive is not None, "only archives are rewritten"
         try:
             source = open_source(parts.objects, file, file.archive, parts.cluster_id)
             epoch = self._run.own_epoch()
@@ -402,7 +403,7 @@ class _Topic:
         return _Made(file, written, probed)
 
     def _left(self, file: DoubtedFile, probed: Probe, why: str) -> None:
-        """An archive that stays as it is."""
+        """Report an archive that stays as it is."""
         self._report.skip(file.name, why)
         self._report.left += probed.left + probed.decoded
 
@@ -416,7 +417,7 @@ class _Topic:
         ]
 
     def _exchange(self, made: Sequence[_Made], view: TableView) -> None:
-        """Bring them into the table, and count what came of it."""
+        """Replace the archives in the table, and count the outcome."""
         exchanged = self._rewriter.exchange([item.remade for item in made], view)
         if exchanged is None:
             return
@@ -429,38 +430,38 @@ class _Topic:
                 self._report.left += item.probe.left + item.probe.decoded
 
 
-def _told(report: TopicReplay) -> str:
+def _summary(report: TopicReplay) -> str:
     """One line for people."""
-    told = (
+    counts = (
         f"{counted(report.decoded, 'key or value', 'keys and values')} decoded, {report.left:,} left as "
         "they were"
     )
-    return told if report.why is None else report.why
+    return counts if report.why is None else report.why
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """What a file must fit to be made anew."""
+    """What a file must match to be rewritten."""
 
     spec_id: int
     """Of the table's default partition spec."""
     granularity: Granularity
     partitions: Set[int] | None = None
-    """Those that are asked for; None: all."""
+    """The requested partitions; None: all."""
 
 
-def wanted(file: DoubtedFile, target: ReplayTarget) -> bool:
-    """Whether the file is asked for at all. One of somebody else's may hold any partition."""
+def is_requested(file: DoubtedFile, target: ReplayTarget) -> bool:
+    """Whether the file is requested. A file of another writer may hold any partition."""
     return file.archive is None or target.partitions is None or file.archive.partition in target.partitions
 
 
 def refusal(file: DoubtedFile, target: ReplayTarget) -> str | None:
-    """Why a file stays as it is, whatever is in it; None if it may be made anew."""
+    """Why a file stays as it is, regardless of its content; None if it may be rewritten."""
     if file.archive is None:
-        return "somebody else wrote it (a compaction); only archives are made anew"
+        return "another engine wrote it (a compaction); only archives are rewritten"
     if file.has_deletes:
         return (
-            "the table has delete files of somebody else, which name rows by their file; compact the "
+            "the table has delete files of another engine, which name rows by their file; compact the "
             "table, which applies them"
         )
     if file.spec_id != target.spec_id or file.archive.granularity != target.granularity:

@@ -8,9 +8,9 @@ from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, TopicHalt
 from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
 
 FILES_MAX = 1000
-"""Archives that one run makes anew, unless it is asked for fewer or more."""
+"""Archives that one run rewrites, unless another number is requested."""
 SKIPPED_MAX = 100
-"""So many files that stay as they are are named per topic."""
+"""At most this many skipped files are named per topic."""
 
 
 @dataclass
@@ -19,43 +19,43 @@ class TopicReplay:
 
     topic: str
     state: str = "idle"
-    """idle: nothing decodes that did not before; replayed (in a dry run: would be); halted: somebody must
-    act; deferred: a later run goes on by itself."""
+    """idle: nothing decodes that did not before; replayed (in a dry run: would be); halted: an operator must
+    act; deferred: a later run continues by itself."""
     why: str | None = None
     schema_version: int = 0
-    """By which the records were decoded again."""
+    """The version with which the records were decoded again."""
     archives: int = 0
-    """Made anew, and in the table in the place of the old ones."""
+    """Rewritten, and in the table in place of the old ones."""
     ranges: list[dict[str, object]] = field(default_factory=list)
     """Those archives: partition, base, end (exclusive), and the new key (null in a dry run)."""
     decoded: int = 0
     """Keys and values that decode now, in those archives."""
     left: int = 0
-    """Keys and values that still do not, in all files that were looked into."""
+    """Keys and values that still do not decode, in all files that were read."""
     emptied: list[str] = field(default_factory=list)
-    """Columns that the newest schema fills no more: in archives made anew they read null, and `__raw__` or
+    """Columns that the newest schema no longer fills: in rewritten archives they read null, and `__raw__` or
     `__unrecognized__` has the bytes."""
     skipped: list[dict[str, str]] = field(default_factory=list)
-    """Files that stay as they are though they hold undecoded records, and archives made anew that did not
+    """Files that stay as they are although they hold undecoded records, and rewritten archives that did not
     come into the table: why."""
     more: bool = False
-    """The run ended at its limit of files; another goes on."""
+    """The run ended at its limit of files; another one continues."""
     snapshot_id: int | None = None
 
     def skip(self, name: str, why: str) -> None:
-        """A file that stays as it is."""
+        """Record a file that stays as it is."""
         if len(self.skipped) < SKIPPED_MAX:
             self.skipped.append({"archive": name, "why": why})
 
     def failed(self, error: ArchiverError) -> None:
-        """What ended the topic's part early."""
+        """Record what ended the topic's part early."""
         self.why = error.why if isinstance(error, TopicHalted) else str(error)
         self.state = "halted" if isinstance(error, Halt | InvalidInput) else "deferred"
 
 
 @dataclass
 class ReplayReport:
-    """A whole run: every topic looked at, in the order of their names."""
+    """A whole run: every topic that was checked, ordered by name."""
 
     dry_run: bool
     epoch: int = 0

@@ -1,9 +1,9 @@
-"""Keys and values that could not be decoded: in which files they are, and which records they are.
+"""Keys and values that could not be decoded: which files hold them, which records they are, and the list by
+cause.
 
-Owns the look at `__err__`. A table's manifests tell how many nulls a file has in `key.__err__` and
-`value.__err__`: a file in which all are null is never opened. Of the others the row groups are passed over
-whose statistics say the same, and only a few columns are read. Must never write, and never hold more than a
-batch of a file.
+Reads `__err__`. A table's manifests say how many nulls a file has in `key.__err__` and `value.__err__`; a
+file in which all are null is never opened. Of the others, row groups whose statistics say the same are
+skipped, and only a few columns are read. Writes nothing, needs no lease, and holds at most a batch of a file.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Side = Literal["key", "value"]
 SIDES: tuple[Side, ...] = ("key", "value")
 
 BATCH_ROWS = 16_384
-"""Rows of a file that are looked at together."""
+"""Rows of a file that are read together."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoubtedFile:
-    """A file that may hold what could not be decoded."""
+    """A file that may hold keys or values that could not be decoded."""
 
     path: str
     """As the table names it; the object's key without a table."""
@@ -58,7 +58,7 @@ class DoubtedFile:
     size: int
     """Bytes, as the table says."""
     archive: ArchiveKey | None
-    """What its name says; None if somebody else wrote it."""
+    """The parsed key; None if another writer made the file."""
     spec_id: int = 0
     has_deletes: bool = False
 
@@ -75,14 +75,14 @@ class UndecodedBatch:
     partitions: Sequence[int]
     offsets: Sequence[int]
     errors: dict[Side, pa.Array[Any]]
-    """Texts; null where that side is fine. A side without a schema is not there."""
+    """Texts; null where that side was decoded. A side without a schema is missing."""
     payloads: dict[Side, pa.Array[Any]]
-    """The original bytes of undecoded sides (null of others); empty if they were not asked for."""
+    """The original bytes of undecoded sides (null for others); empty if not requested."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def told(self) -> Iterator[tuple[int, int, Side, Cause, str]]:
+    def entries(self) -> Iterator[tuple[int, int, Side, Cause, str]]:
         """(partition, offset, side, cause, text) of everything that could not be decoded."""
         texts: dict[Side, list[str | None]] = {
             side: column.to_pylist() for side, column in self.errors.items()
@@ -132,7 +132,7 @@ def topic_table(
     objects: ObjectStore,
     tables: Callable[[str], Tables],
 ) -> tuple[Tables, TableView | None]:
-    """The catalog and the table of a topic of kind iceberg, for looking; None if there is none. Raises as
+    """The catalog and the table of a topic of kind iceberg, for reading; None if there is no table. Raises as
     `load_table`.
     """
     catalog = tables(settings.archive.catalog or "")
@@ -144,8 +144,8 @@ def topic_table(
 def doubted_files(
     objects: ObjectStore, topic_id: TopicId, tables: Tables, view: TableView
 ) -> list[DoubtedFile]:
-    """The files of a table that may hold undecoded keys or values, by the manifests alone: archives in the
-    order of partitions and offsets, then what somebody else wrote. Raises as `Tables.live_files`.
+    """The files of a table that may hold undecoded keys or values, by the manifests alone: archives ordered
+    by partition and offset, then files of other writers. Raises as `Tables.live_files`.
     """
     fields = set(error_fields(view.schema_json).values())
     doubted: list[DoubtedFile] = []
@@ -168,8 +168,8 @@ def _order(file: DoubtedFile) -> tuple[bool, int, int, str]:
 def doubted_archives(
     objects: ObjectStore, topic_id: TopicId, partitions: int, ledger: TopicLedger
 ) -> Iterator[DoubtedFile]:
-    """The archives of a topic without a table that a reader takes, up to the watermarks: nothing but their
-    footers tells more.
+    """The archives, up to the watermarks, that a reader of a topic without a table would read: only their
+    footers say more.
     """
     for partition in range(partitions):
         index = find_archives(objects, topic_id, partition, ArchiveVisibility.of(ledger, partition))
@@ -190,7 +190,7 @@ def undecoded_rows(
     cannot be read.
     """
     if file.key is None:
-        raise Corrupted(f"{file.path} lies outside of the data folder; it cannot be looked into")
+        raise Corrupted(f"{file.path} lies outside of the data folder; it cannot be read")
     try:
         with objects.open_input(file.key) as source:
             if file.archive is not None:
@@ -214,12 +214,12 @@ def _rows(
     groups = _row_groups(parquet.metadata, [f"{side}.{ERR}" for side in sides])
     if not groups:
         return
-    wanted = ["kafka.partition", "kafka.offset", *(f"{side}.{ERR}" for side in sides)]
-    wanted += [f"{side}.{RAW}" for side in sides] if payloads else []
+    columns = ["kafka.partition", "kafka.offset", *(f"{side}.{ERR}" for side in sides)]
+    columns += [f"{side}.{RAW}" for side in sides] if payloads else []
     batches = (
-        checked_batches(source, parquet, BATCH_ROWS, groups, wanted)
+        checked_batches(source, parquet, BATCH_ROWS, groups, columns)
         if ours
-        else parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted)
+        else parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns)
     )
     for batch in batches:
         found: dict[Side, Any] = {side: pc.struct_field(batch.column(side), ERR) for side in sides}
@@ -243,14 +243,14 @@ def _payloads(rows: pa.RecordBatch, side: Side) -> Any:
     return pc.if_else(wrong.is_valid(), raw.cast(pa.binary()), pa.scalar(None, pa.binary()))
 
 
-def _row_groups(metadata: pq.FileMetaData, wanted: Sequence[str]) -> list[int]:
-    """The row groups in which some wanted column is not all null, or does not tell."""
-    columns = [place for place in range(metadata.num_columns) if metadata.schema.column(place).path in wanted]
+def _row_groups(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
+    """The row groups in which one of the columns is not all null, or has no null count."""
+    columns = [place for place in range(metadata.num_columns) if metadata.schema.column(place).path in names]
     chosen: list[int] = []
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
-        told: list[Any] = [rows.column(place).statistics for place in columns]
-        if any(one is None or not one.has_null_count or one.null_count < rows.num_rows for one in told):
+        statistics: list[Any] = [rows.column(place).statistics for place in columns]
+        if any(one is None or not one.has_null_count or one.null_count < rows.num_rows for one in statistics):
             chosen.append(group)
     return chosen
 
@@ -279,7 +279,11 @@ class UndecodedReport:
 
 
 class UndecodedListing:
-    """One look at the topics of the configuration."""
+    """Lists what could not be decoded in the configured topics, and counts it by cause.
+
+    Counts are complete even if only a part is shown, and no more records than requested are held. Records
+    that are in no table yet are not listed: their archive comes with the next commit.
+    """
 
     def __init__(
         self,
@@ -300,7 +304,7 @@ class UndecodedListing:
         self, intake: Backlog, ledger: LedgerFold, scope: Scope | None, records_max: int
     ) -> UndecodedReport:
         """List at most `records_max` keys and values, and count all. Raises `NotFound` for an unknown topic
-        or partition in `scope`; a topic that cannot be looked at is named with the reason.
+        or partition in `scope`; a topic that cannot be read is named with the reason.
         """
         check_scope(scope, self._configured)
         report = UndecodedReport()
@@ -344,7 +348,7 @@ class UndecodedListing:
                         if len(report.records) < records_max:
                             report.records.append({"topic": settings.name, **record})
                 except Corrupted as error:
-                    why = why or str(error)  # the audit tells of every damaged file
+                    why = why or str(error)  # the audit reports every damaged file
                 files += counts.total() > before
         except ArchiverError as error:
             why = str(error)
@@ -364,7 +368,7 @@ class UndecodedListing:
         self, file: DoubtedFile, partitions: frozenset[int] | None, counts: Counter[tuple[str, str]]
     ) -> Iterator[Mapping[str, object]]:
         for batch in undecoded_rows(self._objects, file):
-            for partition, offset, side, cause, error in batch.told():
+            for partition, offset, side, cause, error in batch.entries():
                 if partitions is None or partition in partitions:
                     counts[side, cause] += 1
                     shown = {

@@ -1,8 +1,12 @@
-"""An archive that is made of others: its place, its sums, and its way into the store.
+"""Archives made from other archives: several merged into one, or one decoded again, verified before they are
+stored.
 
-Promises that what is stored gives back the records it was made of, byte for byte: they are rebuilt from the
-finished file and compared with the digest of those that went in. Must never adopt an object that stands under
-its key already: who made it is not known.
+Guarantees: a stored archive gives back the records it was made from, byte for byte. The records of each old
+archive, and those rebuilt from the finished file, are compared with the digests in the footers before
+anything is stored. An object that exists under the key is never reused, because its writer is not known.
+Merging copies columns as they are and decodes nothing. Decoding again stores nothing if a key or value that
+was decoded before would not be. Holds a batch of an old archive and a row group of the new one. Old objects
+are never changed.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from intake.read.digest import RecordsDigest
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLocation:
-    """Where the new archive stands, and what offsets it holds."""
+    """Key and offsets of the new archive."""
 
     archive: ArchiveKey
     gaps: tuple[tuple[int, int], ...]
@@ -41,12 +45,12 @@ class ArchiveLocation:
 
     @property
     def key(self) -> str:
-        """Of the object."""
+        """Key of the object."""
         return self.archive.key
 
 
 class Sums:
-    """Over the records that went in."""
+    """Sums over the records that were written."""
 
     def __init__(self) -> None:
         self.digest = RecordsDigest()
@@ -55,7 +59,7 @@ class Sums:
         self.ingest_max_us = 0
 
     def add(self, records: pa.RecordBatch) -> None:
-        """Count a batch in `STREAM_SCHEMA`."""
+        """Add a batch in `STREAM_SCHEMA`."""
         self.digest.update(records)
         headers: Any = records.column("headers")
         names, values = headers.flatten().flatten()
@@ -70,7 +74,7 @@ class Sums:
 
 
 def close_full(writer: ArchiveWriter, options: RefineOptions) -> None:
-    """End the row group that is being filled if it is large enough."""
+    """Close the current row group if it is large enough."""
     if writer.pending_rows >= options.row_group_rows or writer.pending_bytes >= options.row_group_bytes:
         writer.close_row_group()
 
@@ -92,7 +96,7 @@ def footer_of(place: ArchiveLocation, rows: TopicRows, digest: bytes) -> Footer:
 
 
 def unlike(place: ArchiveLocation, spooled: SpooledArchive, layouts: Layouts) -> str | None:
-    """Why the records of the finished file are not those that its footer says; None if they are, byte for
+    """Why the records of the finished file are not those that its footer names; None if they are, byte for
     byte.
     """
     made = FoundArchive.of(place.key, spooled.size, place.archive)
@@ -112,14 +116,14 @@ def store(
     sums: Sums,
     errors: Mapping[tuple[str, str], int],
 ) -> WrittenFile | Conflict:
-    """Upload the finished file; a `Conflict`, with nothing stored, if an object stands under its key. Raises
-    as `publish`.
+    """Upload the finished file. Returns a `Conflict`, with nothing stored, if an object exists under its key.
+    Raises as `store_archive`.
     """
     stored = store_archive(objects, place.key, spooled)
     if isinstance(stored, Conflict):
         return stored
     if stored.adopted:
-        return Conflict(f"{place.key} stands there already; the next run takes another key")
+        return Conflict(f"{place.key} exists already; the next run takes another key")
     archive = ArchiveFile(
         key=place.key,
         size=stored.size,
@@ -159,32 +163,32 @@ class Small:
 
     @property
     def found(self) -> FoundArchive:
-        """For readers."""
+        """As readers need it."""
         return FoundArchive.of(self.key, self.size, self.archive)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One of several that become one."""
+    """One of the archives that are merged."""
 
     small: Small
     footer: FoundFooter
 
     @property
     def entry_bytes(self) -> int:
-        """At most so much of a ledger entry: its key and size, and its gaps, which the new archive has as
-        well.
+        """Upper bound for its part of a ledger entry: its key and size, and its gaps, which the new archive
+        has as well.
         """
         return len(self.small.key) + 24 + _GAP_BYTES * len(self.footer.gaps)
 
 
 class Damaged(Corrupted):
-    """One of the old archives is not what it says."""
+    """One of the old archives does not match its footer or key."""
 
     def __init__(self, place: int, why: str) -> None:
         super().__init__(why)
         self.place = place
-        """Which of them."""
+        """Its index among the merged archives."""
 
 
 def pieces(
@@ -194,9 +198,9 @@ def pieces(
     entry_bytes_max: int,
     skip: Callable[[str, str], None],
 ) -> Iterator[list[Piece]]:
-    """A run of archives that follow each other, cut where the schema version changes, and before an entry of
-    the ledger that names them would be too large. What stands alone then is among it. An archive whose footer
-    is not what its name says is left out: `skip` is told why.
+    """Split a run of archives where the schema version changes, and before the ledger entry that names them
+    would be too large. A part may be a single archive. An archive whose footer does not match its key is left
+    out and reported to `skip`.
     """
     together: list[Piece] = []
     size = 0
@@ -225,12 +229,12 @@ def merge(
     options: RefineOptions,
     epoch: int,
 ) -> WrittenFile | Conflict:
-    """Make one archive of several, which are of `rows`' schema version and follow each other, and store it
+    """Merge archives, which have the schema version of `rows` and follow each other, and store the result
     under a key of `epoch`.
 
-    A `Conflict`, with nothing stored, if its records are not those of the old ones, or if another object
-    stands under the key. Raises `Damaged` if an old archive is not what it says, `RetryLater` if there is no
-    room or the store is away.
+    Returns a `Conflict`, with nothing stored, if its records are not those of the old ones, or if another
+    object exists under the key. Raises `Damaged` if an old archive is not what it says, `RetryLater` if the
+    disk is full or the store is unavailable.
     """
     first, last = together[0].small.archive, together[-1].small.archive
     gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
@@ -261,8 +265,8 @@ def merge(
 
 
 def _laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows under the names that are written: pyarrow gives the values of a map the map's own name when it
-    reads them.
+    """The rows with the column names of the schema: pyarrow gives the values of a map the map's own name when
+    it reads them.
     """
     columns = [
         column if column.type.equals(field.type) else column.cast(field.type)
@@ -273,7 +277,7 @@ def _laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What of a file's undecoded keys and values decodes now."""
+    """How many of a file's undecoded keys and values decode now."""
 
     decoded: int
     left: int
@@ -281,7 +285,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The archive that is made anew."""
+    """The archive that is rewritten."""
 
     file: DoubtedFile
     archive: ArchiveKey
@@ -290,18 +294,18 @@ class Source:
 
 
 def open_source(objects: ObjectStore, file: DoubtedFile, archive: ArchiveKey, cluster_id: str) -> Source:
-    """The archive behind a file of ours; raises `Corrupted` if its footer is not what its name says."""
-    assert file.key is not None, "an archive of ours has a key"
+    """The archive of a file in the data folder; raises `Corrupted` if its footer does not match its key."""
+    assert file.key is not None, "an archive has a key"
     found = FoundArchive.of(file.key, file.size, archive)
     return Source(file, archive, found, read_footer(objects, found, cluster_id))
 
 
 def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
-    """Decode what could not be decoded, and nothing else; stores nothing."""
+    """Decode only what could not be decoded; stores nothing."""
     decoded = left = 0
     for batch in undecoded_rows(objects, file, payloads=True):
-        nothing = pa.nulls(len(batch), pa.binary())
-        keys, values = batch.payloads.get("key", nothing), batch.payloads.get("value", nothing)
+        no_payload = pa.nulls(len(batch), pa.binary())
+        keys, values = batch.payloads.get("key", no_payload), batch.payloads.get("value", no_payload)
         for start, end in rows.codec.portions(keys, values):
             columns = rows.codec.encode_columns(
                 keys.slice(start, end - start), values.slice(start, end - start)
@@ -325,12 +329,13 @@ def rewrite(
     epoch: int,
     left: int,
 ) -> WrittenFile | Conflict:
-    """Make an archive anew under `rows`' schema and store it under a key of `epoch`.
+    """Decode the records of an archive again with the schema of `rows`, and store the result under a key of
+    `epoch`.
 
-    A `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if its keys
-    or values have no schema any more, if the new columns do not give the records back, or if another object
-    stands under the key. Raises `Corrupted` if the old archive is not what it says, `RetryLater` if there is
-    no room or the store is away.
+    Returns a `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if
+    its keys or values have no schema any more, if the new columns do not give the records back, or if another
+    object exists under the key. Raises `Corrupted` if the old archive is not what it says, `RetryLater` if
+    the disk is full or the store is unavailable.
     """
     was = layouts(source.found.topic_id, source.footer.schema_version).columns
     if gone := sorted(_without_schema(rows.columns.schema) - _without_schema(was)):
@@ -360,7 +365,7 @@ def rewrite(
         why = unlike(place, spooled, layouts)
         if why is not None:
             writer.discard()
-            return Conflict(f"made anew it would not give its records back: {why}")
+            return Conflict(f"rewritten it would not give its records back: {why}")
     except BaseException:
         writer.discard()
         raise
@@ -387,7 +392,7 @@ def _errors(column: pa.Array[Any] | None) -> int:
 
 
 def _errors_of(column: pa.StructArray, before: int) -> int:
-    """What a side still does not decode; without a schema, nothing that did not before."""
+    """What a side still does not decode; without a schema, the same as before."""
     place = column.type.get_field_index(ERR)
     return before if place < 0 else _errors(column.field(place))
 

@@ -1,9 +1,9 @@
 """Sessions at a Spark Connect server.
 
-Owns the client. Promises that every request which the server answers at once has a deadline,
-`spark.answer_timeout`, and is not sent again for longer than that: pyspark's own client waits for a server
-that hangs without end, and for one that is gone for ten minutes. What runs long, a job, is bounded by who
-starts it. Imports the packages of Spark Connect, which an installation may not have.
+Owns the client. Every request that the server answers at once has a deadline, `spark.answer_timeout`, and is
+not retried for longer than that. Pyspark's own client waits without end for a server that hangs, and ten
+minutes for one that is gone. A job runs long; its starter bounds it. Imports the packages of Spark Connect,
+which an installation may not have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ANSWERED = "spark.sql.session.timeZone"
 
 
 class _Call(NamedTuple):
-    """What gRPC knows of a request that is about to be sent."""
+    """The properties of a gRPC request that is about to be sent."""
 
     method: str
     timeout: float | None
@@ -49,7 +49,7 @@ class _Call(NamedTuple):
 
 
 class _Deadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Gives each request that has one answer a time in which it must come."""
+    """Gives each request with a single response a deadline."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -57,7 +57,7 @@ class _Deadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
     ) -> Any:
-        """As gRPC wants it."""
+        """The interceptor's method of gRPC."""
         call = client_call_details
         bounded = _Call(
             call.method,
@@ -79,7 +79,7 @@ def connect(settings: SparkSettings) -> SparkSession:
         channels = DefaultChannelBuilder(str(settings.remote))
         channels.add_interceptor(_Deadline(settings.answer_timeout))
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = (
-            "1"  # as pyspark's own builder does, which takes no channel of ours
+            "1"  # as pyspark's own builder does, which accepts no channel
         )
         session = ConnectSession.builder.channelBuilder(channels).create()
         wait_ms, retries = round(_WAIT_MAX_S * 1000), max(1, round(settings.answer_timeout / _WAIT_MAX_S))
@@ -100,8 +100,8 @@ def connect(settings: SparkSettings) -> SparkSession:
 
 
 def answers(session: Any) -> bool:
-    """Whether the server answers, and knows the session. Its version is told also to a session that has
-    ended.
+    """Whether the server answers, and knows the session. The version would not do: the server returns it for
+    a session that has ended.
     """
     try:
         return bool(session.conf.get(_ANSWERED))
@@ -110,10 +110,10 @@ def answers(session: Any) -> bool:
 
 
 def _bound(client: Any, policies: list[DefaultPolicy]) -> None:
-    """Take from a client what waits by itself: its own policy, a request at the end of the process, about
-    models that nobody has, and a close that waits for a pool of threads which all clients share. The garbage
-    collector closes clients too, and where it comes upon one in the very thread that holds the pool's lock,
-    that close never returns (SPARK-55362). `leave` closes the channel, which is enough.
+    """Remove the client's own waits: its retry policy, a request about ML models at the end of the process,
+    and a close that waits for a thread pool which all clients share. The garbage collector closes clients
+    too. If that happens in the thread that holds the pool's lock, the close never returns (SPARK-55362).
+    `leave` closes the channel, which is enough.
     """
     client.set_retry_policies(policies)
     client.close = _nothing
@@ -125,22 +125,24 @@ def _nothing() -> None:
 
 
 def parallelism(session: Any) -> int:
-    """How many tasks the server runs at the same time. No call tells it; a plan of the server's does: it
-    divides a range by this number.
+    """How many tasks the server runs at the same time. No call returns it, but a plan of the server shows it:
+    a range is divided by this number.
     """
     planned = _SPLITS.search(session.range(1)._explain_string())
     return max(1, int(planned[1])) if planned else 2
 
 
 def end(session: Any) -> None:
-    """Tell the server that nobody needs the session, and leave it."""
-    with contextlib.suppress(PySparkException, grpc.RpcError, OSError):  # it ends there by itself in time
+    """Release the session at the server, and close this end of it."""
+    with contextlib.suppress(
+        PySparkException, grpc.RpcError, OSError
+    ):  # the server ends it after its own timeout
         session.client.release_session()
     leave(session)
 
 
 def leave(session: Any) -> None:
-    """Close this end of a session. Its server, if it is there, ends the other one in time."""
+    """Close this end of a session. A running server ends its own part after a timeout."""
     if session is not None:
         hang_up(session)
         session.stop()

@@ -1,8 +1,7 @@
-"""Chooses the environment variables that Spark's JVM gets, and with it the Python workers that the JVM
-starts.
+"""Chooses the environment variables of Spark's JVM, and so of the Python workers that the JVM starts.
 
-An allow-list, because a list of names that look like secrets misses the next one (decision 0070). A variable
-that is not listed reaches the JVM only if the store needs it, or if `spark.pass_environment` names it.
+An allow-list, because a list of names that look like secrets misses the next one (decision 0070). An unlisted
+variable reaches the JVM only if the store needs it, or if `spark.pass_environment` names it.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ _AWS_CHAIN: Final = frozenset(
 
 
 def store_variables(data: DataSettings) -> frozenset[str]:
-    """The variables that a worker needs to open the store: none for a folder, and the credential chain of the
-    AWS SDK for a bucket without configured keys.
+    """The variables that a worker needs to open the store: none for a folder; the credential chain of the AWS
+    SDK for a bucket without configured keys.
     """
     if not data.uri.startswith("s3://"):
         return frozenset()
@@ -116,13 +115,13 @@ def store_variables(data: DataSettings) -> frozenset[str]:
 
 
 def scrubbed(environ: Mapping[str, str], passed: Collection[str] = ()) -> dict[str, str]:
-    """The variables that Spark may have. Those in `passed` are kept for every name and value."""
+    """The variables that Spark may have. Those named in `passed` are kept without a check."""
     return {name: value for name, value in environ.items() if name in passed or _is_allowed(name, value)}
 
 
 def _is_allowed(name: str, value: str) -> bool:
     if name not in _NAMES and not name.startswith(_PREFIXES):
         return False
-    # A value that the configuration uses as a secret, for example by `{env: SPARK_DB}`, is one under any
-    # name.
+    # A value that the configuration uses as a secret, for example by `{env: SPARK_DB}`, is a secret under
+    # every name.
     return _SECRET_NAME.search(name.upper()) is None and redacted(value) != MASK

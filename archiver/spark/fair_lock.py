@@ -1,8 +1,8 @@
-"""Who may give work to the one Spark session of a process: one at a time, in the order of asking.
+"""Shares the one Spark session of a process: one job at a time, in the order of requests.
 
-A round of archiving and a deep audit share cores and memory of a session. Each asks for a turn, uses it for
-one job of bounded size, and gives it back; whoever asked meanwhile comes next, so that neither starves. Knows
-nothing of Spark.
+An archiving round and a deep audit share the cores and memory of a session. Each requests a turn, runs one
+job of bounded size, and returns the turn. The next in the queue follows, so that neither starves. Independent
+of Spark.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _Answer = TypeVar("_Answer")
 
 
 class SparkTurns:
-    """Hands out turns. Safe for several threads; not for a thread that has one already."""
+    """Hands out turns. Thread-safe; a thread that has a turn must not ask for another."""
 
     def __init__(self, wait_s: float) -> None:
-        """A turn is waited for at most so long."""
+        """`wait_s` bounds the wait for a turn."""
         self._wait_s = wait_s
         self._queue = FairQueue()
 
     @contextmanager
     def turn(self, what: str) -> Iterator[None]:
-        """The session is this thread's inside of the block. Raises `RetryLater` if its turn does not come in
+        """The session belongs to this thread inside of the block. Raises `RetryLater` if no turn comes in
         time.
         """
         ticket = object()

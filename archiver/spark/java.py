@@ -1,7 +1,7 @@
 """Finds the Java that Spark needs, and says what to install if there is none.
 
-Owns the only start of `java` besides Spark's own. Promises an answer within `timeout_s`, and a message an
-operator can follow. Must never install or change anything.
+The only place that starts `java`, except for Spark itself. Answers within `timeout_s`, with a message that an
+operator can follow. Installs and changes nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFou
 
 
 def _find(environ: Mapping[str, str]) -> Path:
-    """Where Spark's launcher will look, in the same order."""
+    """Searches in the same order as Spark's launcher."""
     home = environ.get("JAVA_HOME", "")
     if home:
         named = Path(home) / "bin" / "java"
@@ -89,7 +89,7 @@ def _find(environ: Mapping[str, str]) -> Path:
 
 
 def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
-    """What `java -version` prints; it does so on standard error."""
+    """The output of `java -version`; it prints to standard error."""
     try:
         done = subprocess.run(
             [str(executable), "-version"],
@@ -107,7 +107,7 @@ def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
         raise JavaUnfit(f"{executable} cannot be started ({error}); {INSTALL}") from error
     said = f"{done.stderr}\n{done.stdout}".strip()
     if done.returncode != 0:
-        # On macOS the program is there without any Java behind it.
+        # macOS has a stub named `java` even if no Java is installed.
         raise JavaUnfit(
             f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r}); {INSTALL}"
         )

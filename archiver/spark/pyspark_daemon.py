@@ -1,13 +1,13 @@
-"""What Spark starts as the parent of its Python workers, in place of `pyspark.daemon`: they are forked with
+"""The parent process of Spark's Python workers, in place of `pyspark.daemon`: workers are forked with
 everything imported.
 
-Spark's own imports next to nothing, so that each new worker imports Arrow, pandas and this package again, and
-it ends after a minute without work. It also imports PySpark from an archive, which keeps no bytecode, and has
-Python look at its paths anew before each task: up to Python 3.11 that reads the directory of every archive on
-the path once more, the jar of Spark's core among them. Together more than the work of a small round (decision
-0048).
+The parent of pyspark imports next to nothing, so each new worker imports Arrow, pandas and this package
+again, and it ends after a minute without work. It also imports PySpark from an archive, which keeps no
+bytecode. And Python rescans its import paths before each task: up to Python 3.11 that reads the directory of
+every archive on the path once more, the jar of Spark's core among them. Together that costs more than the
+work of a small round (decision 0048).
 
-Must not start a thread, and opens nothing: what is open here would be shared by all workers.
+Must not start a thread, and must not open anything: all workers would share it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NEEDED = (
     "pyspark.sql.pandas.serializers",
     "ptars",
 )
-"""What workers import for any task of ours."""
+"""What workers import for any task of this package."""
 _ARCHIVE = (".zip", ".jar")
 
 
 def run() -> None:
-    """Import what workers need, then be `pyspark.daemon` until Spark ends it."""
+    """Import what workers need, then run `pyspark.daemon` until Spark ends it."""
     _prefer_unpacked()
     for name in _NEEDED:
-        # What is missing is for a worker to say: Spark hands its words to the driver.
+        # A worker reports a missing package: Spark passes its error to the driver.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _forget_archives()
@@ -45,8 +45,8 @@ def run() -> None:
 
 
 def _prefer_unpacked() -> None:
-    """Take from the path the archives that an installed PySpark brought: all that Python can import of them
-    is unpacked beside them.
+    """Remove from the path the archives that come with an installed PySpark: all that Python can import from
+    them is unpacked next to them.
     """
     whole = list(sys.path)
     sys.path[:] = [entry for entry in whole if not entry.endswith(_ARCHIVE)]
@@ -63,8 +63,8 @@ def _prefer_unpacked() -> None:
 
 
 def _forget_archives() -> None:
-    """Leave no archive among what Python looks at anew before each task; one that is needed is opened again
-    by the directory kept of it.
+    """Drop the importers of archives, which Python would rescan before each task. An archive that is needed
+    is opened again by the kept directory.
     """
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimporter):

@@ -1,8 +1,8 @@
-"""A process's folder for scratch files, and those of processes that died.
+"""A process's folder for scratch files, and the removal of folders whose process died.
 
-Promises that a folder is removed only if it is this user's and its process is dead: a process holds a lock on
-a file in its folder for as long as it lives, which the kernel frees however it dies. Must never follow a
-link, nor touch a folder without that file.
+A folder is removed only if it belongs to this user and its process is dead. A process holds a lock on a file
+in its folder while it lives; the kernel releases the lock however the process dies. Links are never followed,
+and a folder without that file is never touched.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from archiver.runtime.errors import Halt
 PREFIX = "archiver-spark-"
 LOCK_NAME = "owner.lock"
 _ATTEMPTS_MAX = 100
-"""Tries against others who look at the folder between its making and its locking."""
+"""Attempts, because another process may remove the folder between its creation and its locking."""
 
 
 def scratch_folder(where: Path) -> Path:
-    """A new folder below `where` that is this process's until its end; those of dead processes go. Raises
-    `OSError`.
+    """A new folder below `where` that belongs to this process until it ends; folders of dead processes are
+    removed. Raises `OSError`.
     """
     sweep(where)
     for _ in range(_ATTEMPTS_MAX):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
-        if _locked(folder, os.O_CREAT) is not None:  # Never closed: the end of the process frees it.
+        if _locked(folder, os.O_CREAT) is not None:  # Never closed: the lock ends with the process.
             return folder
         shutil.rmtree(folder, ignore_errors=True)
     raise Halt(f"no scratch folder could be made in {where}: others keep removing it")
@@ -58,8 +58,8 @@ def _remove_if_dead(folder: Path) -> None:
 
 
 def _locked(folder: Path, flags: int) -> int | None:
-    """The descriptor of the folder's lock file, locked; None if another process has it, or it is gone by
-    now.
+    """The locked descriptor of the folder's lock file; None if another process holds the lock, or the file is
+    gone.
     """
     path = folder / LOCK_NAME
     try:

@@ -1,10 +1,10 @@
 """Builds the one Spark session of a process.
 
-Owns the start of the JVM, its configuration, and the replacement of a session whose JVM died. Promises that
-Python workers run the interpreter of this process, that a session whose master is on this machine opens no
-port to other machines, and that Spark's own messages go to a file and not into the output of the command. The
-JVM gets the variables of `archiver.spark.environment` and no others. A session that other code in this
-process started is used and never changed.
+Owns the start of the JVM, its configuration, and the replacement of a session whose JVM died. Python workers
+run the interpreter of this process. A session whose master is on this machine opens no port to other
+machines. Spark's own messages go to a file and not into the output of the command. The JVM gets only the
+variables of `archiver.spark.environment`. A session that other code in this process started is used and never
+changed.
 """
 
 from __future__ import annotations
@@ -44,24 +44,22 @@ _gateways: Any = java_gateway
 _LOOPBACK = "127.0.0.1"
 _LOG_TAIL_BYTES = 2000
 _END_S = 10.0
-"""For a JVM that was killed to be gone."""
+"""Time for a killed JVM to be gone."""
 _STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 """A service manager sends these to every process of a service, so the JVM may get one before this process
 stops."""
 _SHELL_SIGNALS = 128
-"""A shell, and a JVM that is asked to end, add the number of the signal to this."""
+"""A shell, and a JVM that is asked to end, add the signal number to this for their exit code."""
 _NO_MASTER = re.compile(
     r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext"
 )
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """This JVM plans and hands out tasks; no record passes through it. The optimising compiler and parallel
-collectors would only take the cores from the Python workers, and make the start slower."""
+collectors would only take cores from the Python workers, and slow down the start."""
 
 
 class SparkSessions:
-    """Hands out the session, starting it at the first call and again when its JVM is gone. Safe for several
-    threads.
-    """
+    """Hands out the session, starting it at the first call and again when its JVM is gone. Thread-safe."""
 
     def __init__(
         self, settings: SparkSettings, environ: Mapping[str, str] | None = None, passed: Collection[str] = ()
@@ -75,14 +73,15 @@ class SparkSessions:
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._starting: _Start | None = None
-        # until this object starts one: what runs before is somebody else's, and is not ended from here
+        # until this object starts one: a session that exists before belongs to other code, and is not ended
+        # here
         self._borrowed = True
 
     def session(self) -> SparkSession:
         """A session that answers.
 
-        Raises `Halt` if there is no Java that Spark runs on (with what to install), or Spark does not start
-        with these settings; `RetryLater` if a Spark Connect server cannot be reached.
+        Raises `Halt` if there is no Java that Spark runs on (with what to install), or if Spark does not
+        start with these settings; `RetryLater` if a Spark Connect server cannot be reached.
         """
         with self._lock:
             with self.answering():
@@ -93,8 +92,8 @@ class SparkSessions:
             return self._session
 
     def cores(self) -> int:
-        """How many tasks run at the same time: by what the executors have, or what they will have when all
-        that are asked for are there.
+        """How many tasks run at the same time: the cores of the present executors, or of all executors that
+        are requested, if that is more.
         """
         session = self.session()
         try:
@@ -111,18 +110,20 @@ class SparkSessions:
 
     @property
     def runs(self) -> bool:
-        """Whether there is a session whose JVM has not ended. Asks nobody and starts nothing."""
+        """Whether there is a session whose JVM has not ended. Sends no request and starts nothing."""
         process = _process()
         return self._session is not None and process is not None and process.poll() is None
 
     def answering(self) -> JvmHeartbeat:
-        """To be entered around whatever waits for the JVM: ends one that was started here and hangs."""
+        """A heartbeat to enter around every wait for the JVM: it kills a JVM that was started here and
+        hangs.
+        """
         process = None if self._borrowed or self._settings.remote else _process()
         return JvmHeartbeat(process, SparkContext._gateway, self._settings.answer_timeout)
 
     def ask(self) -> None:
-        """One round trip to the JVM, if there is one; waits as long as it takes. Raises `RetryLater` if it is
-        lost meanwhile.
+        """One round trip to the JVM, if there is one; waits as long as it takes. Raises `RetryLater` if the
+        JVM is lost.
         """
         gateway = SparkContext._gateway
         if gateway is None or not self.runs:
@@ -162,7 +163,7 @@ class SparkSessions:
     def _start(self) -> SparkSession:
         logging.getLogger().addFilter(_is_not_py4j)  # adding it again does nothing
         if (process := _process()) is not None and process.poll() is not None:
-            _reset()  # Its JVM ended in the hands of somebody else in this process, who has not noticed.
+            _reset()  # The JVM of a session that other code started has ended, unnoticed.
         if SparkContext._active_spark_context is not None:
             self._borrowed = True
             return SparkSession.builder.getOrCreate()
@@ -170,7 +171,7 @@ class SparkSessions:
         require_java(scrubbed(self._environ, self._passed))
         with self.answering():
             if SparkContext._gateway is not None and not _alive(SparkContext._gateway):
-                _reset()  # Its JVM died after a start that failed: no session was there to notice it.
+                _reset()  # The JVM died after a failed start, so no session noticed it.
         start = self._starting = _Start(self._settings.start_timeout, self._passed)
         try:
             return run_in_thread(lambda: self._started(start), start.give_up, "spark-start")
@@ -226,7 +227,7 @@ class SparkSessions:
         return connect.connect(self._settings)
 
     def _forget(self) -> None:
-        """Let go of a session whose JVM or server is dead."""
+        """Drop a session whose JVM or server is dead."""
         session, self._session = self._session, None
         if self._settings.remote:
             from archiver.spark import connect
@@ -237,8 +238,8 @@ class SparkSessions:
 
 
 class _Start:
-    """Knows the JVM that is being started, which pyspark keeps to itself until it has answered, and kills one
-    that takes too long.
+    """Watches the start of a JVM, and kills one that takes too long. Pyspark exposes the process only after
+    it has answered.
     """
 
     def __init__(self, timeout_s: float, passed: Collection[str] = ()) -> None:
@@ -261,14 +262,14 @@ class _Start:
         _gateways.Popen = self._popen
 
     def give_up(self) -> None:
-        """Stop the start: end the JVM, also one that is only about to be launched."""
+        """Stop the start: end the JVM, even one that is about to be launched."""
         self.given_up = True
         if self._process is not None:
             self._process.kill()
 
     def killed(self) -> int | None:
-        """The exit code of a JVM that a signal has ended, as its parent or as a shell tells it; None if it
-        has not ended so.
+        """The exit code of a JVM that a signal has ended, as its parent or a shell reports it; None
+        otherwise.
         """
         if self._process is None:
             return None
@@ -278,8 +279,8 @@ class _Start:
         return None
 
     def _open(self, *arguments: Any, **options: Any) -> Any:
-        # pyspark copies the whole environment of this process, and the Python workers inherit what the JVM
-        # has.
+        # pyspark copies the whole environment of this process, and the Python workers inherit it from the
+        # JVM.
         options["env"] = scrubbed(options.get("env") or os.environ, self._passed)
         self._process = self._popen(*arguments, **options)
         if self.given_up:
@@ -293,7 +294,7 @@ class _Start:
 
 
 def _ended_by(code: int) -> str:
-    """Why a JVM ended that a signal ended while it started; `code` as `_Start.killed` gives it."""
+    """Why a signal ended the JVM while it started; `code` is from `_Start.killed`."""
     number = -code if code < 0 else code - _SHELL_SIGNALS
     if number in _STOP_SIGNALS:
         return (
@@ -306,32 +307,32 @@ def _ended_by(code: int) -> str:
 
 
 def _quiet(context: SparkContext) -> SparkContext:
-    """Let the server of accumulators tell the log of its errors, instead of standard error."""
+    """Send the errors of the accumulator server to the log, instead of standard error."""
     server: Any = context._accumulatorServer
-    server.handle_error = _tell_of_accumulators
+    server.handle_error = _log_accumulator_error
     return context
 
 
-def _tell_of_accumulators(*_: object) -> None:
+def _log_accumulator_error(*_: object) -> None:
     error = sys.exception()
     if isinstance(error, EOFError | OSError):
         _log.debug(
             "spark's channel of accumulators has ended", exc_info=error
-        )  # with the JVM; the round says what it means
+        )  # it ends with the JVM; the round reports what that means
     else:
         _log.error("spark's channel of accumulators has failed", exc_info=error)
 
 
 @functools.cache
 def _process_folder() -> Path:
-    """Where the JVM of this process keeps its log and its scratch files; removed when the process ends."""
+    """The folder of this process's JVM for its log and scratch files; removed when the process ends."""
     folder = scratch_folder(Path(tempfile.gettempdir()))
     atexit.register(_clear, folder)
     return folder
 
 
 def _clear(folder: Path) -> None:
-    """End the JVM, which writes there as long as it lives, and remove the folder."""
+    """End the JVM, which writes there while it lives, and remove the folder."""
     process = _process()
     if process is not None:
         process.kill()
@@ -352,10 +353,10 @@ def parallelism(session: SparkSession) -> int:
 
 
 def promised_cores(conf: Mapping[str, str]) -> int:
-    """The cores that these properties ask a cluster for; 0 if they do not say, or say what the answer is
-    (`spark.default.parallelism`).
+    """The cores that these properties request from a cluster; 0 if they do not say, or if
+    `spark.default.parallelism` is set.
 
-    A cluster that has just started, or has let idle executors go, has fewer at the moment when a round is
+    A cluster that has just started, or has released idle executors, has fewer at the moment when a round is
     divided into tasks.
     """
     if "spark.default.parallelism" in conf:
@@ -372,8 +373,8 @@ def promised_cores(conf: Mapping[str, str]) -> int:
 
 
 def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
-    """Every Spark property that we set; `spark.conf` of the settings wins. Writes the logging configuration
-    into `folder`.
+    """Every Spark property that is set here; `spark.conf` of the settings wins. Writes the logging
+    configuration into `folder`.
     """
     log4j = folder / "log4j2.properties"
     log4j.write_text(
@@ -401,15 +402,15 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         package_root = str(Path(__file__).resolve().parents[2])
         found |= {
             "spark.local.dir": str(folder / "local"),
-            # Workers import this very package, however the process was started.
+            # Workers import this package from the same path, however the process was started.
             "spark.executorEnv.PYTHONPATH": package_root,
         }
     return found | settings.properties()
 
 
 def _shown(conf: SparkConf, settings: SparkSettings) -> SparkConf:
-    """The properties without the secret ones: those of the launch stand on the command line of the JVM, for
-    everyone on the machine.
+    """The properties without the secret ones: those of the launch are on the command line of the JVM, which
+    every user of the machine can read.
     """
     return SparkConf(loadDefaults=False).setAll(
         [pair for pair in conf.getAll() if not settings.is_secret(pair[0])]
@@ -426,14 +427,14 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _environment(settings: SparkSettings) -> Iterator[None]:
-    """What Spark takes from the environment only: the workers' interpreter, and the address of a session on
-    this machine.
+    """Sets what Spark takes only from the environment: the workers' interpreter, and the address of a session
+    on this machine.
     """
-    wanted = {"PYSPARK_PYTHON": settings.properties().get("spark.pyspark.python", sys.executable)}
+    variables = {"PYSPARK_PYTHON": settings.properties().get("spark.pyspark.python", sys.executable)}
     if settings.is_here:
-        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -445,7 +446,7 @@ def _environment(settings: SparkSettings) -> Iterator[None]:
 
 
 def _answers(session: SparkSession) -> bool:
-    """Does the session's server still do anything? One round trip."""
+    """Whether the session's server still works; one round trip."""
     if not hasattr(session, "sparkContext"):
         from archiver.spark import connect
 
@@ -458,10 +459,10 @@ def _answers(session: SparkSession) -> bool:
 
 
 def _reset() -> None:
-    """Forget a context and a JVM that are of no use, so that new ones can be started in this process."""
+    """Drop a context and a JVM that are unusable, so that new ones can be started in this process."""
     context = SparkContext._active_spark_context
     if context is not None:
-        context._jsc = None  # It would be asked to stop, and nobody is there to answer.
+        context._jsc = None  # Without this, `stop` would call a JVM that does not answer.
         with contextlib.suppress(Py4JError, OSError):
             context.stop()
     gateway: Any = SparkContext._gateway
@@ -476,8 +477,8 @@ def _reset() -> None:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Py4j tells the root logger of every lost connection with a traceback; what it means for the round is
-    said by the round.
+    """Drops py4j's records: it logs every lost connection with a traceback to the root logger. The round
+    reports what that means.
     """
     return "py4j" not in Path(record.pathname).parts
 

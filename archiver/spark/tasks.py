@@ -1,9 +1,9 @@
-"""Hands tasks to Spark's workers: what both of our kinds of job, refinement and the deep audit, begin with.
+"""Distributes tasks to Spark's workers, for both kinds of job: refinement and the deep audit.
 
-Promises that each task has a Spark partition of its own and comes as the bytes it was. They travel as a
-column of Arrow: from a list of rows PySpark makes an RDD that its Python workers write anew, and because
-those run with other settings than the workers of `mapInArrow`, Spark keeps a second parent of Python workers
-for nothing else (decision 0048).
+Each task has a Spark partition of its own and arrives as the same bytes. Tasks travel as an Arrow column.
+From a list of rows PySpark would make an RDD, which its Python workers serialize again. Those workers have
+other settings than the workers of `mapInArrow`, so Spark would keep a second parent process of Python workers
+only for them (decision 0048).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import functions as sql
 
 
 def handed_out(session: SparkSession, tasks: Sequence[bytes]) -> DataFrame:
-    """A column `task` of bytes; the number of a task is that of its Spark partition."""
+    """A column `task` of bytes; the index of a task is that of its Spark partition."""
     numbers: pa.Array[pa.Int32Scalar] = pa.array(range(len(tasks)), pa.int32())
     rows = pa.table({"number": numbers, "task": pa.array(tasks, pa.binary())})
     return session.createDataFrame(rows).repartitionById(len(tasks), sql.col("number")).select("task")

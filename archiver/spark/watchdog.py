@@ -1,8 +1,8 @@
-"""Bounds what waits for Spark.
+"""Bounds every wait for Spark.
 
-Owns the two clocks of a wait: a JVM that gives no sign of life is killed, and a job whose time is up is
-cancelled again and again until it has ended. Promises that whoever waits comes back with an error, whatever
-the other end does. Must never decide what that error means.
+Owns the two timeouts of a wait: a JVM that does not respond is killed, and a job whose time is up is
+cancelled repeatedly until it has ended. A waiting caller always returns with an error, in whatever state the
+other end is. The meaning of that error is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ _log = logging.getLogger(__name__)
 
 _ASK_EVERY_S = 1.0
 ENDED_S = 2.0
-"""For a process that was killed to be gone."""
+"""Time for a killed process to be gone."""
 _CANCEL_EVERY_S = 0.5
 _HEAR_EVERY_S = 0.25
 _NUMBERS = itertools.count(1)
-"""Of the jobs of this process."""
+"""Numbers for the jobs of this process."""
 _Answer = TypeVar("_Answer")
 
 
 def run_in_thread(work: Callable[[], _Answer], give_up: Callable[[], object], name: str) -> _Answer:
-    """What `work` answers or raises, done by a thread of that name while this one waits.
+    """Run `work` in a thread of that name while this thread waits; returns its result or raises its error.
 
-    py4j takes a Ctrl-C that meets it in a call for an error of the call, and pyspark's own handler asks the
-    JVM from within that call. Here it reaches the thread that waits. Then `give_up` must see to it that the
-    other one ends, also if it has not begun; a second Ctrl-C does not wait for that, and neither does the end
-    of the process.
+    py4j takes a Ctrl-C during a call for an error of the call, and pyspark's own handler asks the JVM from
+    within that call. Here Ctrl-C reaches the thread that waits. Then `give_up` must make the other thread
+    end, even if it has not begun. A second Ctrl-C does not wait for that, nor does the end of the process.
     """
     asking = _Asking(work, name)
     try:
@@ -58,7 +57,7 @@ def run_in_thread(work: Callable[[], _Answer], give_up: Callable[[], object], na
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Keep a Ctrl-C until the block is over: one that meets `Thread.start` half-way breaks it."""
+    """Defer SIGINT during the block: an interrupt inside of `Thread.start` breaks it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,8 +72,8 @@ def _interrupts_held() -> Iterator[None]:
 
 
 class _Asking(threading.Thread, Generic[_Answer]):
-    """Does the work. Whoever waits for it may be interrupted at any moment, after which `Thread.join` is not
-    to be trusted.
+    """Runs the work. The waiting thread may be interrupted at any moment, after which `Thread.join` is
+    unreliable.
     """
 
     def __init__(self, work: Callable[[], _Answer], name: str) -> None:
@@ -85,32 +84,32 @@ class _Asking(threading.Thread, Generic[_Answer]):
         self._over = False
         self.begun = False
         self.answers: list[_Answer] = []
-        """One, unless there is an error."""
+        """One element, unless there is an error."""
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """The thread's part."""
+        """Run the work in the thread."""
         self.begun = True
         try:
             self.answers.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             self.error = error
         self._over = True
         self._gate.release()
 
     def wait(self) -> None:
-        """Until it is over. In pieces: a signal that comes just before one begins is heard only when that one
-        ends.
+        """Wait for the end, in short pieces: a signal that comes just before a piece begins is handled only
+        when it ends.
         """
         while not self._over:
             self._gate.acquire(timeout=_HEAR_EVERY_S)
 
 
 class JvmHeartbeat:
-    """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is
-    killed, so that the wait ends.
+    """Calls a JVM repeatedly while something waits for it. A JVM that does not respond in time is killed, so
+    that the wait ends.
 
-    Enter it around the wait. Without a JVM of ours it does nothing.
+    Enter it around the wait. Without a JVM that was started here it does nothing.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class JvmHeartbeat:
     ) -> None:
         self.timeout_s = timeout_s
         self.silent = False
-        """Whether the JVM was killed because it gave no sign of life."""
+        """Whether the JVM was killed because it did not respond."""
         self._process = process
         self._gateway = gateway
         self._answered = threading.Event()
@@ -138,7 +137,7 @@ class JvmHeartbeat:
         self._answered.set()
 
     def kill(self) -> None:
-        """End the JVM whatever it does; whoever waits for it gets an error."""
+        """End the JVM in any state; a waiting thread gets an error."""
         if self._process is not None:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -162,19 +161,19 @@ class JvmHeartbeat:
 
 
 class JobWatch:
-    """Cancels what the thread that enters it starts on Spark, when the time is up or nobody waits any more;
-    again and again, until the job has ended.
+    """Cancels the job of the thread that enters it, when the time is up or the caller gives up; repeatedly,
+    until the job has ended.
 
-    What answers and still does not end is left after some more time, that of `pulse`: a JVM of ours is
-    killed, a Spark Connect server's client is closed.
+    If the server answers but the job does not end, more drastic measures follow after the timeout of `pulse`:
+    a JVM that was started here is killed, the client of a Spark Connect server is closed.
     """
 
     def __init__(self, session: SparkSession, kind: str, timeout_s: float, pulse: JvmHeartbeat) -> None:
-        """`kind` is what the job's tag begins with; the rest of it no other job has, for a request to cancel
+        """`kind` is the prefix of the job's tag. The rest of the tag is unique, because a request to cancel
         may arrive late.
         """
-        # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel
-        # nothing.
+        # Over Spark Connect there is no context. Without Connect, the session's own tags cancelled nothing in
+        # tests.
         context = session.sparkContext if hasattr(session, "sparkContext") else None
         self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
         self._cancel: Callable[[str], object] = (
@@ -187,13 +186,13 @@ class JobWatch:
         self._pulse = pulse
         self._done = threading.Event()
         self._over = threading.Event()
-        """The job has ended, or nobody waits for it any more."""
+        """Set when the job has ended, or when no caller waits for it any more."""
         self._left = False
         self.overdue = False
         """Whether the time was up before the job had ended."""
         self._thread = threading.Thread(target=self._cancel_late, name="spark-watch", daemon=True)
-        # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both
-        # calls.
+        # A server that hangs answers neither the job nor the request to cancel it. Closing the connection
+        # ends both calls.
         self._leave = threading.Timer(min(timeout_s, pulse.timeout_s), self._hang_up)
         self._leave.daemon = True
 
@@ -215,11 +214,11 @@ class JobWatch:
             self._remove(self._tag)
         if self._left and isinstance(
             error, ValueError
-        ):  # so gRPC calls a channel that is closed between two requests
+        ):  # gRPC raises this for a channel that is closed between two requests
             raise ConnectionError(f"the client was closed: {error}") from error
 
     def give_up(self) -> None:
-        """Cancel the job now: nobody waits for it any more. Returns at once."""
+        """Cancel the job now, because no caller waits for it. Returns at once."""
         self._over.set()
 
     def _cancel_late(self) -> None:
@@ -229,10 +228,10 @@ class JobWatch:
             self._leave.start()  # does nothing if it was cancelled before
         while not self._done.is_set():
             if cancelled_s > self._pulse.timeout_s:
-                self._pulse.kill()  # It answers, but the job does not end; a task may hang.
+                self._pulse.kill()  # The JVM answers, but the job does not end; a task may hang.
             with contextlib.suppress(PySparkException, Py4JError, OSError, ValueError):
                 self._cancel(self._tag)
-            self._done.wait(_CANCEL_EVERY_S)  # A job that starts only now is not met by the first call.
+            self._done.wait(_CANCEL_EVERY_S)  # The first call misses a job that starts only now.
             cancelled_s += _CANCEL_EVERY_S
 
     def _hang_up(self) -> None:
@@ -241,10 +240,10 @@ class JobWatch:
 
 
 def hang_up(session: Any) -> None:
-    """Close this end of a session over Spark Connect, whatever waits for its server; the other end goes by
-    itself in time.
+    """Close this end of a session over Spark Connect, even while calls wait for its server. The server ends
+    its part after a timeout.
     """
     client = session.client
-    # Not by its own close, which first waits for what was asked of the server behind our back.
+    # Not by its own close, which first waits for the client's background requests to the server.
     client._closed = True
     client._channel.close()

@@ -1,7 +1,7 @@
-"""What holds for every function of ours that a Spark worker runs, whoever made its machine.
+"""Checks that apply to every function that a Spark worker runs.
 
-Owns the check that a worker runs the driver's version of this package, and the words for a worker that cannot
-run our code at all. Knows nothing of Spark, and must stay small: workers import it.
+Owns the check that a worker runs the driver's version of this package, and the messages for a worker that
+cannot run it at all. Independent of Spark, and small, because workers import it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _UNFIT = re.compile(
     r"ModuleNotFoundError:|ImportError:|\[PYTHON_VERSION_MISMATCH\]|this worker runs version"
     r"|Cannot run program(?:(?!Cannot run program|error=(?:2|8|13),).)*+error=(?:2|8|13),"
 )
-"""What the error of a job says if trying again cannot help: packages, Python's version, Python itself (not
-there, no program, not ours to run; a lack of memory or processes goes by), our version."""
+"""Errors of a job that a retry cannot fix: packages, Python's version, a Python that is missing or not
+executable, and the version of this package. A lack of memory or processes is temporary and not included."""
 _SHORTAGE = re.compile(
     r"^(?:Caused by: )?(?:[\w.]+\.)?(?:(?:Arrow|OutOf)?MemoryError"
     r"|(?:BrokenPipe|ConnectionAborted|ConnectionRefused|ConnectionReset|Timeout)Error"
@@ -26,8 +26,8 @@ _SHORTAGE = re.compile(
     r"|[Cc]annot allocate memory|No space left on device|Disk quota exceeded|Too many open files|can't "
     r"start new thread"
 )
-"""What it says of a worker that ran out of memory, disk, files, processes or a connection. By numbers:
-EAGAIN, ENOMEM, ENFILE, EMFILE, ENOSPC, EDQUOT."""
+"""Errors of a worker that ran out of memory, disk, files, processes or a connection. By numbers: EAGAIN,
+ENOMEM, ENFILE, EMFILE, ENOSPC, EDQUOT."""
 _HANDLED = re.compile(
     r"Traceback \(most recent call last\):"
     r"(?:(?!Traceback \(most recent call last\):|The above exception was the direct cause of the "
@@ -37,16 +37,16 @@ _HANDLED = re.compile(
     r"exception, another) exception",
     re.DOTALL,
 )
-"""In Python's text of a chain of exceptions: one that another came after."""
+"""In Python's text of a chain of exceptions: one that was followed by another."""
 _TEXT_MAX = 500
 
 
 def same_version(
     work: Callable[[Iterable[_Batch]], Iterator[_Batch]],
 ) -> Callable[[Iterable[_Batch]], Iterator[_Batch]]:
-    """The same work, refused by a worker whose package has another version than the one here.
+    """The same work, refused by a worker whose package has another version than the driver's.
 
-    The check travels as code, so it also holds on a worker whose package does not know it.
+    The check is pickled by value, so it also runs on a worker whose package does not have it.
     """
     ours = importlib.import_module("archiver").__version__
 
@@ -63,9 +63,7 @@ def same_version(
 
 
 def unfit(error: BaseException) -> str | None:
-    """What is wrong with the workers, if the error of a job says that they cannot run our code; None if it
-    says something else.
-    """
+    """Why the workers cannot run this package, if the error of a job says so; else None."""
     said = None if shortage(error) else _last(str(error), _UNFIT)
     return (
         None
@@ -75,16 +73,18 @@ def unfit(error: BaseException) -> str | None:
 
 
 def shortage(error: BaseException) -> str | None:
-    """What a worker was short of, if the error of a job says that: it goes by, also where it kept our code
-    from being read. Of a chain of exceptions in Python only the last counts: what was handled on the way may
-    be any.
+    """What a worker was short of, if the error of a job says so. A shortage is temporary, even where it kept
+    this package from being imported. Of a chain of Python exceptions only the last counts: those before it
+    were handled.
     """
     return _last(_HANDLED.sub("", str(error)), _SHORTAGE)
 
 
 def _last(text: str, pattern: re.Pattern[str]) -> str | None:
-    """The last line of the text that the pattern is in."""
-    from archiver.runtime.redaction import excerpt  # here, as workers import this module and never call this
+    """The last line of the text that matches the pattern."""
+    from archiver.runtime.redaction import (
+        excerpt,
+    )  # imported here, because workers import this module and never call this function
 
     said = [line.strip() for line in text.splitlines() if pattern.search(line.strip())]
     return excerpt(said[-1], _TEXT_MAX) if said else None

@@ -1,9 +1,9 @@
-"""Which archives hold a topic partition, found by listing the object store.
+"""Finds the archives of a topic partition by listing the object store.
 
-Promises that an archive it names covers the offset asked for. Any archive that covers it is right, whoever
-wrote it and whether or not it ever got into a table: records are a function of the log, and an object is
-either whole or absent. Those that the ledger has given up are left out all the same, because they may be
-deleted while they are read; but for killed ones whose offsets nobody else holds, which stay.
+An archive that is found covers the offset asked for. Any archive that covers it is right, from any writer and
+in any table or none: records are a function of the log, and an object is either complete or absent. Archives
+that the ledger has killed or replaced are left out, because they may be deleted while they are read. Killed
+ones whose offsets no other archive holds are kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FoundArchive:
 
     @classmethod
     def of(cls, key: str, size: int, parsed: paths.ArchiveKey) -> FoundArchive:
-        """By what the key says."""
+        """From the parsed key."""
         return cls(
             key, size, TopicId(parsed.topic_id), parsed.partition, parsed.base, parsed.end, parsed.epoch
         )
@@ -70,7 +70,7 @@ class ArchiveIndex:
         self._archives = sorted(archives, key=lambda found: (found.base, found.end, found.epoch))
         self._bases = [found.base for found in self._archives]
         self._reach: list[int] = []
-        """The furthest end of this archive and all before it: where a search backwards may stop."""
+        """The highest end of this archive and all before it: where a search backwards may stop."""
         for found in self._archives:
             self._reach.append(max(found.end, self._reach[-1] if self._reach else 0))
 
@@ -78,7 +78,7 @@ class ArchiveIndex:
         return len(self._archives)
 
     def covering(self, offset: int) -> FoundArchive | None:
-        """The archive that holds `offset` and reaches furthest; of equal ones that of the newest epoch."""
+        """The archive that holds `offset` and has the highest end; of equal ones that of the newest epoch."""
         best: FoundArchive | None = None
         position = bisect_right(self._bases, offset) - 1
         while position >= 0 and self._reach[position] > offset:
@@ -97,9 +97,7 @@ class ArchiveIndex:
 def find_archives(
     objects: ObjectStore, topic_id: TopicId, partition: int, given_up: ArchiveVisibility = NOTHING_GIVEN_UP
 ) -> ArchiveIndex:
-    """List the archives of a topic partition; objects that are none, and those that are `given_up`, are
-    passed over.
-    """
+    """List the archives of a topic partition; other objects, and archives in `given_up`, are skipped."""
     return ArchiveIndex(given_up.kept(list_archives(objects, topic_id, partition)))
 
 
@@ -114,7 +112,7 @@ def list_archives(
 
 
 def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> FoundFooter:
-    """An archive's footer, compared with its checksum and its key; raises `Corrupted` as `check_footer`, or
+    """An archive's footer, compared with its checksum and its key. Raises `Corrupted` as `check_footer`, or
     if it cannot be read.
     """
     try:
@@ -132,8 +130,8 @@ def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> F
 def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str) -> FoundFooter:
     """Compare an archive's footer with its key.
 
-    Raises `Corrupted` if it is another cluster's, topic's or range's, or no archive at all; `Halt` for a
-    version this one does not know.
+    Raises `Corrupted` if it is of another cluster, topic or range, or is not an archive; `Halt` for an
+    unknown format version.
     """
     values = {
         name.removeprefix(_PREFIX).decode("utf-8", "replace"): text.decode("utf-8", "replace")
@@ -148,14 +146,14 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
             f"{found.key} is an archive of version {said}; this version reads {FOOTER_VERSION}: use "
             "the version that wrote it"
         )
-    wanted = {
+    expected = {
         "cluster_id": cluster_id,
         "topic_id": found.topic_id,
         "partition": str(found.partition),
         "base": str(found.base),
         "end": str(found.end),
     }
-    for name, text in wanted.items():
+    for name, text in expected.items():
         if values.get(name) != text:
             said = str(values.get(name))[:_SHOWN_MAX]
             raise Corrupted(
@@ -181,7 +179,7 @@ def _pairs(metadata: pq.FileMetaData) -> list[tuple[bytes, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class DescribedArchive:
-    """An archive as its footer describes it."""
+    """An archive as its footer describes it. Passed from the reader of footers to the maker of tables."""
 
     found: FoundArchive
     footer: FoundFooter

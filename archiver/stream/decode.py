@@ -16,7 +16,7 @@ from archiver.schema.protobuf.tree import MessageTree
 
 _ANY = "google.protobuf.Any"
 ANY_BYTES_MAX = 2**20
-"""What an Any holds is decoded by a type that the record names, so nothing bounds its decoded form but its
+"""The record names the type of an Any's content, so its decoded size has no other bound than the encoded
 size."""
 
 
@@ -24,7 +24,7 @@ class Decoder:
     """Decodes the keys and values of one topic."""
 
     def __init__(self, key: Source | None, value: Source | None) -> None:
-        """By these schemas; what has none is not decoded."""
+        """A side without a schema is not decoded."""
         self._key = None if key is None else _Side(key)
         self._value = None if value is None else _Side(value)
 
@@ -66,13 +66,13 @@ class _Side:
             return json_format.MessageToDict(
                 found, preserving_proto_field_name=True, descriptor_pool=self._pool
             )
-        # An Any of a type that nobody told of is a TypeError.
+        # An Any of an unknown type is a TypeError.
         except (message.DecodeError, json_format.Error, ValueError, TypeError) as error:
             return {"error": str(error)}
 
 
 def _without_envelope(data: bytes, envelope: Envelope) -> tuple[bytes, str | None]:
-    """The message, or why the envelope is none of this topic."""
+    """The message, or why the envelope is not one of this topic."""
     found = opened(pa.array([data], pa.binary()), envelope)
     return found.messages[0].as_py(), found.errors.get(0)
 

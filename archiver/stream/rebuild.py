@@ -1,10 +1,9 @@
-"""Records rebuilt from one archive, or from segments of intake.
+"""Rebuilds records from one archive, or from segments of intake.
 
-Promises that the offsets of what it yields follow each other without a hole (but for the gaps that an
-archive's footer names), that keys and values are the producer's bytes, and that ingest times from intake are
-those that refinement writes: the running maximum of the accept times, never below the segment's floor. Holds
-one batch of an archive, or one row group of intake, at a time; of an archive of up to `VERIFY_BYTES_MAX` also
-the bytes.
+Guarantees: the offsets follow each other without a hole, except for the gaps that an archive's footer names.
+Keys and values are the producer's bytes. Ingest times from intake are those that refinement writes: the
+running maximum of the accept times, never below the segment's floor. Holds one batch of an archive, or one
+row group of intake, at a time; of an archive of up to `VERIFY_BYTES_MAX` also the bytes.
 """
 
 from __future__ import annotations
@@ -38,20 +37,21 @@ BATCH_ROWS = 16_384
 """Rows of an archive that are decoded at a time."""
 
 VERIFY_BYTES_MAX = 16 * 1024 * 1024
-"""An archive of up to this size is held in memory and checked as a whole before its first record is given."""
+"""An archive of up to this size is held in memory and verified as a whole before its first record is given.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the archives of one schema version of a topic are laid out, and how their records are rebuilt."""
+    """The columns of one schema version of a topic's archives, and the codec that rebuilds their records."""
 
     columns: pa.Schema
     codec: RecordCodec
 
 
 class Vanished(Corrupted):
-    """An archive was listed and is gone: deleted by somebody, or by cleaning, because others hold its
-    records.
+    """An archive was listed and is gone: deleted by an operator, or by cleaning, because other archives hold
+    its records.
     """
 
 
@@ -73,19 +73,19 @@ def from_archive(
 ) -> Iterator[pa.RecordBatch]:
     """The records in [start, stop) of one archive that covers `start`, as `STREAM_SCHEMA`.
 
-    Always checked, before the first record: the footer against its checksum and the archive's key, its
-    columns against the topic's schema. Always checked on the way: the pages' checksums, and that the offsets
-    are those that must come. Beyond that the records have to have the digest that the footer names:
+    Before the first record these are checked: the footer against its checksum and the archive's key, and its
+    columns against the topic's schema. While reading: the checksums of pages, and that the offsets are the
+    expected ones. The records must also have the digest that the footer names:
 
-    - An archive of up to `VERIFY_BYTES_MAX` is read and compared as a whole first, whatever part of it is
-      asked for.
-    - A larger one that is read from its base to its end is compared on the way, before its last batch. Until
-      then records were given that a wrong digest takes back.
-    - Of a larger one that is read in part, no digest is known. Its page headers have no checksum; damage to
-      them can go unseen there.
+    - An archive of up to `VERIFY_BYTES_MAX` is first read and compared as a whole, even if only a part is
+      requested.
+    - A larger one that is read from its base to its end is compared on the way, before its last batch. A
+      wrong digest then invalidates records that were already given.
+    - For a larger one that is read in part, no digest is known. Its page headers have no checksum, so damage
+      to them can go unnoticed.
 
-    Keys whose digest was right are added to `verified`; one that is there already is not compared again.
-    Raises `Corrupted` if the object is gone, is not what its key says, lacks an offset, or fails a check.
+    Keys whose digest was right are added to `verified`; a key that is in it is not compared again. Raises
+    `Corrupted` if the object is gone, is not what its key says, lacks an offset, or fails a check.
     """
     known = set() if verified is None else verified
     with (
@@ -107,10 +107,10 @@ def from_archive(
 def whole_archive(
     objects: ObjectStore, found: FoundArchive, cluster_id: str, layouts: Layouts
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """The rows of one archive as they stand in it, and the records rebuilt from them, batch by batch.
+    """The rows of one archive as they are in the file, and the records rebuilt from them, batch by batch.
 
-    All that `from_archive` checks; the digest is compared before the last batch, so nothing of it counts
-    before it has come to its end. Raises as `from_archive`.
+    Checks all that `from_archive` checks. The digest is compared before the last batch, so the caller must
+    not use anything before the end. Raises as `from_archive`.
     """
     with (
         _reading(found, found.base),
@@ -121,7 +121,7 @@ def whole_archive(
 
 
 def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
-    """Rebuild every record of an archive that is in no store yet; raises `Corrupted` if they do not have the
+    """Rebuild every record of an archive that is not stored yet; raises `Corrupted` if they do not have the
     digest in its footer.
     """
     with _reading(found, found.base), _archive(source, found, cluster_id, layouts) as archive:
@@ -130,7 +130,7 @@ def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, l
 
 @contextmanager
 def _reading(found: FoundArchive, start: int) -> Iterator[None]:
-    """Makes damage of what libraries raise inside, unless it passes by itself."""
+    """Turns the errors of libraries inside into `Corrupted`, unless they are temporary."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -145,7 +145,7 @@ def _reading(found: FoundArchive, start: int) -> Iterator[None]:
 def _archive(
     source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts
 ) -> Iterator[_Archive]:
-    """An open archive, once its footer is known to be whole and its own."""
+    """An open archive, after its footer was checked."""
     check_seal(source, found.key)
     source.seek(0)
     with pq.ParquetFile(source, page_checksum_verification=True) as file:
@@ -153,7 +153,7 @@ def _archive(
 
 
 def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
-    """The archive to read from; one that is read twice is fetched once."""
+    """The archive to read from; a small one, which is read twice, is fetched once."""
     try:
         source = objects.open_input(found.key)
     except NotFound as error:
@@ -168,7 +168,7 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
 
 
 class _Archive:
-    """An open archive whose footer is known to be whole."""
+    """An open archive whose footer was checked."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Archive:
     def records(
         self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None
     ) -> Iterator[pa.RecordBatch]:
-        """The records in [start, stop); with `digest`, which needs all of them, they are compared before the
+        """The records in [start, stop). With `digest`, which needs all records, they are compared before the
         last batch.
         """
         for _, records in self.rows(start, stop, batch_rows, digest):
@@ -203,7 +203,7 @@ class _Archive:
     def rows(
         self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None
     ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """The rows as they stand in the file, and what `records` gives of them."""
+        """The rows as they are in the file, and the records rebuilt from them."""
         found = self._found
         chain = _Chain(found.key, start, stop, self._footer.gaps)
         groups = _row_groups(self._file.metadata, start, stop)
@@ -228,16 +228,16 @@ class _Archive:
             )
 
 
-def _same(found: pa.Field[Any], wanted: pa.Field[Any], *, named: bool = True) -> bool:
-    """Field by field. The names inside a map do not count: pyarrow gives its values the name of the map when
-    it reads one.
+def _same(found: pa.Field[Any], expected: pa.Field[Any], *, named: bool = True) -> bool:
+    """Compares field by field. Names inside a map do not count: pyarrow gives its values the name of the map
+    when it reads one.
     """
-    if (named and found.name != wanted.name) or found.nullable != wanted.nullable:
+    if (named and found.name != expected.name) or found.nullable != expected.nullable:
         return False
-    if (found.metadata or {}) != (wanted.metadata or {}):
+    if (found.metadata or {}) != (expected.metadata or {}):
         return False
     theirs: Any = found.type
-    ours: Any = wanted.type
+    ours: Any = expected.type
     if pa.types.is_map(ours):
         inside = pa.types.is_map(theirs) and _same(theirs.key_field, ours.key_field, named=False)
         return inside and _same(theirs.item_field, ours.item_field, named=False)
@@ -251,13 +251,13 @@ def _same(found: pa.Field[Any], wanted: pa.Field[Any], *, named: bool = True) ->
     return bool(theirs == ours)
 
 
-def _check_columns(key: str, found: pa.Schema, wanted: pa.Schema) -> None:
+def _check_columns(key: str, found: pa.Schema, expected: pa.Schema) -> None:
     """Names, types, field ids and which columns can be null must be those of the topic's schema."""
-    if found.names == wanted.names and all(
-        _same(theirs, ours) for theirs, ours in zip(found, wanted, strict=True)
+    if found.names == expected.names and all(
+        _same(theirs, ours) for theirs, ours in zip(found, expected, strict=True)
     ):
         return
-    theirs, ours = {field.name: field for field in found}, {field.name: field for field in wanted}
+    theirs, ours = {field.name: field for field in found}, {field.name: field for field in expected}
     wrong = [name for name in [*ours, *theirs] if name not in theirs or name not in ours]
     wrong += [name for name in ours if name in theirs and not _same(theirs[name], ours[name])]
     raise Corrupted(
@@ -285,7 +285,7 @@ def _offsets(found: FoundArchive, batch: pa.RecordBatch) -> npt.NDArray[np.int64
 
 
 class _Chain:
-    """Holds rows to the offsets that must come: from `start` to `stop` without the gaps, each once, in
+    """Checks that rows have the expected offsets: from `start` to `stop` without the gaps, each once, in
     order.
     """
 
@@ -298,7 +298,7 @@ class _Chain:
 
     @property
     def complete(self) -> bool:
-        """Nothing more is to come."""
+        """Whether nothing more is expected."""
         return self._next >= self.stop
 
     def take(self, batch: pa.RecordBatch, offsets: npt.NDArray[np.int64]) -> pa.RecordBatch:
@@ -311,14 +311,14 @@ class _Chain:
         low, high = (int(place) for place in np.searchsorted(offsets, [self._next, self.stop]))
         if low >= high:  # above it, if the rest of the range is a gap
             return batch.slice(0, 0)
-        wanted = self._expected(int(offsets[high - 1]) + 1, high - low)
-        if wanted is None or not np.array_equal(wanted, offsets[low:high]):
+        expected = self._expected(int(offsets[high - 1]) + 1, high - low)
+        if expected is None or not np.array_equal(expected, offsets[low:high]):
             raise Corrupted(f"{self._key}: {self._lost(offsets[low:high])}")
         self._next = self._after_gaps(int(offsets[high - 1]) + 1)
         return batch.slice(low, high - low)
 
     def finish(self) -> None:
-        """Raise `Corrupted` if offsets are still to come."""
+        """Raise `Corrupted` if offsets are missing at the end."""
         if not self.complete:
             raise Corrupted(
                 f"{self._key}: offsets {self._next} to {self.stop - 1} are missing; the object was altered"
@@ -330,11 +330,11 @@ class _Chain:
         in_gaps = sum(min(high, end) - max(low, self._next) for low, high in gaps)
         if end - self._next - in_gaps != count:
             return None
-        wanted = np.arange(self._next, end, dtype=np.int64)
-        kept = np.ones(len(wanted), dtype=bool)
+        offsets = np.arange(self._next, end, dtype=np.int64)
+        kept = np.ones(len(offsets), dtype=bool)
         for low, high in gaps:
             kept[max(0, low - self._next) : high - self._next] = False
-        return wanted[kept]
+        return offsets[kept]
 
     def _gaps_in(self, start: int, end: int) -> list[_Range]:
         """The gaps that reach into [start, end)."""
@@ -364,7 +364,7 @@ class _Chain:
 
 
 def _behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
-    """The first offset from there on that is in no gap."""
+    """The first offset, from `offset` on, that is in no gap."""
     for low, high in gaps[max(0, bisect_right(gaps, offset, key=lambda gap: gap[0]) - 1) :]:
         if low > offset:
             break
@@ -373,7 +373,7 @@ def _behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
 
 
 def _row_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[int]:
-    """The row groups that can hold offsets in [start, stop), by the statistics of `kafka.offset`; all where
+    """The row groups that can hold offsets in [start, stop), by the statistics of `kafka.offset`; all if
     there are none.
     """
     column = next(
@@ -460,9 +460,7 @@ def _by_file(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
 
 
 def ingest_times(segment: SegmentRef, accept_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The system's ingest times of a whole segment: the running maximum of its accept times, from its floor
-    on.
-    """
+    """The ingest times of a whole segment: the running maximum of its accept times, not below its floor."""
     result: npt.NDArray[np.int64] = np.maximum(np.maximum.accumulate(accept_us), segment.floor_us)
     return result
 
@@ -489,7 +487,7 @@ def placed(
 
 
 def _batch_starts(offsets: Any, batch: Any) -> Any:
-    """The first offset of each record's batch; null where an upstream hides it."""
+    """The first offset of each record's batch; null where the upstream source hides it."""
     starts = pc.subtract(offsets, batch)
     hidden = pc.equal(batch, pa.scalar(UNKNOWN_BATCH, pa.int64()))
     return pc.if_else(hidden, None, starts) if pc.any(hidden).as_py() else starts

@@ -1,7 +1,7 @@
 """A record as a consumer gets it back, alone or in Arrow batches.
 
-Owns the columns of a stream batch. Promises that both forms say the same and that neither tells apart, except
-by `source`, whether a record came from an archive or from intake.
+Owns the columns of a stream batch. Both forms contain the same, and only `source` shows whether a record came
+from an archive or from intake.
 """
 
 from __future__ import annotations

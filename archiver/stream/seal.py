@@ -1,13 +1,13 @@
-"""The seal of an archive's footer: a checksum that is looked at before the Parquet library is.
+"""The checksum of an archive's footer, compared before the Parquet library reads the file.
 
-Page checksums cover an archive's pages, nothing covers its footer, and a footer with one wrong bit can give
-other columns, other records, or end the process. So the footer holds its own checksum. Promises that after
-`check_seal` every byte of the footer, of its length and of the magic behind it is as it was written. Must
-never parse what it has not checked.
+Page checksums cover an archive's pages, but not its footer. A footer with one wrong bit can give other
+columns or other records, or end the process. So the footer holds its own checksum. After `check_seal`, every
+byte of the footer, of its length and of the magic is as it was written. Nothing may be parsed before it is
+checked.
 
-Frozen format: the footer key `archiver.footer_sha256` has 64 hex digits, the SHA-256 of the footer, its
-length (4 bytes, little endian) and the magic `PAR1`, as they stand at the end of the object, with `0` in the
-place of these 64 digits. The key stands in a footer once.
+Frozen format: the footer key `archiver.footer_sha256` has 64 hex digits: the SHA-256 of the footer, its
+length (4 bytes, little endian) and the magic `PAR1`, as they are at the end of the object, with `0` in place
+of these 64 digits. The key occurs once in a footer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from archiver.runtime.errors import Corrupted
 SEAL_KEY = "footer_sha256"
 """The footer key, without the prefix `archiver.`."""
 UNSEALED = "0" * 64
-"""What a writer puts there for `seal` to replace."""
+"""The placeholder that a writer puts there, for `seal` to replace."""
 
 _TAIL_BYTES = 8
 _MAGIC = b"PAR1"
 _MARK = b"archiver." + SEAL_KEY.encode() + b"\x18" + bytes([len(UNSEALED)])
-"""How the key stands in Parquet's Thrift form: before its value come the next field's header and the value's
-length."""
+"""How the key is encoded in Parquet's Thrift form: the header of the next field and the length of the value
+come before the value."""
 
 
 def seal(file: BinaryIO) -> None:
-    """Put the checksum into a complete Parquet file that was written with `UNSEALED`; raises `Corrupted` if
+    """Write the checksum into a complete Parquet file that was written with `UNSEALED`; raises `Corrupted` if
     it was not.
     """
     tail, start = _tail(file, "the spooled archive")

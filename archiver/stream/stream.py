@@ -1,9 +1,9 @@
-"""The records of a topic partition in offset order, from archives and then from intake, without a seam.
+"""The records of a topic partition in offset order, from archives and then from intake.
 
-Promises every committed record from the offset asked for, each exactly once; where something is missing or
-altered it raises instead of passing over it. Records of aborted transactions are never given: their offsets
-are gaps. What is checked when is said at `rebuild.from_archive`; an archive is compared with its digest once
-per `RecordStream`. Must never write.
+Gives every committed record from the requested offset on, each exactly once. It raises where something is
+missing or altered, and never skips it. Records of aborted transactions are never given: their offsets are
+gaps. `rebuild.from_archive` says what is checked when; an archive is compared with its digest once per
+`RecordStream`. Never writes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Given = Callable[[TopicId, int], ArchiveVisibility]
 """Archives of a topic partition that the ledger has killed, or that may be deleted for another reason."""
 
 Starts = Callable[[TopicId, int], int]
-"""The first offset of a topic partition that retention has left."""
+"""The first offset of a topic partition that retention kept."""
 
 _VERIFIED_MAX = 100_000
-"""Keys of verified archives that are remembered, about 20 MB; when there are more, all are forgotten and
-verified again."""
+"""Keys of verified archives that are remembered, about 20 MB. Beyond it all are forgotten and verified again.
+"""
 
 
 Passed = Callable[[TopicId, int], Sequence[tuple[int, int]]]
-"""Ranges of a topic partition that the ledger counts as archived without an archive, because there is nothing
-but gaps in them; ascending."""
+"""Ranges of a topic partition that the ledger counts as archived without an archive, because they contain
+only gaps; ascending."""
 
 
 def _none_given_up(_topic_id: TopicId, _partition: int) -> ArchiveVisibility:
@@ -58,7 +58,7 @@ def _none_passed(_topic_id: TopicId, _partition: int) -> Sequence[tuple[int, int
 
 
 class RecordStream:
-    """Reads topics as the intake log has them; what is produced later needs a view that has read on."""
+    """Reads topics as the intake log has them; records produced later need a newer view."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class RecordStream:
         *,
         uncommitted: bool = False,
     ) -> Iterator[StreamBatch]:
-        """The stable records from offset `start` on, at most `limit` of them. What retention has taken is
-        passed over (`first_offset`).
+        """The stable records from offset `start` on, at most `limit` of them. Offsets that retention has
+        removed are skipped (`first_offset`).
 
-        With `uncommitted` also those from the first open transaction on: its own, which may be aborted yet,
-        and all behind them.
+        With `uncommitted` also the records from the first open transaction on: its own, which may still be
+        aborted, and all after them.
 
         Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and
         `InvalidInput` for a negative `start` or `limit` or a `start` beyond the next offset; while iterating
@@ -135,9 +135,7 @@ class RecordStream:
         )
 
     def first_offset(self, topic_id: TopicId, partition: int) -> int:
-        """The first offset that retention has left; reading begins there, whatever lower offset is asked
-        for.
-        """
+        """The first offset that retention kept; reading begins there even if a lower offset is requested."""
         return self._starts(topic_id, partition)
 
     def _read(
@@ -157,16 +155,21 @@ class RecordStream:
                 return
 
     def _records(
-        self, topic_id: TopicId, partition: int, archives: ArchiveIndex, start: int, stop: int, wanted: int
+        self,
+        topic_id: TopicId,
+        partition: int,
+        archives: ArchiveIndex,
+        start: int,
+        stop: int,
+        records_max: int,
     ) -> Iterator[tuple[Source, pa.RecordBatch]]:
-        """Batches from wherever the next offset is: an archive if one covers it, else intake up to the next
+        """Batches from where the next offset is: an archive if one covers it, else intake up to the next
         archive.
 
-        Where the ledger knows that there is nothing but gaps, intake is not asked: it may have forgotten
-        them.
+        Where the ledger knows that there are only gaps, intake is not read: it may have forgotten them.
         """
         at = start
-        batch_rows = min(self._batch_rows, wanted)
+        batch_rows = min(self._batch_rows, records_max)
         passed = self._passed(topic_id, partition)
         gone: set[str] = set()
         while at < stop:
@@ -200,7 +203,9 @@ class RecordStream:
                     other = again.covering(at)
                     if other is None or other.key in gone:
                         raise
-                    archives = again  # what was merged or made anew meanwhile has the same records
+                    archives = (
+                        again  # archives that were merged or rewritten in between have the same records
+                    )
                 continue
             until = min(stop, archives.next_base(at) or stop, low)
             for window in windows(self._intake, (topic_id, partition), at, until):

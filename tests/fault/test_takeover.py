@@ -82,7 +82,7 @@ class Daemon(Driver):
 
     def tick(self) -> None:
         """What a daemon does when nothing may be due."""
-        self.run().run(looks=PollState())
+        self.run().run(polls=PollState())
 
 
 class Died(BaseException):

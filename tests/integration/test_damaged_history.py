@@ -203,7 +203,7 @@ def test_text_says_it_too(deployment: Deployment) -> None:
         done = deployment.cli(*command)
         assert done.code == 0, done.err
         assert (
-            "note: topic clicks partition 0: the backlog cannot be told: a history file that the newest "
+            "note: topic clicks partition 0: the backlog cannot be counted: a history file that the newest "
             "checkpoint names is missing" in done.out
         )
     assert deployment.cli("status", "--exit-code").code == 1

@@ -324,7 +324,7 @@ def test_a_file_that_somebody_compacted_away_is_reported(driver: Driver, deploym
     assert all("compacted-0" in str(item["archive"]) for item in listed.records)
     done = replay(driver)
     assert (done.state, done.archives, len(done.skipped)) == ("idle", 0, 1)
-    assert "somebody else wrote it" in done.skipped[0]["why"]
+    assert "another engine wrote it" in done.skipped[0]["why"]
     assert driver.audit()["verdict"] == "valid"
 
 

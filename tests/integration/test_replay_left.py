@@ -61,7 +61,7 @@ def test_columns_that_do_not_give_the_records_back_are_not_stored(
             patch.setattr(TopicRows, "build", swapped)
             done = replay(driver)
         assert (done.state, done.archives, done.left) == ("idle", 0, 5)
-        assert "made anew it would not give its records back" in done.skipped[0]["why"]
+        assert "rewritten it would not give its records back" in done.skipped[0]["why"]
         assert (files_of_table(deployment), driver.records("orders")) == (files, before)
         assert {info.key for info in driver.application.objects.list("archive/")} == keys
         assert list(driver.application.objects.spool_dir().iterdir()) == []

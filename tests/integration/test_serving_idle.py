@@ -47,7 +47,7 @@ class Lasting(Driver):
             return prepare(settings, *rest)
 
         setattr(parts.setup, "prepare", noted)  # noqa: B010 - stands before the method
-        return ArchiveRun(replace(parts, refine=refine_here, cores=lambda: 2)).run(looks=looks)
+        return ArchiveRun(replace(parts, refine=refine_here, cores=lambda: 2)).run(polls=looks)
 
     def close(self) -> None:
         self.application.leadership.resign()

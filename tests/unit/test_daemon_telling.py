@@ -167,7 +167,7 @@ def test_the_audit() -> None:
 def test_a_topic_rests_between_two_looks() -> None:
     looks = PollState()
     assert looks.due("a", 0, 10.0)
-    looks.looked("a", 0)
+    looks.polled("a", 0)
     assert not looks.due("a", 9_999_999, 10.0)
     assert looks.due("a", 10_000_000, 10.0)
     assert looks.due("a", -1, 10.0), "a clock that was set back stops nothing"
@@ -179,7 +179,7 @@ def test_a_topic_is_whole_until_it_is_in_trouble() -> None:
     looks = PollState()
     for state, whole in (("idle", True), ("halted", False), ("archived", True), ("deferred", False)):
         looks.ended("a", state)
-        assert looks.whole("a") == whole
+        assert looks.was_ready("a") == whole
 
 
 def test_a_replay() -> None:

@@ -107,8 +107,8 @@ def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> Non
     assert whole_backlog(found) == (None, None)
     assert whole_backlog(found[1:2]) == (3, 30)
     assert troubles("one", found) == [
-        "topic one partitions 0, 2: the backlog cannot be told: shelf is damaged",
-        "topic one partition 3: the backlog cannot be told: shelf is gone",
+        "topic one partitions 0, 2: the backlog cannot be counted: shelf is damaged",
+        "topic one partition 3: the backlog cannot be counted: shelf is gone",
     ]
     ledger.topics[ONE] = TopicLedger(ONE, watermarks={0: 3, 2: 3, 3: 3})
     archived = positions(view, ledger, ONE)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from archiver.objects.paths import ArchiveKey
-from archiver.rewrite.replay import ReplayTarget, refusal, wanted
+from archiver.rewrite.replay import ReplayTarget, is_requested, refusal
 from archiver.rewrite.replay_report import SKIPPED_MAX, ReplayReport, TopicReplay
 from archiver.rewrite.undecoded import DoubtedFile, error_fields
 from archiver.runtime.errors import Corrupted, RetryLater, TopicHalted
@@ -39,7 +39,7 @@ def test_refusals(file: DoubtedFile, target: ReplayTarget, why: str | None) -> N
 )
 def test_partitions_asked_for(partitions: set[int] | None, ours: bool, foreign: bool) -> None:
     target = replace(TARGET, partitions=partitions)
-    assert (wanted(OURS, target), wanted(replace(OURS, archive=None), target)) == (ours, foreign)
+    assert (is_requested(OURS, target), is_requested(replace(OURS, archive=None), target)) == (ours, foreign)
 
 
 def test_sides_with_a_schema_have_a_column_of_errors() -> None:

@@ -11,7 +11,7 @@ from archiver.refine.triggers import (
     gaps_due,
     is_due,
     is_open,
-    look_due,
+    poll_due,
     rows_within,
 )
 from intake.log.backlog import EMPTY, BacklogSummary
@@ -145,10 +145,10 @@ def test_part_of_a_segment_counts_in_proportion() -> None:
 
 
 def test_a_clock_set_back_does_not_stop_looking() -> None:
-    assert look_due(None, 0, 10.0)
-    assert not look_due(0, 10 * S - 1, 10.0)
-    assert look_due(0, 10 * S, 10.0)
-    assert look_due(100 * S, 99 * S, 10.0)
+    assert poll_due(None, 0, 10.0)
+    assert not poll_due(0, 10 * S - 1, 10.0)
+    assert poll_due(0, 10 * S, 10.0)
+    assert poll_due(100 * S, 99 * S, 10.0)
 
 
 def test_concurrency_from_the_setting_or_from_memory() -> None:

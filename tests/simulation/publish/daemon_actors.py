@@ -308,7 +308,7 @@ class Daemon:
     def _archive(self, station: Station, *, over: bool) -> bool:
         """Whether nothing is left to archive."""
         report = station.archiving().run(
-            everything=over or self._everything, looks=None if over else station.looks
+            everything=over or self._everything, polls=None if over else station.looks
         )
         for item in report.topics.values():
             if item.state == "halted":
