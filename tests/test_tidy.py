@@ -376,7 +376,7 @@ def _reached() -> set[str]:
                 names.update(given)
             elif called == "Request":
                 names.update(f"{name}.{when}" for name in given for when in ("before", "after"))
-            elif called == "TableRewriter":
+            elif called in ("TableRewriter", "rewriter"):  # the second has the shared arguments bound
                 names.update(
                     f"{name}.{step}.{when}"
                     for name in given

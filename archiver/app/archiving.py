@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from archiver.app.deployment import Deployment
@@ -20,10 +20,11 @@ from archiver.log.open import PUBLISH
 from archiver.log.store import Log
 from archiver.objects.location import StorePlace
 from archiver.publish.events import RoundEvents
-from archiver.publish.round import ArchiveRun, Parts
+from archiver.publish.round import ArchiveRun, RoundParts
 from archiver.publish.scope import Scope
 from archiver.refine.prepare_topic import TopicSetup
-from archiver.rewrite.replay import ReplayParts, ReplayRun
+from archiver.rewrite.commit import TableRewriter
+from archiver.rewrite.replay import ReplayRun
 from archiver.rewrite.undecoded import UndecodedListing, UndecodedReport
 from archiver.spark.fair_lock import SparkTurns
 from reconcile.audit.rows import RowReader
@@ -64,28 +65,19 @@ class Archiving:
             self._sessions.session, at.settings.spark.job_timeout, self._sessions.answering
         )
         return ArchiveRun(
-            Parts(
+            RoundParts(
                 settings=at.settings,
                 cluster_id=at.cluster.cluster_id,
                 sequencer=at.sequencer,
                 leadership=at.leadership,
-                setup=TopicSetup(
-                    at.cluster,
-                    at.objects,
-                    at.leader,
-                    at.tables,
-                    at.fetch_schema,
-                    at.commit_limits(),
-                    at.clock,
-                ),
-                publisher=RoundEvents(at.cluster.name, at.leader, at.clock, at.ids, at.settings.events),
+                setup=self._topic_setup(),
+                publisher=self._round_events(),
                 committer=at.committer,
                 refine=self._spark_turns.taking(refiner.refine, "refinement"),
                 options=at.refine_options(),
                 cores=self._sessions.cores,
                 memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
                 clock=at.clock,
-                ids=at.ids,
                 progress=progress,
                 times=self._intake.accept_clock if at.lasting else None,
             )
@@ -108,21 +100,28 @@ class Archiving:
         if not dry_run:
             at.ready_to_append()
         return ReplayRun(
-            ReplayParts(
-                at.settings,
-                at.cluster,
-                at.objects,
-                at.sequencer,
-                at.leadership,
-                at.tables,
-                at.fetch_schema,
-                at.commit_limits(),
-                at.refine_options(),
-                at.clock,
-                at.ids,
-                progress,
-            )
+            at.settings,
+            at.cluster.cluster_id,
+            at.objects,
+            at.sequencer,
+            at.leadership,
+            at.tables,
+            self._topic_setup(),
+            self._round_events(),
+            at.refine_options(),
+            partial(TableRewriter, at.objects, at.leader, at.commit_limits(), at.clock, at.ids, progress),
+            progress,
         )
+
+    def _topic_setup(self) -> TopicSetup:
+        at = self._deployment
+        return TopicSetup(
+            at.cluster, at.objects, at.leader, at.tables, at.fetch_schema, at.commit_limits(), at.clock
+        )
+
+    def _round_events(self) -> RoundEvents:
+        at = self._deployment
+        return RoundEvents(at.cluster.name, at.leader, at.clock, at.ids, at.settings.events)
 
     # Spark
 

@@ -5,6 +5,7 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from archiver.app.archiving import Archiving
 from archiver.app.deployment import Deployment
@@ -14,8 +15,8 @@ from archiver.objects.open import spool_folder
 from archiver.objects.spool import abandoned_files
 from archiver.publish.scope import Scope
 from archiver.refine.archive_file import describe_archive
-from archiver.rewrite.commit import RewriteParts
-from archiver.rewrite.compact import Compaction, CompactParts
+from archiver.rewrite.commit import TableRewriter
+from archiver.rewrite.compact import Compaction
 from archiver.rewrite.undecoded import topic_table, undecoded_count
 from archiver.runtime.errors import ArchiverError
 from intake.log.checkpoint_store import superseded
@@ -129,17 +130,19 @@ class Maintenance:
     def _compaction(self, progress: Progress) -> Compaction:
         at = self._deployment
         return Compaction(
-            CompactParts(
-                rewriting=RewriteParts(at.objects, at.leader, at.commit_limits(), at.clock, at.ids, progress),
-                intake=at.backlog,
-                cluster_id=at.cluster.cluster_id,
-                leadership=at.leadership,
-                tables=at.tables,
-                topics=at.settings.topics,
-                settings=at.settings.cleanup,
-                options=at.refine_options(),
-                entry_bytes_max=at.settings.log.entry_bytes_max,
-            )
+            objects=at.objects,
+            intake=at.backlog,
+            cluster_id=at.cluster.cluster_id,
+            leadership=at.leadership,
+            tables=at.tables,
+            topics=at.settings.topics,
+            settings=at.settings.cleanup,
+            options=at.refine_options(),
+            entry_bytes_max=at.settings.log.entry_bytes_max,
+            clock=at.clock,
+            rewriter=partial(
+                TableRewriter, at.objects, at.leader, at.commit_limits(), at.clock, at.ids, progress
+            ),
         )
 
     def reconciling(self, progress: Progress, *, dry_run: bool = False) -> ReconcileRun:

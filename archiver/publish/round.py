@@ -63,7 +63,7 @@ from archiver.runtime.errors import (
     RetryLater,
     TopicHalted,
 )
-from archiver.runtime.ids import IdSource, TopicId, TopicPartition
+from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
 from archiver.schema.protobuf.error_causes import told
@@ -82,7 +82,7 @@ Refine = Callable[[RefineJob], Sequence[PlanResult]]
 
 
 @dataclass(frozen=True)
-class Parts:
+class RoundParts:
     """What a run needs; put together by the composition root."""
 
     settings: Settings
@@ -98,7 +98,6 @@ class Parts:
     """How many tasks run at a time; called when there is work, because the answer may start Spark."""
     memory_bytes: int
     clock: Clock
-    ids: IdSource
     progress: Callable[[str], None]
     times: AcceptClock | None = None
     """The process's accept clock; None: a new one that begins with the run."""
@@ -112,7 +111,7 @@ class Parts:
 class ArchiveRun:
     """Archiving, on request."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: RoundParts) -> None:
         intake = parts.settings.intake
         self._parts = parts
         self._times = parts.times or AcceptClock(parts.clock, intake.clock_skew_max, intake.clock_settle)

@@ -195,6 +195,12 @@ class TopicSetup:
                 self._record(state, schema)
         return TopicWork(settings, archive, state, schema, granularity, table, fetched)
 
+    def newest_schema(self, settings: TopicSettings, ledger: TopicLedger, view: TableView) -> TopicSchema:
+        """The schema that `prepare` would put in force with the table `view`; records nothing."""
+        history = recorded_schemas(ledger)
+        fetched = fetch_schemas(settings, history[-1] if history else None, self._fetch)
+        return decide_schema(settings.name, history, fetched, view).schema
+
     def _with_table(
         self,
         settings: TopicSettings,

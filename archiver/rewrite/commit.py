@@ -30,18 +30,6 @@ from archiver.runtime.text import counted
 
 
 @dataclass(frozen=True)
-class RewriteParts:
-    """What bringing archives into a table needs; put together by the composition root."""
-
-    objects: ObjectStore
-    leader: Leader
-    limits: CommitLimits
-    clock: Clock
-    ids: IdSource
-    progress: Callable[[str], None]
-
-
-@dataclass(frozen=True)
 class Remade:
     """A rewritten archive that is in no log yet."""
 
@@ -62,7 +50,12 @@ class TableRewriter:
 
     def __init__(
         self,
-        parts: RewriteParts,
+        objects: ObjectStore,
+        leader: Leader,
+        limits: CommitLimits,
+        clock: Clock,
+        ids: IdSource,
+        progress: Callable[[str], None],
         tables: Tables,
         target: TableTarget,
         gaps: Gaps,
@@ -72,15 +65,15 @@ class TableRewriter:
         """`kind` is one of `archiver.catalog.replace_files.SUMMARY_KEYS`, and names the failpoints. `skip` is
         called with an archive that stays as it is, and why.
         """
-        self._parts = parts
+        self._leader = leader
+        self._ids = ids
+        self._progress = progress
         self._target = target
         self._gaps = gaps
         self._kind = kind
         self._skip = skip
-        self.committer = Committer(tables, parts.leader, parts.limits, parts.clock)
-        self._exchanger = FileReplacer(
-            tables, self.committer, parts.leader, parts.limits, parts.clock, parts.objects.uri, kind
-        )
+        self.committer = Committer(tables, leader, limits, clock)
+        self._exchanger = FileReplacer(tables, self.committer, leader, limits, clock, objects.uri, kind)
 
     def settle(self) -> None:
         """Record the outcome of what earlier runs left. Raises as `FileReplacer.exchange`."""
@@ -96,16 +89,16 @@ class TableRewriter:
 
         Raises as `FileReplacer.exchange`, or the error of an append.
         """
-        commit_id = new_uuid(self._parts.ids)
+        commit_id = new_uuid(self._ids)
         failpoints.reach(f"{self._kind}.written.before")
         append_in_parts(
-            self._parts.leader,
+            self._leader,
             made,
             lambda part, _: self._body(part, view, commit_id),
             lambda item: f"archive {item.key}",
         )
         failpoints.reach(f"{self._kind}.written.after")
-        under_way = self._parts.leader.fold.topic(self._target.topic_id).rewrites.under_way
+        under_way = self._leader.fold.topic(self._target.topic_id).rewrites.under_way
         exchanges: list[Exchange] = []
         for item in made:
             if item.key in under_way:
@@ -145,9 +138,14 @@ class TableRewriter:
         for key, why in exchanged.abandoned:
             self._skip(key, why)
         failpoints.reach(f"{self._kind}.settled.before")
-        self._parts.leader.append(exchanged.to_proto(commit_id, self._target.topic_id))
+        self._leader.append(exchanged.to_proto(commit_id, self._target.topic_id))
         failpoints.reach(f"{self._kind}.settled.after")
         replaced = counted(len(exchanged.replaced), "archive")
-        self._parts.progress(
+        self._progress(
             f"{self._target.topic}: {replaced} replaced in the table, {len(exchanged.abandoned)} given up"
         )
+
+
+Rewriter = Callable[[Tables, TableTarget, Gaps, str, Callable[[str, str], None]], TableRewriter]
+"""`TableRewriter` without its first six arguments, which are the same for every table; the composition root
+makes it."""

@@ -30,12 +30,14 @@ from archiver.ledger.rewrites import OldArchive
 from archiver.ledger.views import TopicLedger
 from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import Granularity, parse_archive_key, partition_value_of
+from archiver.objects.store import ObjectStore
 from archiver.refine.archive_file import Conflict
 from archiver.refine.plan_writer import TopicRows
 from archiver.refine.planner import known_gaps
 from archiver.refine.task import RefineOptions, RefineTopic
-from archiver.rewrite.commit import Remade, RewriteParts, TableRewriter
+from archiver.rewrite.commit import Remade, Rewriter
 from archiver.rewrite.verified_write import Damaged, Piece, Small, merge, pieces
+from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Deposed, Halt, RetryLater, TopicHalted
 from archiver.runtime.text import counted
 from archiver.schema.evolution.state import TopicSchema
@@ -88,29 +90,37 @@ class TopicCompaction:
         }
 
 
-@dataclass(frozen=True)
-class CompactParts:
-    """What a compaction needs; put together by the composition root."""
-
-    rewriting: RewriteParts
-    intake: Callable[[], Backlog]
-    """Reads the intake log to its tail."""
-    cluster_id: str
-    leadership: Leadership
-    tables: Callable[[str], Tables]
-    """A configured catalog."""
-    topics: tuple[TopicSettings, ...]
-    settings: CleanupSettings
-    options: RefineOptions
-    entry_bytes_max: int
-    """Of an entry of the control log."""
-
-
 class Compaction:
     """Merges small archives, on request."""
 
-    def __init__(self, parts: CompactParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        objects: ObjectStore,
+        intake: Callable[[], Backlog],
+        cluster_id: str,
+        leadership: Leadership,
+        tables: Callable[[str], Tables],
+        topics: Sequence[TopicSettings],
+        settings: CleanupSettings,
+        options: RefineOptions,
+        entry_bytes_max: int,
+        clock: Clock,
+        rewriter: Rewriter,
+    ) -> None:
+        """`intake` reads the intake log to its tail; `tables` opens a configured catalog; `entry_bytes_max`
+        bounds an entry of the control log.
+        """
+        self.objects = objects
+        self.cluster_id = cluster_id
+        self.leadership = leadership
+        self.tables = tables
+        self.settings = settings
+        self.options = options
+        self.entry_bytes_max = entry_bytes_max
+        self.clock = clock
+        self.rewriter = rewriter
+        self._intake = intake
+        self._topics = topics
         self._bytes_left = 0
 
     def run(self, *, dry_run: bool = False) -> list[TopicCompaction]:
@@ -120,13 +130,12 @@ class Compaction:
         With `dry_run` nothing is written. Raises `LeaseHeld` if another process leads, `Deposed` if a newer
         leader appears. What concerns one topic only is in the report.
         """
-        parts = self._parts
-        if parts.settings.compact_bytes == 0:
+        if self.settings.compact_bytes == 0:
             return []
-        self._bytes_left = parts.settings.compact_run_bytes_max
-        intake = parts.intake()
+        self._bytes_left = self.settings.compact_run_bytes_max
+        intake = self._intake()
         found: list[TopicCompaction] = []
-        for settings in sorted(parts.topics, key=lambda topic: topic.name):
+        for settings in sorted(self._topics, key=lambda topic: topic.name):
             state = intake.topics_by_name.get(settings.name)
             if state is None or settings.archive.kind != "iceberg":
                 continue
@@ -145,7 +154,7 @@ class Compaction:
         """Whether archives of that many bytes may be merged in addition to `chosen` bytes that are not spent
         yet; the first ones always may.
         """
-        first = chosen == 0 and self._bytes_left == self._parts.settings.compact_run_bytes_max
+        first = chosen == 0 and self._bytes_left == self.settings.compact_run_bytes_max
         return first or chosen + size <= self._bytes_left
 
     def spend(self, size: int) -> None:
@@ -153,11 +162,6 @@ class Compaction:
         block the others for ever.
         """
         self._bytes_left -= size
-
-    @property
-    def parts(self) -> CompactParts:
-        """What the run was made of."""
-        return self._parts
 
 
 class _DeleteFiles(Exception):
@@ -171,16 +175,12 @@ class _Topic:
         self, run: Compaction, settings: TopicSettings, state: TopicState, gaps: Gaps, report: TopicCompaction
     ) -> None:
         self._run = run
-        self._parts = run.parts
         self._settings = settings
         self._state = state
         self._report = report
-        rewriting = run.parts.rewriting
-        self._tables = run.parts.tables(settings.archive.catalog or "")
-        self._target = target_of(
-            settings, state.topic_id, state.partitions, run.parts.cluster_id, rewriting.objects
-        )
-        self._rewriter = TableRewriter(rewriting, self._tables, self._target, gaps, "compact", report.skip)
+        self._tables = run.tables(settings.archive.catalog or "")
+        self._target = target_of(settings, state.topic_id, state.partitions, run.cluster_id, run.objects)
+        self._rewriter = run.rewriter(self._tables, self._target, gaps, "compact", report.skip)
         self._rows: dict[int, TopicRows] = {}
 
     def run(self, *, dry_run: bool) -> None:
@@ -198,8 +198,8 @@ class _Topic:
             return
         if not found and not self._ledger.rewrites.under_way:
             return
-        with self._parts.leadership.turn("compaction"):
-            self._parts.leadership.lead()
+        with self._run.leadership.turn("compaction"):
+            self._run.leadership.lead()
             self._rewriter.settle()
             schemas = {
                 version: TopicSchema.from_entry(entry) for version, entry in self._ledger.schemas.items()
@@ -219,23 +219,23 @@ class _Topic:
 
     @property
     def _ledger(self) -> TopicLedger:
-        return self._parts.rewriting.leader.fold.topic(self._state.topic_id)
+        return self._run.leadership.leader.fold.topic(self._state.topic_id)
 
     def _chosen(self, view: TableView) -> list[list[Small]]:
         """Runs of archives, each to become one. Archives that a rollback brought back are included, although
         the ledger says that they were replaced.
         """
-        parts, ledger, objects = self._parts, self._ledger, self._parts.rewriting.objects
+        run, ledger, objects = self._run, self._ledger, self._run.objects
         target = CompactTarget(
             topic_id=self._state.topic_id,
             spec_id=view.spec_id,
             granularity=self._settings.archive.partition_by[0],
-            bytes=parts.settings.compact_bytes,
-            closed_us=parts.rewriting.clock.now_us() - round(parts.settings.grace * 1e6),
+            bytes=run.settings.compact_bytes,
+            closed_us=run.clock.now_us() - round(run.settings.grace * 1e6),
             start=ledger.start,
         )
         given_up = ChainMap[str, Any](
-            ledger.killed, ledger.rewrites.abandoned, parts.rewriting.leader.fold.condemned
+            ledger.killed, ledger.rewrites.abandoned, run.leadership.leader.fold.condemned
         )
         try:
             found = smalls(self._files(view), lambda path: key_of(objects, path), target, given_up)
@@ -270,7 +270,7 @@ class _Topic:
             if (
                 len(handful) == EXCHANGED_TOGETHER_MAX
                 or size >= EXCHANGED_BYTES
-                or not self._parts.leadership.holding
+                or not self._run.leadership.holding
             ):
                 self._handful(handful)
                 handful, size = [], 0
@@ -279,7 +279,7 @@ class _Topic:
 
     def _handful(self, handful: Sequence[tuple[list[Piece], TopicRows]]) -> None:
         """Merge them, and commit them to the table."""
-        leadership = self._parts.leadership
+        leadership = self._run.leadership
         with leadership.turn("compaction"):
             epoch = leadership.lead_anew()  # a new epoch, so that no key was used before (rule P2)
             if not leadership.holding:
@@ -299,11 +299,11 @@ class _Topic:
         return [one for together, rows in handful for one in self._merged(together, rows, epoch)]
 
     def _pieces(self, found: Iterable[list[Small]]) -> Iterator[list[Piece]]:
-        parts = self._parts
-        for run in found:
+        run = self._run
+        for neighbours in found:
             # Half of an entry, because the new archive is in it as well.
             for together in pieces(
-                parts.rewriting.objects, run, parts.cluster_id, parts.entry_bytes_max // 2, self._report.skip
+                run.objects, neighbours, run.cluster_id, run.entry_bytes_max // 2, self._report.skip
             ):
                 if is_worth_it([piece.small for piece in together]):
                     yield together
@@ -322,18 +322,18 @@ class _Topic:
                 self._settings.archive.partition_by[0],
                 view.spec_id,
             )
-            self._rows[version] = TopicRows(topic, self._parts.options)
+            self._rows[version] = TopicRows(topic, self._run.options)
         return self._rows[version]
 
     def _merged(self, together: Sequence[Piece], rows: TopicRows, epoch: int) -> Iterator[Remade]:
         """One archive of several. If one is damaged, one archive of those before it and one of those after
         it. What cannot be merged is reported.
         """
-        parts = self._parts
+        run = self._run
         if not is_worth_it([piece.small for piece in together]):
             return
         try:
-            written = merge(parts.rewriting.objects, together, rows, parts.cluster_id, parts.options, epoch)
+            written = merge(run.objects, together, rows, run.cluster_id, run.options, epoch)
         except Damaged as error:
             self._report.skip(together[error.place].small.key, str(error))
             yield from self._merged(together[: error.place], rows, epoch)

@@ -15,10 +15,8 @@ from archiver.catalog.evidence import Gaps
 from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import Settings, TopicSettings
-from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.ledger.rewrites import OldArchive
-from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.paths import Granularity
 from archiver.objects.store import ObjectStore
 from archiver.publish.events import RoundEvents
@@ -27,23 +25,14 @@ from archiver.refine.archive_file import Conflict
 from archiver.refine.column_stats import leaves
 from archiver.refine.plan_writer import TopicRows
 from archiver.refine.planner import known_gaps
-from archiver.refine.prepare_topic import (
-    TopicSetup,
-    TopicTable,
-    TopicWork,
-    decide_schema,
-    fetch_schemas,
-    recorded_schemas,
-)
+from archiver.refine.prepare_topic import TopicSetup, TopicTable, TopicWork
 from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
-from archiver.registry.fetched import Fetch
-from archiver.rewrite.commit import Remade, RewriteParts, TableRewriter
+from archiver.rewrite.commit import Remade, Rewriter
 from archiver.rewrite.replay_report import ReplayReport, TopicReplay
 from archiver.rewrite.undecoded import DoubtedFile, doubted_files, topic_table
 from archiver.rewrite.verified_write import Probe, open_source, probe, rewrite
-from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Deposed, Halt
-from archiver.runtime.ids import IdSource, TopicId
+from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, arrow_schema
@@ -54,40 +43,6 @@ from intake.log.sequencer import Sequencer
 
 EXCHANGED_TOGETHER_MAX = 16
 """Archives that one snapshot replaces."""
-
-
-@dataclass(frozen=True)
-class ReplayParts:
-    """What a replay needs; put together by the composition root."""
-
-    settings: Settings
-    cluster: ClusterIdentity
-    objects: ObjectStore
-    sequencer: Sequencer
-    leadership: Leadership
-    tables: Callable[[str], Tables]
-    """A configured catalog."""
-    fetch: Fetch
-    limits: CommitLimits
-    options: RefineOptions
-    clock: Clock
-    ids: IdSource
-    progress: Callable[[str], None]
-
-    @property
-    def cluster_id(self) -> str:
-        """Of the data folder."""
-        return self.cluster.cluster_id
-
-    @property
-    def leader(self) -> Leader:
-        """The way into the control log."""
-        return self.leadership.leader
-
-    @property
-    def rewriting(self) -> RewriteParts:
-        """What bringing archives into a table needs."""
-        return RewriteParts(self.objects, self.leader, self.limits, self.clock, self.ids, self.progress)
 
 
 @dataclass(frozen=True)
@@ -108,8 +63,33 @@ class _Made:
 class ReplayRun:
     """A replay, on request."""
 
-    def __init__(self, parts: ReplayParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        settings: Settings,
+        cluster_id: str,
+        objects: ObjectStore,
+        sequencer: Sequencer,
+        leadership: Leadership,
+        tables: Callable[[str], Tables],
+        setup: TopicSetup,
+        events: RoundEvents,
+        options: RefineOptions,
+        rewriter: Rewriter,
+        progress: Callable[[str], None],
+    ) -> None:
+        """`tables` opens a configured catalog; `progress` takes a line at a time."""
+        self.cluster_id = cluster_id
+        self.objects = objects
+        self.events = events
+        self.options = options
+        self.rewriter = rewriter
+        self._settings = settings
+        self._sequencer = sequencer
+        self._leadership = leadership
+        self._leader = leadership.leader
+        self._tables = tables
+        self._setup = setup
+        self._progress = progress
         self._layouts: dict[tuple[TopicId, int], Layout] = {}
         self._fresh = False
         """Whether this run has an epoch of its own, so that its keys are new (rule P2)."""
@@ -123,23 +103,22 @@ class ReplayRun:
         topic or partition in `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown`
         if a log cannot be reached. What concerns one topic only is in the report.
         """
-        parts = self._parts
         self._files_left, self._fresh = files_max, False
         report = ReplayReport(dry_run)
         chosen = self._chosen(scope)
         if dry_run:
-            parts.leader.refresh()
-            report.epoch = parts.leader.fold.epoch
+            self._leader.refresh()
+            report.epoch = self._leader.fold.epoch
             self._topics(report, chosen, scope)
             return report
-        with parts.leadership.turn("replaying"):
-            report.epoch = parts.leadership.lead()
+        with self._leadership.turn("replaying"):
+            report.epoch = self._leadership.lead()
             self._topics(report, chosen, scope)
-            report.epoch = parts.leader.epoch
+            report.epoch = self._leader.epoch
         return report
 
     def _chosen(self, scope: Scope | None) -> list[TopicSettings]:
-        topics = self._parts.settings.topics
+        topics = self._settings.topics
         check_scope(scope, topics)
         found = [
             topic
@@ -149,8 +128,8 @@ class ReplayRun:
         return sorted(found, key=lambda topic: topic.name)
 
     def _topics(self, report: ReplayReport, chosen: Sequence[TopicSettings], scope: Scope | None) -> None:
-        self._parts.sequencer.refresh()
-        intake = self._parts.sequencer.backlog()
+        self._sequencer.refresh()
+        intake = self._sequencer.backlog()
         for settings in chosen:
             state = intake.topics_by_name.get(settings.name)
             if state is None:
@@ -171,7 +150,7 @@ class ReplayRun:
             except ArchiverError as error:
                 found.failed(error)
             if found.state != "idle" or found.why:
-                self._parts.progress(f"{found.topic}: {found.state}: {_summary(found)}")
+                self._progress(f"{found.topic}: {found.state}: {_summary(found)}")
 
     def _topic(
         self,
@@ -188,17 +167,13 @@ class ReplayRun:
                 "kind: parquet is not replayed: without a table two objects cannot be replaced in one step"
             )
             return
-        ledger = self._parts.leader.fold.topic(state.topic_id)
+        ledger = self._leader.fold.topic(state.topic_id)
         if ledger.table_uuid is None:
             return
         if dry_run:
             self._look(settings, state, report, partitions)
             return
-        parts = self._parts
-        setup = TopicSetup(
-            parts.cluster, parts.objects, parts.leader, parts.tables, parts.fetch, parts.limits, parts.clock
-        )
-        work = setup.prepare(settings, parts.settings.archive_for(settings), state)
+        work = self._setup.prepare(settings, self._settings.archive_for(settings), state)
         if work.table is None:
             return
         _Topic(self, work, work.table, known_gaps(intake, state.topic_id), report, partitions).run()
@@ -211,14 +186,11 @@ class ReplayRun:
         partitions: frozenset[int] | None,
     ) -> None:
         """What a replay would do, by the schema that it would put in force."""
-        parts = self._parts
-        ledger = parts.leader.fold.topic(state.topic_id)
-        history = recorded_schemas(ledger)
-        fetched = fetch_schemas(settings, history[-1] if history else None, parts.fetch)
-        tables, view = topic_table(settings, state, ledger, parts.cluster_id, parts.objects, parts.tables)
+        ledger = self._leader.fold.topic(state.topic_id)
+        tables, view = topic_table(settings, state, ledger, self.cluster_id, self.objects, self._tables)
         if view is None:
             return
-        rows = self.rows(state, decide_schema(settings.name, history, fetched, view).schema, settings, view)
+        rows = self.rows(state, self._setup.newest_schema(settings, ledger, view), settings, view)
         for file, probed in self.candidates(tables, view, rows, report, partitions):
             if not self.room():
                 report.more = True
@@ -234,7 +206,7 @@ class ReplayRun:
         topic = RefineTopic(
             state.topic_id, state.name, schema, settings.archive.partition_by[0], view.spec_id
         )
-        return TopicRows(topic, self._parts.options)
+        return TopicRows(topic, self.options)
 
     def candidates(
         self,
@@ -249,11 +221,11 @@ class ReplayRun:
         """
         report.schema_version = rows.topic.schema.version
         target = ReplayTarget(view.spec_id, rows.topic.granularity, partitions)
-        for file in doubted_files(self._parts.objects, rows.topic.topic_id, tables, view):
+        for file in doubted_files(self.objects, rows.topic.topic_id, tables, view):
             if not is_requested(file, target):
                 continue
             try:
-                probed = probe(self._parts.objects, file, rows)
+                probed = probe(self.objects, file, rows)
             except Corrupted as error:
                 report.skip(file.name, str(error))
                 continue
@@ -296,15 +268,15 @@ class ReplayRun:
     def own_epoch(self) -> int:
         """The epoch of the new keys: one of this run's own, so that no key was used before."""
         if not self._fresh:
-            self._parts.leader.take_over()
+            self._leader.take_over()
             self._fresh = True
-        return self._parts.leader.epoch
+        return self._leader.epoch
 
     def layout(self, topic_id: TopicId, version: int) -> Layout:
         """How archives of that schema version are read."""
         known = self._layouts.get((topic_id, version))
         if known is None:
-            entry = self._parts.leader.fold.topic(topic_id).schemas.get(version)
+            entry = self._leader.fold.topic(topic_id).schemas.get(version)
             if entry is None:
                 raise Halt(
                     f"the ledger has no schema version {version} of topic id {topic_id}; the control "
@@ -313,11 +285,6 @@ class ReplayRun:
             schema = TopicSchema.from_entry(entry)
             known = self._layouts[(topic_id, version)] = Layout(arrow_schema(schema), RecordCodec(schema))
         return known
-
-    @property
-    def parts(self) -> ReplayParts:
-        """What the run was made of."""
-        return self._parts
 
 
 class _Topic:
@@ -333,25 +300,18 @@ class _Topic:
         partitions: frozenset[int] | None,
     ) -> None:
         self._run = run
-        self._parts = run.parts
         self._work = work
         self._table = table
         self._gaps = gaps
         self._report = report
         self._partitions = partitions
-        self._rewriter = TableRewriter(
-            run.parts.rewriting, table.tables, table.target, gaps, "replay", report.skip
-        )
+        self._rewriter = run.rewriter(table.tables, table.target, gaps, "replay", report.skip)
 
     def run(self) -> None:
         """Resolve what earlier leaders left, then rewrite and replace, a few archives at a time."""
-        parts = self._parts
         outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
         if outcome is not None:
-            publisher = RoundEvents(
-                parts.cluster.name, parts.leader, parts.clock, parts.ids, parts.settings.events
-            )
-            publisher.table_committed(None, self._work, outcome)
+            self._run.events.table_committed(None, self._work, outcome)
         self._rewriter.settle()
         view = self._rewriter.sound()
         if view is None:
@@ -375,18 +335,18 @@ class _Topic:
 
     def _make(self, file: DoubtedFile, probed: Probe, rows: TopicRows) -> _Made | None:
         """Rewrite one archive; None, with the reason in the report, if that is not possible."""
-        parts = self._parts
+        run = self._run
         assert file.archive is not None, "only archives are rewritten"
         try:
-            source = open_source(parts.objects, file, file.archive, parts.cluster_id)
-            epoch = self._run.own_epoch()
+            source = open_source(run.objects, file, file.archive, run.cluster_id)
+            epoch = run.own_epoch()
             written = rewrite(
-                parts.objects,
+                run.objects,
                 source,
-                self._run.layout,
+                run.layout,
                 rows,
-                parts.cluster_id,
-                parts.options,
+                run.cluster_id,
+                run.options,
                 epoch,
                 probed.left,
             )

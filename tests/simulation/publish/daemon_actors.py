@@ -28,13 +28,13 @@ from archiver.ledger.leadership import Leadership
 from archiver.objects.cluster import ClusterIdentity
 from archiver.publish.events import RoundEvents
 from archiver.publish.report import TopicReport
-from archiver.publish.round import ArchiveRun, Parts
+from archiver.publish.round import ArchiveRun, RoundParts
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.prepare_topic import TopicSetup
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
 from archiver.refine.triggers import PollState
-from archiver.rewrite.commit import RewriteParts
-from archiver.rewrite.compact import Compaction, CompactParts, TopicCompaction
+from archiver.rewrite.commit import TableRewriter
+from archiver.rewrite.compact import Compaction, TopicCompaction
 from archiver.runtime.errors import Corrupted, Deposed, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import SeededIds
 from intake.log.backlog import Backlog
@@ -129,7 +129,7 @@ class Station:
             raise AssertionError("no topic has a schema")
 
         return ArchiveRun(
-            Parts(
+            RoundParts(
                 settings=orders.settings,
                 cluster_id=CLUSTER.cluster_id,
                 sequencer=self.sequencer,
@@ -150,7 +150,6 @@ class Station:
                 cores=lambda: 1,
                 memory_bytes=1 << 30,
                 clock=self.clock,
-                ids=self.ids,
                 progress=lambda line: self.process.schedule.note(self.process.name, line),
             )
         )
@@ -188,9 +187,13 @@ class Station:
         the time."""
         orders = self.orders
         note = partial(self.process.schedule.note, self.process.name)
-        parts = CompactParts(
+        compaction = Compaction(
+            objects=self.objects,
             intake=self.sequencer.backlog,
-            rewriting=RewriteParts(self.objects, self.leader, orders.limits, self.clock, self.ids, note),
+            clock=self.clock,
+            rewriter=partial(
+                TableRewriter, self.objects, self.leader, orders.limits, self.clock, self.ids, note
+            ),
             cluster_id=CLUSTER.cluster_id,
             leadership=self.leadership,
             tables=lambda _: self.tables,
@@ -201,7 +204,7 @@ class Station:
             options=RefineOptions(),
             entry_bytes_max=orders.log.entry_bytes_max,
         )
-        return Compaction(parts).run(dry_run=dry_run)
+        return compaction.run(dry_run=dry_run)
 
     def _superseded(self) -> Sequence[str]:
         """A cleaning is three entries and a takeover: where a few make a checkpoint, to delete each one would
