@@ -69,6 +69,7 @@ def check_log_is_newest(
     checkpoints, of_ledger = CheckpointStore(objects).indexes(), LedgerCheckpoints(objects).indexes()
     archives, newest = _archives(objects)
     farthest = _farthest_file(objects, before.newest_key, now_us) if before.next_index else None
+    # Read again after the listing: what other processes wrote in between is in the log now.
     fold = read()
     if fold.next_index == 0:
         _check_folder_is_empty(objects)
@@ -107,6 +108,7 @@ def _check_checkpoints(store: Checkpoints[C], log: Log, tail: int, indexes: list
                     f"{store.objects.uri(store.key(index))} was made of entries that the {log.name} "
                     f"log does not have; {_REPAIR}"
                 )
+        # A damaged checkpoint proves nothing; the one before it may.
         except (Corrupted, NotFound, Trimmed):
             continue
         return

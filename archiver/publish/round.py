@@ -118,8 +118,8 @@ class ArchiveRun:
         self._report = ArchiveReport()
         self._halted: set[str] = set()
         self._broken: set[TopicPartition] = set()
-        self._ids = KnownIds()
-        self._aways: dict[str, CatalogAway] = {}
+        self._known_ids = KnownIds()
+        self._outages: dict[str, CatalogAway] = {}
 
     @property
     def report(self) -> ArchiveReport:
@@ -141,7 +141,7 @@ class ArchiveRun:
         self._report = ArchiveReport()
         self._halted.clear()
         self._broken.clear()
-        self._aways.clear()
+        self._outages.clear()
         check_scope(scope, parts.settings.topics)
         with parts.leadership.turn("archiving"):
             with self._timed("look"):
@@ -153,7 +153,7 @@ class ArchiveRun:
             with self._timed("prepare"):
                 works = self._prepare(chosen)
                 for work in works:
-                    self._guard(work, partial(self._settle, work))
+                    self._guard(work, partial(self._resolve_inherited, work))
             self._rounds(works, self._limits(scope, everything))
             self._report_waiting(works, chosen)
         if polls is not None:
@@ -218,7 +218,7 @@ class ArchiveRun:
         """Report what is pending for a table whose catalog is unavailable; nothing for a topic that was
         committed before.
         """
-        away, ledger = self._away(work), self._parts.leader.fold.topic(work.state.topic_id)
+        away, ledger = self._outage(work), self._parts.leader.fold.topic(work.state.topic_id)
         if (
             work.table is not None
             and away is not None
@@ -270,8 +270,10 @@ class ArchiveRun:
             try:
                 state = parts.sequencer.declare_topic(settings.name, settings.partitions)
                 reached = ends(parts.sequencer.backlog(), state.topic_id, state.partitions)
-                work = parts.setup.prepare(settings, parts.settings.archive_for(settings), state, self._aways)
-                self._ids.prepared(work, reached)
+                work = parts.setup.prepare(
+                    settings, parts.settings.archive_for(settings), state, self._outages
+                )
+                self._known_ids.prepared(work, reached)
                 self._report.of(settings.name).notes = [
                     one.note for one in work.fetched if one is not None and one.note is not None
                 ]
@@ -279,7 +281,7 @@ class ArchiveRun:
             except Deposed:
                 raise
             except ArchiverError as error:
-                self._note(settings.name, error)
+                self._report_error(settings.name, error)
             finally:
                 self._note_change(settings.name)
         return works
@@ -297,9 +299,9 @@ class ArchiveRun:
         except Deposed:
             raise
         except ArchiverError as error:
-            self._note(work.name, error)
+            self._report_error(work.name, error)
 
-    def _note(self, topic: str, error: ArchiverError) -> None:
+    def _report_error(self, topic: str, error: ArchiverError) -> None:
         """Report an error of one topic, which is left out for the rest of the run."""
         self._halted.add(topic)
         report = self._report.of(topic)
@@ -312,11 +314,11 @@ class ArchiveRun:
             report.defer(str(error))
         self._parts.progress(f"{topic}: {report.state}: {report.why}")
 
-    def _settle(self, work: TopicWork) -> None:
+    def _resolve_inherited(self, work: TopicWork) -> None:
         """Rule T1: before the first plan of an epoch, record which inherited files are in the table and which
         never can be.
         """
-        if work.table is None or self._away(work) is not None:
+        if work.table is None or self._outage(work) is not None:
             return  # without it more may be planned than is needed, which is harmless
         outcome = self._parts.committer(work.table.tables).settle(work.table.target, self._gaps(work))
         if outcome is not None:
@@ -348,7 +350,7 @@ class ArchiveRun:
         inherited = [
             work
             for work in able
-            if self._away(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id
+            if self._outage(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id
         ]
         if not planned.plans and not inherited:
             return False
@@ -359,8 +361,9 @@ class ArchiveRun:
         commit_id = parts.publisher.round_started()
         with self._timed("refine"):
             written = self._refine(able, planned.plans, cores)
-        took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
-        due = [work for work in able if work.state.topic_id in took]
+        # Pending files of an earlier round or leader are committed together with the new ones.
+        affected = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
+        due = [work for work in able if work.state.topic_id in affected]
         with self._timed("write"):
             for work in due:
                 files = written.get(work.state.topic_id, [])
@@ -369,7 +372,7 @@ class ArchiveRun:
             parts.publisher.round_written(commit_id, due)
         with self._timed("commit"):
             for work in due:
-                if work.table is None or self._away(work) is not None:
+                if work.table is None or self._outage(work) is not None:
                     self._count(work, None)
                 else:
                     self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
@@ -404,6 +407,7 @@ class ArchiveRun:
             _log.warning("%s", text)
             parts.progress(text)
         parts.sequencer.forget_producers(now_us - round(parts.settings.intake.producer_idle_max * 1e6))
+        # A tick in the future does not count as recent: the clock was set back.
         if 0 <= now_us - known_us < parts.settings.archive.tick * 1e6:
             return known_us
         return parts.sequencer.tick(now_us)
@@ -426,14 +430,15 @@ class ArchiveRun:
         planned = choose_plans(
             works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken
         )
+        # The epoch is part of every plan, so they are chosen again under the new one.
         if paths_used(parts.leader.fold, planned.plans):
             self._report.epoch = parts.leader.take_over()
             planned = choose_plans(
                 works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken
             )
         for halted in planned.halted:
-            self._note(halted.topic, halted)
-        away = [work for work in works if self._away(work) is not None]
+            self._report_error(halted.topic, halted)
+        away = [work for work in works if self._outage(work) is not None]
         rooms = {
             work.name: pending_capacity(
                 parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max
@@ -442,13 +447,13 @@ class ArchiveRun:
         }
         return replace(planned, plans=limit_plans(planned.plans, rooms)) if rooms else planned
 
-    def _away(self, work: TopicWork) -> str | None:
+    def _outage(self, work: TopicWork) -> str | None:
         """Why the topic's catalog could not be asked in this run; None if it answered so far, and for topics
         without a table.
         """
         if work.table is None or work.table.away is not None:
             return None if work.table is None else work.table.away
-        found = self._aways.get(work.table.catalog)
+        found = self._outages.get(work.table.catalog)
         return None if found is None else str(found)
 
     def _refine(
@@ -487,7 +492,7 @@ class ArchiveRun:
 
     def _refine_topic(self, work: TopicWork) -> RefineTopic:
         topic_id = work.state.topic_id
-        judged_to = self._ids.judged_to(topic_id, range(work.state.partitions))
+        judged_to = self._known_ids.judged_to(topic_id, range(work.state.partitions))
         return RefineTopic(
             topic_id, work.name, work.schema, work.granularity, work.spec.spec_id, judged_to=judged_to
         )
@@ -503,6 +508,7 @@ class ArchiveRun:
             tp = (plan.topic_id, plan.partition)
             result = results.get(plan.plan_key)
             report = self._report.of(plan.topic)
+            # A file after a failed plan would leave a hole before it.
             if tp in self._broken:
                 continue
             if plan.gap_only:
@@ -546,7 +552,7 @@ class ArchiveRun:
         except ArchiverError as error:
             end = commit_end(error)
             if isinstance(error, CatalogAway):
-                self._aways[table.catalog] = error
+                self._outages[table.catalog] = error
             raise
         except AssertionError:
             raise  # a broken invariant is a defect, not trouble of one table

@@ -152,6 +152,7 @@ class ArchiveWriter:
         """Size in memory of the columns that are not in a row group yet."""
         with _spooling("open"):
             handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=spool_dir)
+        # pyarrow opens the file by its name.
         os.close(handle)
         self._path = Path(name)
         self._opened: pq.ParquetWriter | None = None
@@ -169,6 +170,7 @@ class ArchiveWriter:
         with _spooling("write to"):
             writer = self._writer()
             table = pa.Table.from_batches(self._pending, schema=self._columns.schema)
+            # At least 1: pyarrow refuses a row group size of 0.
             writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._floats.add(table)
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
@@ -191,6 +193,7 @@ class ArchiveWriter:
         self.close_row_group()
         with _spooling("close"):
             writer = self._writer()
+            # Without any row this writer was opened just now, and writes the schema alone.
             writer.add_key_value_metadata(footer.values())
             writer.close()
             with self._path.open("r+b") as file:
@@ -267,6 +270,7 @@ def store_archive(objects: ObjectStore, key: str, spooled: SpooledArchive) -> St
     except KeyExists:
         return _adopt(objects, key, spooled)
     except OutcomeUnknown as error:
+        # An object that is not visible may still appear, so this is a retry and not a failure.
         if objects.info(key) is None:
             raise RetryLater(
                 f"the upload of {key} was left without an answer and is not visible; the next run tries again"
@@ -290,6 +294,8 @@ def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArc
     """Reuse the existing object under the key if its footer names the same records."""
     try:
         with objects.open_input(key) as source:
+            # The ledger records size and digest of the existing object: its encodings may differ from those
+            # here.
             size, sha256 = _hash_all(source)
             check_seal(source, key)
             source.seek(0)

@@ -57,7 +57,7 @@ class _Work:
 
     plan: Plan
     writer: PlanWriter
-    settled: bool = False
+    ended: bool = False
 
 
 class _Demultiplexer:
@@ -76,13 +76,13 @@ class _Demultiplexer:
         self._task = task
         self._objects = objects
         self._uploads = uploads
-        self._reader = ReadAhead(IntakeReader(objects), task.options.reads_max, self._still_wanted)
+        self._reader = ReadAhead(IntakeReader(objects), task.options.reads_max, self._still_needed)
         self._topics = topics
         self._plans = plans
         self._works: list[_Work] = []
         self._open: dict[int, _Work] = {}
         """Works that have no result yet, by their index."""
-        self._leaving: deque[_Work] = deque()
+        self._uploading: deque[_Work] = deque()
         """Works that are done except for their last archive, which is being uploaded."""
         self._pinned_bytes = 0
         """Size of the row groups that pieces may still point into, if nothing was copied out of them
@@ -118,7 +118,8 @@ class _Demultiplexer:
                     self._task.topics[plan.topic_id], self._task.options
                 )
         except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-            kind, why = _verdict(error)
+            kind, why = _error_of(error)
+            # The error is about the topic, not about intake: it must not be called `corrupted` or `missing`.
             yield PlanResult.failed(plan, "retry" if kind == "retry" else "failed", why)
             return
         try:
@@ -129,7 +130,7 @@ class _Demultiplexer:
                 ),
             )
         except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-            yield PlanResult.failed(plan, *_verdict(error))
+            yield PlanResult.failed(plan, *_error_of(error))
             return
         self._open[len(self._works)] = work
         self._works.append(work)
@@ -139,7 +140,7 @@ class _Demultiplexer:
 
         A row group that cannot be read fails the plans that need it; reading continues after it.
         """
-        remaining = self._still_wanted(parts)
+        remaining = self._still_needed(parts)
         while remaining:
             taken = 0
             try:
@@ -149,16 +150,17 @@ class _Demultiplexer:
                     yield from self._give(part, records)
                 return
             except (ArchiverError, OSError, pa.ArrowException) as error:
-                trouble = _intake_verdict(error)
+                failure = _intake_error(error)
+            # The row group after the last one that was given is the one that raised.
             behind = taken + 1
-            if trouble[0] in ("missing", "retry"):
+            if failure[0] in ("missing", "retry"):
                 behind = len(remaining)  # nothing of the file can be read now
             for part in remaining[taken:behind]:
                 for owner, *_ in part.lines:
-                    yield from self._fail(owner, *trouble)
-            remaining = self._still_wanted(remaining[behind:])
+                    yield from self._fail(owner, *failure)
+            remaining = self._still_needed(remaining[behind:])
 
-    def _still_wanted(self, parts: Sequence[Part]) -> list[Part]:
+    def _still_needed(self, parts: Sequence[Part]) -> list[Part]:
         """Parts that some plan still waits for."""
         return [part for part in parts if any(owner in self._open for owner, *_ in part.lines)]
 
@@ -166,27 +168,28 @@ class _Demultiplexer:
         """Hand the records of a row group to every plan that needs some of them. This loop runs for every
         segment, so it does as little as possible.
         """
+        # An estimate, before the records are trimmed; `_count_held` corrects it.
         self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
         try:
             trimmed, start = _trimmed(records, part)
         except Exception as error:  # noqa: BLE001 - the plans that need it fail, so that none continues without it
             for owner, *_ in part.lines:
-                yield from self._fail(owner, *_verdict(error))
+                yield from self._fail(owner, *_error_of(error))
             return
         for owner, place, first, rows in part.lines:
             work = self._works[owner]
-            if work.settled:
+            if work.ended:
                 continue
             if first + rows > records.num_rows:
                 yield from self._fail(
-                    owner, *_intake_verdict(beyond(part.file, part.row_group, records.num_rows))
+                    owner, *_intake_error(beyond(part.file, part.row_group, records.num_rows))
                 )
                 continue
             try:
                 if work.writer.add(place, trimmed, first - start, rows):
                     yield from self._decode(owner, work)
             except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-                yield from self._fail(owner, *_verdict(error))
+                yield from self._fail(owner, *_error_of(error))
         self._pinned_bytes += trimmed.nbytes + _PIECE_BYTES * len(part.lines)
         yield from self._bound_memory()
 
@@ -207,24 +210,27 @@ class _Demultiplexer:
         if self._pinned_bytes > self._pinned_next:
             self._pinned_next = self._pinned_bytes + limit // 16
             self._held_bytes = self._count_held()
-            for_nothing = self._pinned_bytes - sum(work.writer.pinning_bytes for work in self._open.values())
+            unneeded_bytes = self._pinned_bytes - sum(
+                work.writer.pinning_bytes for work in self._open.values()
+            )
             # While copying, memory is needed twice: a row group is freed only after the last writer has
             # copied its part.
-            if for_nothing > limit // 4 or self._pinned_bytes + self._held_bytes > limit + limit // 2:
+            if unneeded_bytes > limit // 4 or self._pinned_bytes + self._held_bytes > limit + limit // 2:
                 for owner, work in list(self._open.items()):
                     try:
                         work.writer.detach()
                     except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-                        yield from self._fail(owner, *_verdict(error))
+                        yield from self._fail(owner, *_error_of(error))
                 self._pinned_bytes, self._pinned_next = 0, limit // 4
         if self._held_bytes > limit:
             self._held_bytes = self._count_held()
         while self._held_bytes > limit and self._open:
+            # The fullest writer frees most memory, and its row group is shortened least.
             owner, work = max(self._open.items(), key=lambda one: one[1].writer.held_bytes)
             try:
                 work.writer.relieve()
             except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-                yield from self._fail(owner, *_verdict(error))
+                yield from self._fail(owner, *_error_of(error))
             self._held_bytes = self._count_held()
 
     def _count_held(self) -> int:
@@ -236,22 +242,22 @@ class _Demultiplexer:
             if work.writer.conflict is None:
                 work.writer.finish()
         except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-            yield from self._fail(owner, *_verdict(error))
+            yield from self._fail(owner, *_error_of(error))
             return
-        self._settle(owner)
-        self._leaving.append(work)
+        self._end(owner)
+        self._uploading.append(work)
         yield from self._stored(self._task.options.uploads_max)
 
     def _stored(self, under_way_max: int) -> Iterator[PlanResult]:
         """Results of plans that are stored by now; waits for the oldest while more than `under_way_max` are
         being stored.
         """
-        while self._leaving and (len(self._leaving) > under_way_max or self._leaving[0].writer.stored):
-            work = self._leaving.popleft()
+        while self._uploading and (len(self._uploading) > under_way_max or self._uploading[0].writer.stored):
+            work = self._uploading.popleft()
             try:
                 outcome = work.writer.outcome()
             except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
-                yield PlanResult.failed(work.plan, *_verdict(error))
+                yield PlanResult.failed(work.plan, *_error_of(error))
                 continue
             if isinstance(outcome, Conflict):
                 yield PlanResult.failed(work.plan, "conflict", outcome.why)
@@ -261,14 +267,14 @@ class _Demultiplexer:
     def _fail(self, owner: int, kind: ErrorKind, why: str) -> Iterable[PlanResult]:
         """End a plan with an error; nothing if it has ended."""
         work = self._works[owner]
-        if work.settled:
+        if work.ended:
             return ()
-        self._settle(owner)
+        self._end(owner)
         return (PlanResult.failed(work.plan, kind, why),)
 
-    def _settle(self, owner: int) -> None:
+    def _end(self, owner: int) -> None:
         work = self._open.pop(owner)
-        work.settled = True
+        work.ended = True
         work.writer.discard()
 
 
@@ -282,16 +288,16 @@ def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[Kept, int]:
     return copied([(kept(records.slice(start, end - start)), 0, end - start)])[0], start
 
 
-def _intake_verdict(error: Exception) -> tuple[ErrorKind, str]:
+def _intake_error(error: Exception) -> tuple[ErrorKind, str]:
     """What an error of reading intake means for the plans that need the bytes."""
     if isinstance(error, NotFound) or isinstance(error.__cause__, NotFound):
         return "missing", str(error)
     if isinstance(error, pa.ArrowException) and not isinstance(error, MemoryError):
         return "corrupted", f"{type(error).__name__}: {error}"
-    return _verdict(error)
+    return _error_of(error)
 
 
-def _verdict(error: Exception) -> tuple[ErrorKind, str]:
+def _error_of(error: Exception) -> tuple[ErrorKind, str]:
     """What an error means for the plan, and the sentence for people."""
     why = str(error) or type(error).__name__
     if isinstance(error, RetryLater | OutcomeUnknown):

@@ -116,6 +116,7 @@ def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
     beyond.
     """
     sizes: list[int] = needed.raw_bytes.tolist()
+    # A set, because with one segment both places are the same.
     for place in {0, len(needed) - 1} if needed else ():
         sizes[place] = bytes_within(needed[place], start, stable)
     return sizes
@@ -189,6 +190,7 @@ def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tupl
     first = group_bytes = 0
     for place, segment_bytes in enumerate(sizes):
         overshoot = group_bytes + segment_bytes - max_bytes
+        # Cut before this segment if that is nearer to `max_bytes` than a cut after it.
         if place > first and overshoot > max_bytes - group_bytes:
             groups.append((needed[first:place], group_bytes))
             first, group_bytes = place, 0
@@ -246,6 +248,7 @@ def bundle(
         together_bytes += plan.raw_bytes
     if together.plans:
         bundles.append(tuple(together.plans))
+    # The largest first: a large task that starts last would keep one core busy alone.
     return sorted(bundles, key=lambda members: -sum(plan.raw_bytes for plan in members))
 
 

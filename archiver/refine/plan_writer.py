@@ -184,7 +184,7 @@ class _OpenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaving:
+class _Upload:
     """A complete archive that is being uploaded."""
 
     file: _OpenFile
@@ -232,7 +232,7 @@ class PlanWriter:
         """Number of leading pieces that are copies and point into no intake row group."""
         self._file: _OpenFile | None = None
         self._begun = False
-        self._leaving: _Leaving | None = None
+        self._uploading: _Upload | None = None
         self._stored: list[WrittenFile] = []
         self._conflict: Conflict | None = None
 
@@ -340,6 +340,7 @@ class PlanWriter:
         firsts = np.cumsum(rows) - rows
         offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
         accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
+        # The floor applies to the first row of a segment; the running maximum carries it on to the others.
         accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
         ingest_us = np.maximum.accumulate(
             accept_us
@@ -354,6 +355,8 @@ class PlanWriter:
                 self._await_stored()
             if self._conflict is not None:
                 return
+            # The first file begins at the base of the plan, so that gaps before the first record belong to
+            # it.
             file = self._file or self._open_file(
                 value, base if self._begun else self.plan.base, int(ingest_us[start])
             )
@@ -401,7 +404,7 @@ class PlanWriter:
             raise RetryLater(
                 f"offset {beyond[0]}: {beyond[1]} as far as is known, but the ids in the registry were "
                 "looked up before the record came or "
-                "could not be; it is tried again with the next look"
+                "could not be; it is tried again with the next lookup"
             )
 
     def _open_file(self, value: int, base: int, ingest_us: int) -> _OpenFile:
@@ -429,22 +432,22 @@ class PlanWriter:
             end,
             self.plan.epoch,
         )
-        self._leaving = _Leaving(file, spooled, self._uploads.begin(key, spooled))
+        self._uploading = _Upload(file, spooled, self._uploads.begin(key, spooled))
 
     def _await_stored(self) -> None:
         """Wait for the file that is being uploaded; a conflict is remembered and ends the plan."""
-        if self._leaving is None:
+        if self._uploading is None:
             return
-        leaving, self._leaving = self._leaving, None
-        file, stored = leaving.file, leaving.upload.result()
+        upload, self._uploading = self._uploading, None
+        file, stored = upload.file, upload.upload.result()
         if not isinstance(stored, Conflict) and stored.adopted:
-            stored = _unless_given_up(stored, self._rows.topic.schema)
+            stored = _unless_ids_lost(stored, self._rows.topic.schema)
         if isinstance(stored, Conflict):
             self._conflict = self._conflict or stored
             return
         data_file = data_file_of(self._objects, self._rows, file.value, stored)
         self._stored.append(
-            WrittenFile(self._archive(file, leaving.spooled, stored), data_file, dict(file.decode_errors))
+            WrittenFile(self._archive(file, upload.spooled, stored), data_file, dict(file.decode_errors))
         )
 
     def _footer(self, file: _OpenFile, end: int) -> Footer:
@@ -494,7 +497,7 @@ class PlanWriter:
     @property
     def stored(self) -> bool:
         """Whether `outcome` returns without waiting."""
-        return self._leaving is None or self._leaving.upload.done()
+        return self._uploading is None or self._uploading.upload.done()
 
     def outcome(self) -> tuple[WrittenFile, ...] | Conflict:
         """The outcome of a finished plan. Waits for its last file, and raises the error of storing it."""
@@ -541,7 +544,7 @@ def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: Stor
     )
 
 
-def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchive | Conflict:
+def _unless_ids_lost(stored: StoredArchive, schema: TopicSchema) -> StoredArchive | Conflict:
     """A reused archive of an earlier schema version, unless the topic has given up field ids in it since: the
     table would read those columns as null.
     """

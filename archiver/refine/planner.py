@@ -141,6 +141,7 @@ def choose_plans(
         if work.name in halted_topics:
             continue
         try:
+            # Gaps make no file, so no limit of partitions or bytes applies.
             if candidate.gap_only:
                 planned.plans.extend(_plans(candidate, _gaps_alone(intake, candidate), epoch))
                 continue
@@ -155,6 +156,7 @@ def choose_plans(
         except (Halt, InvalidInput) as error:
             halted_topics.add(work.name)
             planned.halted.append(_halted(work.name, error))
+    # A topic that halted late in the loop loses the plans that were chosen before.
     planned.plans = [plan for plan in planned.plans if plan.topic not in halted_topics]
     return planned
 

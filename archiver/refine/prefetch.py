@@ -173,6 +173,7 @@ class ReadAhead:
         """Read these files ahead, in their order, as far as memory allows. Each row group counts as the
         largest so far, and at least as its required rows.
         """
+        # Until the first row group was read, the size of one in memory is unknown.
         if self._pool is None or self._short or not self._largest_bytes:
             return
         room = AHEAD_BYTES

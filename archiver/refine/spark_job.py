@@ -55,6 +55,7 @@ class SparkRefiner:
         tasks = job.descriptors()
         if not tasks:
             return []
+        # Spark returns the results in any order.
         found: dict[object, PlanResult] = {}
         for packed in self._collect(self._session(), tasks):
             result = unpack_result(packed)

@@ -79,6 +79,7 @@ def gaps_due(written_us: int, now_us: int, settings: ArchiveSettings) -> bool:
 
 
 def _passed(since_us: int, now_us: int, delay_s: float) -> bool:
+    # The absolute distance, because of clocks that step (see `is_due`).
     return abs(now_us - since_us) >= delay_s * 1e6
 
 

@@ -36,7 +36,7 @@ from archiver.refine.plan_writer import TopicRows
 from archiver.refine.planner import known_gaps
 from archiver.refine.task import RefineOptions, RefineTopic
 from archiver.rewrite.commit import Remade, Rewriter
-from archiver.rewrite.verified_write import Damaged, Piece, Small, merge, pieces
+from archiver.rewrite.verified_write import Damaged, Piece, Small, merge_archives, split_run
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Deposed, Halt, RetryLater, TopicHalted
 from archiver.runtime.text import counted
@@ -288,6 +288,7 @@ class _Topic:
         made = self._made(handful, epoch)
         with leadership.turn("compaction"):
             leadership.leader.refresh()
+            # Another leader, or a round of this one, may have begun an epoch while the archives were merged.
             if leadership.leader.fold.epoch != epoch:
                 raise RetryLater(
                     f"{counted(len(made), 'merged archive')} given up, because another epoch began; "
@@ -302,7 +303,7 @@ class _Topic:
         run = self._run
         for neighbours in found:
             # Half of an entry, because the new archive is in it as well.
-            for together in pieces(
+            for together in split_run(
                 run.objects, neighbours, run.cluster_id, run.entry_bytes_max // 2, self._report.skip
             ):
                 if is_worth_it([piece.small for piece in together]):
@@ -333,7 +334,7 @@ class _Topic:
         if not is_worth_it([piece.small for piece in together]):
             return
         try:
-            written = merge(run.objects, together, rows, run.cluster_id, run.options, epoch)
+            written = merge_archives(run.objects, together, rows, run.cluster_id, run.options, epoch)
         except Damaged as error:
             self._report.skip(together[error.place].small.key, str(error))
             yield from self._merged(together[: error.place], rows, epoch)
@@ -404,6 +405,7 @@ def smalls(
             or parsed.partition_value >= open_from
         ):
             continue
+        # An archive of half the target size or more stays as it is.
         if file.file_size * 2 < target.bytes and parsed.base >= target.start(parsed.partition):
             found.append(Small(file.path, key, file.file_size, parsed))
     return sorted(

@@ -30,7 +30,7 @@ from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
 from archiver.rewrite.commit import Remade, Rewriter
 from archiver.rewrite.replay_report import ReplayReport, TopicReplay
 from archiver.rewrite.undecoded import DoubtedFile, doubted_files, topic_table
-from archiver.rewrite.verified_write import Probe, open_source, probe, rewrite
+from archiver.rewrite.verified_write import Probe, decode_again, open_source, probe
 from archiver.runtime.errors import ArchiverError, Corrupted, Deposed, Halt
 from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
@@ -340,7 +340,7 @@ class _Topic:
         try:
             source = open_source(run.objects, file, file.archive, run.cluster_id)
             epoch = run.own_epoch()
-            written = rewrite(
+            written = decode_again(
                 run.objects,
                 source,
                 run.layout,

@@ -151,6 +151,7 @@ def doubted_files(
     doubted: list[DoubtedFile] = []
     for file in tables.live_files(view, nulls_of=fields) if fields else ():
         nulls = dict(file.null_counts)
+        # A file without counts, of another writer, may hold some and is kept.
         if all(nulls.get(number) == file.record_count for number in fields):
             continue
         key = key_of(objects, file.path)

@@ -95,7 +95,7 @@ def footer_of(place: ArchiveLocation, rows: TopicRows, digest: bytes) -> Footer:
     )
 
 
-def unlike(place: ArchiveLocation, spooled: SpooledArchive, layouts: Layouts) -> str | None:
+def mismatch(place: ArchiveLocation, spooled: SpooledArchive, layouts: Layouts) -> str | None:
     """Why the records of the finished file are not those that its footer names; None if they are, byte for
     byte.
     """
@@ -108,7 +108,7 @@ def unlike(place: ArchiveLocation, spooled: SpooledArchive, layouts: Layouts) ->
     return None
 
 
-def store(
+def store_verified(
     objects: ObjectStore,
     place: ArchiveLocation,
     rows: TopicRows,
@@ -191,7 +191,7 @@ class Damaged(Corrupted):
         """Its index among the merged archives."""
 
 
-def pieces(
+def split_run(
     objects: ObjectStore,
     run: Sequence[Small],
     cluster_id: str,
@@ -221,7 +221,7 @@ def pieces(
     yield together
 
 
-def merge(
+def merge_archives(
     objects: ObjectStore,
     together: Sequence[Piece],
     rows: TopicRows,
@@ -254,14 +254,14 @@ def merge(
             except Corrupted as error:
                 raise Damaged(number, str(error)) from error
         spooled = writer.finish(footer_of(place, rows, sums.digest.digest()))
-        why = unlike(place, spooled, lambda _topic, _version: layout)
+        why = mismatch(place, spooled, lambda _topic, _version: layout)
         if why is not None:
             writer.discard()
             return Conflict(f"merged they would not give their records back: {why}")
     except BaseException:
         writer.discard()
         raise
-    return store(objects, place, rows, spooled, sums, {})
+    return store_verified(objects, place, rows, spooled, sums, {})
 
 
 def _laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -319,7 +319,7 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
     return Probe(decoded, left)
 
 
-def rewrite(
+def decode_again(
     objects: ObjectStore,
     source: Source,
     layouts: Layouts,
@@ -362,14 +362,14 @@ def rewrite(
                 "under the newest schema"
             )
         spooled = writer.finish(footer_of(place, rows, source.footer.records_digest))
-        why = unlike(place, spooled, layouts)
+        why = mismatch(place, spooled, layouts)
         if why is not None:
             writer.discard()
             return Conflict(f"rewritten it would not give its records back: {why}")
     except BaseException:
         writer.discard()
         raise
-    return store(objects, place, rows, spooled, sums, errors)
+    return store_verified(objects, place, rows, spooled, sums, errors)
 
 
 def _append(

@@ -68,6 +68,7 @@ def _locked(folder: Path, flags: int) -> int | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The folder may have been removed between open and lock: the locked file must be the one at the path.
         if os.path.samestat(os.fstat(descriptor), path.lstat()):
             return descriptor
     except (BlockingIOError, FileNotFoundError):

@@ -420,6 +420,7 @@ def _shown(conf: SparkConf, settings: SparkSettings) -> SparkConf:
 def _launch(conf: SparkConf, log: IO[bytes]) -> None:
     """Start a JVM whose error output goes to `log`, unless this process has one already."""
     if SparkContext._gateway is None:
+        # pyspark starts no JVM where one is set. Started here, its output goes to a file.
         launch: Callable[..., Any] = launch_gateway
         SparkContext._gateway = launch(conf, {"stderr": log, "stdout": log})
         SparkContext._jvm = SparkContext._gateway.jvm

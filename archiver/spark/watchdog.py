@@ -1,8 +1,8 @@
 """Bounds every wait for Spark.
 
 Owns the two timeouts of a wait: a JVM that does not respond is killed, and a job whose time is up is
-cancelled repeatedly until it has ended. A waiting caller always returns with an error, in whatever state the
-other end is. The meaning of that error is decided elsewhere.
+cancelled repeatedly until it has ended. A waiting caller always returns with an error, in any state of the
+other end. The meaning of that error is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ def run_in_thread(work: Callable[[], _Answer], give_up: Callable[[], object], na
     within that call. Here Ctrl-C reaches the thread that waits. Then `give_up` must make the other thread
     end, even if it has not begun. A second Ctrl-C does not wait for that, nor does the end of the process.
     """
-    asking = _Asking(work, name)
+    thread = _WorkThread(work, name)
     try:
-        with _interrupts_held():
-            asking.start()
-        asking.wait()
+        with _sigint_deferred():
+            thread.start()
+        thread.wait()
     except BaseException:
         give_up()
-        if asking.begun:
-            asking.wait()
+        if thread.begun:
+            thread.wait()
         raise
-    if asking.error is not None:
-        raise asking.error
-    return asking.answers[0]
+    if thread.error is not None:
+        raise thread.error
+    return thread.answers[0]
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
+def _sigint_deferred() -> Iterator[None]:
     """Defer SIGINT during the block: an interrupt inside of `Thread.start` breaks it."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -71,7 +71,7 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-class _Asking(threading.Thread, Generic[_Answer]):
+class _WorkThread(threading.Thread, Generic[_Answer]):
     """Runs the work. The waiting thread may be interrupted at any moment, after which `Thread.join` is
     unreliable.
     """
@@ -164,11 +164,11 @@ class JobWatch:
     """Cancels the job of the thread that enters it, when the time is up or the caller gives up; repeatedly,
     until the job has ended.
 
-    If the server answers but the job does not end, more drastic measures follow after the timeout of `pulse`:
-    a JVM that was started here is killed, the client of a Spark Connect server is closed.
+    If the server answers but the job does not end, more drastic measures follow after the timeout of
+    `heartbeat`: a JVM that was started here is killed, the client of a Spark Connect server is closed.
     """
 
-    def __init__(self, session: SparkSession, kind: str, timeout_s: float, pulse: JvmHeartbeat) -> None:
+    def __init__(self, session: SparkSession, kind: str, timeout_s: float, heartbeat: JvmHeartbeat) -> None:
         """`kind` is the prefix of the job's tag. The rest of the tag is unique, because a request to cancel
         may arrive late.
         """
@@ -183,7 +183,7 @@ class JobWatch:
         self._session = session if context is None else None
         self._tag = f"{kind}-{next(_NUMBERS)}"
         self._timeout_s = timeout_s
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._done = threading.Event()
         self._over = threading.Event()
         """Set when the job has ended, or when no caller waits for it any more."""
@@ -193,7 +193,7 @@ class JobWatch:
         self._thread = threading.Thread(target=self._cancel_late, name="spark-watch", daemon=True)
         # A server that hangs answers neither the job nor the request to cancel it. Closing the connection
         # ends both calls.
-        self._leave = threading.Timer(min(timeout_s, pulse.timeout_s), self._hang_up)
+        self._leave = threading.Timer(min(timeout_s, heartbeat.timeout_s), self._hang_up)
         self._leave.daemon = True
 
     def __enter__(self) -> Self:
@@ -227,8 +227,8 @@ class JobWatch:
         if self._session is not None:
             self._leave.start()  # does nothing if it was cancelled before
         while not self._done.is_set():
-            if cancelled_s > self._pulse.timeout_s:
-                self._pulse.kill()  # The JVM answers, but the job does not end; a task may hang.
+            if cancelled_s > self._heartbeat.timeout_s:
+                self._heartbeat.kill()  # The JVM answers, but the job does not end; a task may hang.
             with contextlib.suppress(PySparkException, Py4JError, OSError, ValueError):
                 self._cancel(self._tag)
             self._done.wait(_CANCEL_EVERY_S)  # The first call misses a job that starts only now.

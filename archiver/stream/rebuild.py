@@ -424,6 +424,7 @@ def from_intake(
     for run in _by_file([segment for segment in segments if segment.end > start and segment.base < stop]):
         try:
             for segment, records in reader.read(run[0].file, run):
+                # A hole, which is reported after the loop.
                 if segment.base > reached:
                     break
                 if records.num_rows != segment.rows:

@@ -72,6 +72,7 @@ def _tail(source: BinaryIO | pa.NativeFile, key: str) -> tuple[bytes, int]:
 def _place(tail: bytes, key: str) -> int:
     """Where the checksum's digits begin."""
     before, mark, after = tail.partition(_MARK)
+    # A second occurrence would leave open which of them is the checksum.
     if not mark or _MARK in after or len(after) < len(UNSEALED) + _TAIL_BYTES:
         raise Corrupted(
             f"{key}: its footer has no checksum archiver.{SEAL_KEY}: it is no archive, or was altered; "

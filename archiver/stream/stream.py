@@ -201,6 +201,8 @@ class RecordStream:
                         self._objects, topic_id, partition, self._given_up(topic_id, partition)
                     )
                     other = again.covering(at)
+                    # No other archive covers the offset, or that one is gone as well: the records cannot be
+                    # read.
                     if other is None or other.key in gone:
                         raise
                     archives = (

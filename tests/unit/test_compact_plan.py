@@ -125,7 +125,7 @@ def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> N
 def cut(found: list[Small], entry_bytes_max: int = 10_000) -> tuple[list[list[int]], list[str]]:
     """How a run is cut, and what is left out."""
     skipped: list[str] = []
-    made = verified_write.pieces(
+    made = verified_write.split_run(
         MemoryObjectStore(), found, "c", entry_bytes_max, lambda name, _why: skipped.append(name)
     )
     return [[piece.small.archive.base for piece in one] for one in made], skipped

@@ -47,7 +47,7 @@ def light_archives() -> Iterator[None]:
             (verified_write, "ArchiveWriter", _LightWriter),
             (verified_write, "read_footer", _read_footer),
             (verified_write, "whole_archive", _whole_archive),
-            (verified_write, "unlike", lambda *_: None),
+            (verified_write, "mismatch", lambda *_: None),
             (verified_write, "_laid_out", lambda batch, _: batch),
             (archive_file, "pq", SimpleNamespace(read_metadata=_read_metadata)),
             (archive_file, "check_seal", _check_seal),
