@@ -19,8 +19,8 @@ reaches proves nothing: the writer was killed between upload and append, or is b
 
 Some losses cannot be detected. The tail marker was restored together with the copy, and since the copy was
 made no object was stored that depends on the lost entries. That is so if the last writer stored a single file
-and no process read the log after it, or if only topics, producers, markers and ticks were lost. It is also so
-if the files of the lost entries are gone, or were written by clocks that differ by more than a day.
+and no process read the log after it. It is so if only topics, producers, markers and ticks were lost. It is
+also so if the files of the lost entries are gone, or were written by clocks that differ by more than a day.
 
 Lists and reads a bounded number of objects before it reads the log to its tail, so concurrent writes are
 never mistaken for a loss. Changes nothing.

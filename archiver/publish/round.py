@@ -1,18 +1,18 @@
 """Drives archiving: from what both logs say to rows in tables, top to bottom.
 
-One call of `ArchiveRun.run` takes the lease, starts an epoch, resolves what an earlier leader left, and
-carries out one round (or as many as are needed until nothing stable is left). Order of writes in a round:
+One call of `ArchiveRun.run` takes the lease, starts an epoch and resolves what an earlier leader left. Then
+it carries out one round, or as many as are needed until nothing stable is left. Order of writes in a round:
 archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE. While a catalog is unavailable the last two
 wait: archives are written up to a bound (`catalog_outage.py`), and the first round after its return commits
 them. A run can be killed at any step; the next run continues from the logs and the table. A topic that cannot
 continue is reported and left out. A newer leader ends the run (`Deposed`).
 
-Each round begins with a tick of the intake log. Before it, transactions whose time is over are aborted,
-because nothing after them can be archived, and idempotent producers that were idle for
-`intake.producer_idle_max` are forgotten. All three are permanent in the log, so the clock is checked as a
-writer's is (`intake.write.accept_clock`). Once the wall clock has run ahead of the time that passed since the
-`ArchiveRun` was made by more than `intake.clock_skew_max`, none of this is done and the run ends. A process
-that starts with a wrong clock cannot notice it: its first reading is the reference.
+Each round begins with a tick of the intake log. Before it, overdue transactions are aborted, because nothing
+after them can be archived. Idempotent producers that were idle for `intake.producer_idle_max` are forgotten.
+All three are permanent in the log, so the clock is checked as a writer's is (`intake.write.accept_clock`).
+The wall clock is compared with the time that passed since the `ArchiveRun` was made. If it is ahead by more
+than `intake.clock_skew_max`, none of this is done and the run ends. A process that starts with a wrong clock
+cannot notice it: its first reading is the reference.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Plans: which ranges of a partition's stable backlog become archives, and which plans share a Spark task.
 
-Pure. Guarantees: the plans of one call follow each other without a hole from the watermark to the stable
-offset, and every record between is in exactly one plan. Offsets of aborted transactions (gaps) are in a plan
-like all others, but have no records. Gaps before the first record belong to the first plan, others to the
-plan of the records before them. An offset that is in no segment and in no gap stops the partition (protocol
-rule P1); it never makes a plan shorter.
+Pure. Guarantees: the plans of one call follow each other without a hole, from the watermark to the stable
+offset. Every record between is in exactly one plan. Offsets of aborted transactions (gaps) are in a plan like
+all others, but have no records. Gaps before the first record belong to the first plan, others to the plan of
+the records before them. An offset that is in no segment and in no gap stops the partition (protocol rule P1);
+it never makes a plan shorter.
 
 Every plan is in exactly one bundle, and a bundle becomes one task. A task reads each of its intake files
 once, so plans over the same files belong together: reading a file once per partition would cost far more
@@ -223,8 +223,8 @@ def bundle(
 ) -> list[tuple[Plan, ...]]:
     """Divide the plans into tasks, the largest first.
 
-    A bundle holds at most as many plans as fit into `Together`, and about as many raw bytes as an equal share
-    of the work for each of the `cores` (not above `task_bytes`, unless a single plan is larger). There are at
+    A bundle holds at most as many plans as fit into `Together`. Its raw bytes are about an equal share of the
+    work for each of the `cores`, and not above `task_bytes`, unless a single plan is larger. There are at
     least `cores` bundles when plans and bytes allow it.
     """
     work_bytes = sum(plan.raw_bytes for plan in plans)
@@ -253,7 +253,7 @@ def bundle(
 
 
 class Together:
-    """Plans that are written at the same time: at most so many writers, the small ones counted by their
+    """Plans that are written at the same time: a bounded number of writers, the small ones counted by their
     bytes.
     """
 
@@ -290,8 +290,8 @@ def written_together(plans: Sequence[Plan], open_writers_max: int, writer_bytes:
 def _neighbours_together(plans: Iterable[Plan]) -> list[Plan]:
     """An order in which plans over the same intake files follow each other.
 
-    Plans whose spans of files overlap form a window; inside it they stand by topic and partition, as their
-    records do inside the files, so that the bundles cut from a window share files but hardly any row group.
+    Plans whose spans of files overlap form a window. Inside it they are ordered by topic and partition, as
+    records are inside the files. So the bundles cut from a window share files but hardly any row group.
     """
     windows: list[list[Plan]] = []
     reaches_to = -1

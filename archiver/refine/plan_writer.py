@@ -565,8 +565,8 @@ def _unless_ids_lost(stored: StoredArchive, schema: TopicSchema) -> StoredArchiv
 def _reached(plan: Plan) -> int:
     """The offset after the plan's segments and gaps.
 
-    Raises `Corrupted` unless each begins where the one before it ends, and segments stand in the log in the
-    order of their offsets, none in the place of another. Then reading in log order gives offset order, each
+    Raises `Corrupted` unless each begins where the one before it ends. Segments must also be in the log in
+    the order of their offsets, none overlapping another. Then reading in log order gives offset order, each
     offset once.
     """
     lines = plan.segments.numbers

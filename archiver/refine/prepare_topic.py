@@ -1,10 +1,10 @@
 """Prepares a configured topic for archiving: its schema, its table, and the check that both belong to the
 topic.
 
-Guarantees: the column layout in force is in the ledger before any archive is written with it, with the field
-ids that the catalog really assigned, and the table has these columns. While a catalog is unavailable, a topic
-continues with the table as recorded in the ledger (`catalog_outage.py`). Whether a table belongs to the topic
-is decided in `catalog/identity.py`. What a newer schema means for the columns is decided in
+Guarantees: the column layout in force is in the ledger before any archive is written with it. It has the
+field ids that the catalog really assigned, and the table has these columns. While a catalog is unavailable, a
+topic continues with the table as recorded in the ledger (`catalog_outage.py`). Whether a table belongs to the
+topic is decided in `catalog/identity.py`. What a newer schema means for the columns is decided in
 `schema/evolution/state.py`. How the table gets new columns, or another partition spec, is in
 `catalog/evolve.py`.
 """

@@ -10,7 +10,7 @@ hole.
 
 The choice of archives (`smalls`, `runs`) is pure. Small archives of one table partition that follow each
 other become one of up to the target size. The result must be at least half as large again as each of its
-parts, so a record is rewritten a few times at most, however often compaction runs. A table partition is
+parts. So a record is rewritten a few times at most, however often compaction runs. A table partition is
 compacted once it is closed. Archives that come late are merged the same way.
 """
 

@@ -146,7 +146,7 @@ def store_verified(
 
 
 _GAP_BYTES = 24
-"""Of a gap in an entry, at most: two numbers of ten bytes with what stands before them."""
+"""Size of a gap in an entry, at most: two numbers of ten bytes with their tags."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,10 +110,10 @@ def answers(session: Any) -> bool:
 
 
 def _bound(client: Any, policies: list[DefaultPolicy]) -> None:
-    """Remove the client's own waits: its retry policy, a request about ML models at the end of the process,
-    and a close that waits for a thread pool which all clients share. The garbage collector closes clients
-    too. If that happens in the thread that holds the pool's lock, the close never returns (SPARK-55362).
-    `leave` closes the channel, which is enough.
+    """Remove the client's own waits: its retry policy and a request about ML models at the end of the
+    process. Also its close, which waits for a thread pool that all clients share. The garbage collector
+    closes clients too. If that happens in the thread that holds the pool's lock, the close never returns
+    (SPARK-55362). `leave` closes the channel, which is enough.
     """
     client.set_retry_policies(policies)
     client.close = _nothing

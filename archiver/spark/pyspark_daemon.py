@@ -1,8 +1,8 @@
 """The parent process of Spark's Python workers, in place of `pyspark.daemon`: workers are forked with
 everything imported.
 
-The parent of pyspark imports next to nothing, so each new worker imports Arrow, pandas and this package
-again, and it ends after a minute without work. It also imports PySpark from an archive, which keeps no
+The parent of pyspark imports next to nothing. So each new worker imports Arrow, pandas and this package
+again, and a worker ends after a minute without work. It also imports PySpark from an archive, which keeps no
 bytecode. And Python rescans its import paths before each task: up to Python 3.11 that reads the directory of
 every archive on the path once more, the jar of Spark's core among them. Together that costs more than the
 work of a small round (decision 0048).

@@ -2,7 +2,7 @@
 
 Each task has a Spark partition of its own and arrives as the same bytes. Tasks travel as an Arrow column.
 From a list of rows PySpark would make an RDD, which its Python workers serialize again. Those workers have
-other settings than the workers of `mapInArrow`, so Spark would keep a second parent process of Python workers
+other settings than the workers of `mapInArrow`. So Spark would keep a second parent process of Python workers
 only for them (decision 0048).
 """
 

@@ -449,7 +449,7 @@ def from_intake(
 
 
 def _by_file(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
-    """Runs of segments that stand in the same file."""
+    """Runs of segments that are in the same file."""
     run: list[SegmentRef] = []
     for segment in segments:
         if run and run[-1].file.key != segment.file.key:

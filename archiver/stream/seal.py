@@ -5,9 +5,9 @@ columns or other records, or end the process. So the footer holds its own checks
 byte of the footer, of its length and of the magic is as it was written. Nothing may be parsed before it is
 checked.
 
-Frozen format: the footer key `archiver.footer_sha256` has 64 hex digits: the SHA-256 of the footer, its
-length (4 bytes, little endian) and the magic `PAR1`, as they are at the end of the object, with `0` in place
-of these 64 digits. The key occurs once in a footer.
+Frozen format: the footer key `archiver.footer_sha256` has 64 hex digits: the SHA-256 of the end of the
+object, with `0` in place of these 64 digits. The end is the footer, its length (4 bytes, little endian) and
+the magic `PAR1`. The key occurs once in a footer.
 """
 
 from __future__ import annotations
