@@ -22,7 +22,7 @@ TARGET = ReplayTarget(0, "day")
     ("file", "target", "why"),
     [
         (OURS, TARGET, None),
-        (replace(OURS, archive=None), TARGET, "somebody else"),
+        (replace(OURS, archive=None), TARGET, "another engine"),
         (replace(OURS, has_deletes=True), TARGET, "delete files"),
         (replace(OURS, spec_id=1), TARGET, "partition spec"),
         (OURS, ReplayTarget(0, "hour"), "partition spec"),
