@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from archiver.catalog.evidence import Gaps
-from archiver.catalog.swap import CommitLimits
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import Settings, TopicSettings
 from archiver.ledger.leadership import Leadership
