@@ -122,7 +122,7 @@ def test_l4_it_hears_of_a_newer_leader_while_the_object_store_hangs(
 def test_l4_a_log_that_hangs_is_one_that_cannot_be_read(
     deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "LOOK_S", 0.5)
+    monkeypatch.setattr(serving, "POLL_S", 0.5)
     with leading(deployment, hanging) as (_, application):
         monkeypatch.setattr(application, "ledger", hanging.log)
         hanging.until_asked()
