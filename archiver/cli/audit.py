@@ -13,10 +13,10 @@ from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table, progress
 from archiver.publish.scope import parse_scope
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from archiver.runtime.text import counted
 
-CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
+CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNKNOWN}
 """Exit code by verdict."""
 
 

@@ -12,7 +12,7 @@ from archiver.cli.output import print_json
 from archiver.runtime.check_result import Checked, CheckStatus, worst
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, InvalidInput
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from archiver.runtime.ids import SystemIds
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
@@ -81,7 +81,7 @@ def check(
         checked = [data, metadata, *catalogs, *sources, *([] if topic is None else [topic])]
     if output is Output.JSON:
         print_json(document)
-    return {CheckStatus.WRONG: WRONG, CheckStatus.UNTOLD: UNTOLD}.get(
+    return {CheckStatus.WRONG: WRONG, CheckStatus.UNKNOWN: UNKNOWN}.get(
         worst(one.verdict for one in checked), FINE
     )
 
@@ -155,12 +155,12 @@ def _control_topic(settings: Settings, output: Output) -> Checked | None:
 def _print(what: str, checked: Checked) -> None:
     print(f"{what} {checked.name} ({checked.kind}): {checked.verdict}")
     for item in checked.findings:
-        print(redacted(f"  {item.verdict:<6} {item.check}: {item.told}"))
+        print(redacted(f"  {item.verdict:<6} {item.check}: {item.message}"))
 
 
 def _document(checked: Checked) -> dict[str, Any]:
     findings = [
-        {"check": item.check, "verdict": str(item.verdict), "told": redacted(item.told)}
+        {"check": item.check, "verdict": str(item.verdict), "told": redacted(item.message)}
         for item in checked.findings
     ]
     return {"name": checked.name, "type": checked.kind, "verdict": str(checked.verdict), "findings": findings}

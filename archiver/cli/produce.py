@@ -17,7 +17,7 @@ from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_line
 from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.runtime.errors import InvalidInput
-from archiver.runtime.exit_codes import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
+from archiver.runtime.exit_codes import FINE, INTERRUPTED, UNKNOWN, USAGE, WRONG
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
 
@@ -166,7 +166,7 @@ def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
         return USAGE
     if counts["failed"]:
         return WRONG
-    return UNTOLD if counts["unknown"] else FINE
+    return UNKNOWN if counts["unknown"] else FINE
 
 
 def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:

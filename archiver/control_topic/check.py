@@ -45,7 +45,7 @@ def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -
         yield CheckResult(asked, CheckStatus.WRONG, str(error))
     except ArchiverError as error:
         yield CheckResult(
-            asked, CheckStatus.UNTOLD, f"{error} ({client.last_error})" if client.last_error else str(error)
+            asked, CheckStatus.UNKNOWN, f"{error} ({client.last_error})" if client.last_error else str(error)
         )
     finally:
         client.close()
@@ -55,7 +55,7 @@ def _topic(asked: str, seen: TopicSeen) -> CheckResult:
     if not seen.replicas:
         return CheckResult(
             asked,
-            CheckStatus.UNTOLD,
+            CheckStatus.UNKNOWN,
             "the cluster describes it without any partition; it may not have loaded the topic yet",
         )
     there = f"it is there, with {counted(len(seen.replicas), 'partition')}"
@@ -63,7 +63,7 @@ def _topic(asked: str, seen: TopicSeen) -> CheckResult:
         numbers = ", ".join(map(str, seen.leaderless))
         return CheckResult(
             asked,
-            CheckStatus.UNTOLD,
+            CheckStatus.UNKNOWN,
             f"{there}; without a leader at the moment, so not writable: {numbers}",
         )
     if min(seen.replicas) == 1:

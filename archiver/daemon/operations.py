@@ -22,13 +22,13 @@ from archiver.daemon.tick import Tick
 from archiver.publish.scope import parse_scope
 from archiver.rewrite.replay_report import FILES_MAX
 from archiver.runtime.errors import InvalidInput, NotFound, RetryLater
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG, Done
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG, Done
 from archiver.status.journal import Journal
 from archiver.status.metric_registry import Numbers
 
 Progress = Callable[[str], None]
 
-_AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
+_AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNKNOWN}
 
 
 class DaemonOperations:

@@ -60,7 +60,7 @@ def _place(settings: Settings) -> StorePlace:
 
 
 def _verdict(error: ArchiverError) -> CheckStatus:
-    return CheckStatus.UNTOLD if isinstance(error, RetryLater | OutcomeUnknown) else CheckStatus.WRONG
+    return CheckStatus.UNKNOWN if isinstance(error, RetryLater | OutcomeUnknown) else CheckStatus.WRONG
 
 
 def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) -> Iterator[CheckResult]:

@@ -54,8 +54,8 @@ def check_data_place(store: ObjectStore, metadata: Path) -> None:
 
 def earlier_trace(metadata: MetadataSettings) -> Path:
     """File that exists on this machine if the deployment ran before."""
-    beside = metadata.local_path
-    return beside if metadata.sqlite is not None else beside.with_name(beside.name + TAIL_MARKERS[0])
+    marker = metadata.local_path
+    return marker if metadata.sqlite is not None else marker.with_name(marker.name + TAIL_MARKERS[0])
 
 
 def check_database_rights(path: Path) -> None:

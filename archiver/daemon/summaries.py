@@ -11,13 +11,13 @@ from typing import Any
 from archiver.daemon.cycles import Summary
 from archiver.publish.report import ArchiveReport, TopicReport
 from archiver.rewrite.replay_report import ReplayReport
-from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE, WRONG
 from archiver.runtime.text import counted
 from archiver.status.journal import Outcome
 from reconcile.repair.run import ReconcileReport
 from reconcile.vacuum.report import CleanReport
 
-_OUTCOMES: Mapping[int, Outcome] = {FINE: "fine", WRONG: "wrong", UNTOLD: "untold", USAGE: "wrong"}
+_OUTCOMES: Mapping[int, Outcome] = {FINE: "fine", WRONG: "wrong", UNKNOWN: "untold", USAGE: "wrong"}
 _NAMED_MAX = 3
 """Maximum of topics with problems in a line; the document has all."""
 
@@ -104,7 +104,7 @@ def summarize_reconciling(report: ReconcileReport) -> Summary:
     parts += [f"not finished: {report.error}"] if report.error is not None else []
     outcome: Outcome = (
         "untold"
-        if report.exit_code == UNTOLD
+        if report.exit_code == UNKNOWN
         else "wrong"
         if any(item.severity == "error" for item in left)
         else "fine"

@@ -237,13 +237,13 @@ def _stated_time(name: str, tree: Mapping[str, Any]) -> Any:
         return number
     if not isinstance(text, str):
         raise InvalidInput(f"{name} is {shown(text)}, which is of the wrong type")
-    told = time_us_of(text)
-    if number is not None and number != told:
+    stated = time_us_of(text)
+    if number is not None and number != stated:
         raise InvalidInput(
             f"{name} is {text!r:.80} and {name}_micros {shown(number)}, which is another time; leave "
             "one of them out"
         )
-    return told
+    return stated
 
 
 class _Reader:

@@ -1,7 +1,7 @@
 """The age of archived offsets, on which retention is based.
 
 Pure; part of the ledger's fold. Per partition it keeps pairs (end, ingest time): no record below that offset
-was ingested later. They come from the archives in DATA_WRITTEN, whatever their outcome: the ingest time of an
+was ingested later. They come from all archives in DATA_WRITTEN, of every outcome: the ingest time of an
 offset is a function of the intake log. Ingest times never decrease with offsets. So the first of two
 neighbouring pairs may be dropped; its records then count as young as those of the second. This bounds memory,
 and a result is never above the true one.

@@ -160,7 +160,7 @@ class Leadership:
         self._kept = self._holding
         return epoch
 
-    def lead_anew(self) -> int:
+    def lead_again(self) -> int:
         """Like `lead`, with an epoch that was never used, not even by this process."""
         before = self.leader.epoch
         epoch = self.lead()

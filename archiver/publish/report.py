@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from archiver.publish.progress import HeldBack
 from archiver.runtime.errors import ArchiverError, Deposed, OutcomeUnknown, RetryLater
-from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE, WRONG
 from archiver.runtime.text import counted
 
 CommitEnd = Literal["committed", "nothing", "retry", "unknown", "halted", "deposed"]
@@ -155,7 +155,7 @@ class ArchiveReport:
             return USAGE
         if self.halted:
             return WRONG
-        return UNTOLD if self.deferred else FINE
+        return UNKNOWN if self.deferred else FINE
 
     def to_json(self) -> dict[str, object]:
         """The document of `archive --output json`."""

@@ -66,7 +66,7 @@ from archiver.runtime.errors import (
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
-from archiver.schema.protobuf.error_causes import told
+from archiver.schema.protobuf.error_causes import cause_counts
 from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
 from intake.write.accept_clock import AcceptClock
@@ -532,7 +532,7 @@ class ArchiveRun:
                     report, written[plan.topic_id], [(item.archive, item.data_file) for item in result.files]
                 )
                 for item in result.files:
-                    report.not_decoded(told(item.decode_errors))
+                    report.not_decoded(cause_counts(item.decode_errors))
         return written
 
     def _commit(self, commit_id: bytes, work: TopicWork, intake: Backlog, tick_us: int) -> None:

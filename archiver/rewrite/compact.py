@@ -281,7 +281,7 @@ class _Topic:
         """Merge them, and commit them to the table."""
         leadership = self._run.leadership
         with leadership.turn("compaction"):
-            epoch = leadership.lead_anew()  # a new epoch, so that no key was used before (rule P2)
+            epoch = leadership.lead_again()  # a new epoch, so that no key was used before (rule P2)
             if not leadership.holding:
                 self._exchange(self._made(handful, epoch))
                 return

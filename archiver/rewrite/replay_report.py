@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, TopicHalted
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 
 FILES_MAX = 1000
 """Archives that one run rewrites, unless another number is requested."""
@@ -65,7 +65,7 @@ class ReplayReport:
     def exit_code(self) -> int:
         """What `archiver dlq replay` exits with."""
         states = {item.state for item in self.topics}
-        return WRONG if "halted" in states else UNTOLD if "deferred" in states else FINE
+        return WRONG if "halted" in states else UNKNOWN if "deferred" in states else FINE
 
     def to_json(self) -> dict[str, object]:
         """The document of `archiver dlq replay --output json`."""

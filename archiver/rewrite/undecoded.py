@@ -29,10 +29,10 @@ from archiver.objects.paths import ArchiveKey, parse_archive_key
 from archiver.objects.store import ObjectStore
 from archiver.publish.scope import Scope, check_scope
 from archiver.runtime.errors import ArchiverError, Corrupted, NotFound, passing
-from archiver.runtime.exit_codes import FINE, UNTOLD
+from archiver.runtime.exit_codes import FINE, UNKNOWN
 from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
-from archiver.schema.protobuf.error_causes import Cause, cause_of, told
+from archiver.schema.protobuf.error_causes import Cause, cause_counts, cause_of
 from archiver.schema.protobuf.tree import ERR, RAW
 from archiver.stream.archives import find_archives
 from archiver.stream.seal import check_seal
@@ -272,7 +272,7 @@ class UndecodedReport:
     @property
     def exit_code(self) -> int:
         """What `archiver dlq list` exits with."""
-        return UNTOLD if any(topic["why"] for topic in self.topics) else FINE
+        return UNKNOWN if any(topic["why"] for topic in self.topics) else FINE
 
     def to_json(self) -> dict[str, object]:
         """The document."""
@@ -354,7 +354,7 @@ class UndecodedListing:
         except ArchiverError as error:
             why = str(error)
         report.topics.append(
-            {"topic": settings.name, "files": files, "decode_errors": told(counts), "why": why}
+            {"topic": settings.name, "files": files, "decode_errors": cause_counts(counts), "why": why}
         )
 
     def _files(

@@ -13,7 +13,7 @@ class CheckStatus(enum.StrEnum):
     FINE = "fine"
     NOTE = "note"
     """Information; nothing is wrong."""
-    UNTOLD = "untold"
+    UNKNOWN = "untold"
     """Unknown: the system is unreachable, or was not checked."""
     WRONG = "wrong"
     """The system would not work with this configuration."""
@@ -26,7 +26,7 @@ class CheckResult:
     check: str
     """The name of the check, such as `reachable` or `table NAME`."""
     verdict: CheckStatus
-    told: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +47,4 @@ class Checked:
 def worst(verdicts: Iterable[CheckStatus]) -> CheckStatus:
     """The worst result: wrong before unknown."""
     found = set(verdicts)
-    return next((one for one in (CheckStatus.WRONG, CheckStatus.UNTOLD) if one in found), CheckStatus.FINE)
+    return next((one for one in (CheckStatus.WRONG, CheckStatus.UNKNOWN) if one in found), CheckStatus.FINE)

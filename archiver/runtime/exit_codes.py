@@ -12,7 +12,7 @@ from archiver.runtime.errors import ArchiverError, Deposed, Halt, InvalidInput
 
 FINE = 0
 WRONG = 1
-UNTOLD = 2
+UNKNOWN = 2
 USAGE = 3
 INTERRUPTED = 130
 
@@ -35,4 +35,4 @@ def exit_code(error: ArchiverError) -> int:
         error, Deposed
     ):  # another leader continues, so nothing is wrong
         return WRONG
-    return UNTOLD
+    return UNKNOWN

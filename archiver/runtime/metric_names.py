@@ -172,7 +172,7 @@ _ARCHIVE: dict[str, Metric] = {
         "attempts of those commits: more than one each if other writers commit to the table or responses are lost",
         "topic", shown="archive",
     ),
-    "archiver_commit_seconds": Metric("histogram", "duration of a commit with all its attempts, whatever its result", (), "archive"),
+    "archiver_commit_seconds": Metric("histogram", "duration of a commit with all its attempts, of every result", (), "archive"),
     "archiver_control_topic_up": _gauge(
         "1: the control events of the ledger are published; 0: they are not, see the status for why; absent where another "
             "daemon publishes", shown="archive",
@@ -229,7 +229,7 @@ _DAEMON: dict[str, Metric] = {
     "archiver_dependency_up": _gauge("1: the dependency answered the last check; 0: it did not", "dependency"),
     "archiver_dependency_age_seconds": _gauge("time since that last changed", "dependency"),
     "archiver_cycles_total": _counter(
-        "cycles of jobs, scheduled or requested, by outcome: fine; wrong (needs an operator); untold (a temporary error, "
+        "cycles of jobs, scheduled or requested, by outcome: fine; wrong (needs an operator); `untold` (a temporary error, "
             "retried); skipped (another process leads)", "job", "outcome",
     ),
     "archiver_cycle_seconds_total": _counter("total duration of those cycles", "job", "outcome"),

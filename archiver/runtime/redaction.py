@@ -188,8 +188,8 @@ def _secrets_in(value: object) -> Iterable[str]:
 def guard_tracebacks() -> None:
     """Redact the tracebacks that the interpreter itself prints; for commands, which own their process."""
     sys.excepthook = _print_exception
-    threading.excepthook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
-    sys.unraisablehook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
+    threading.excepthook = lambda hook: _print_exception(hook.exc_type, hook.exc_value, hook.exc_traceback)
+    sys.unraisablehook = lambda hook: _print_exception(hook.exc_type, hook.exc_value, hook.exc_traceback)
 
 
 def _print_exception(

@@ -33,7 +33,7 @@ from archiver.schema.splice import blocks, picked, replaced
 
 EngineName = Literal["ptars", "protobuf"]
 
-_BESIDE = (RAW, PREFIX, ERR)
+_EXTRA = (RAW, PREFIX, ERR)
 
 READ_COLUMNS: tuple[str, ...] = (f"key.{RAW}", "value")
 """The columns that `rebuild` needs, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader spells
@@ -171,7 +171,7 @@ class _Side:
 
 
 def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engine:
-    message = pa.struct([field for field in side if field.name not in _BESIDE])
+    message = pa.struct([field for field in side if field.name not in _EXTRA])
     if engine == "protobuf":
         return ProtobufEngine(tree, message)
     from archiver.schema.protobuf.ptars_engine import (

@@ -70,9 +70,9 @@ class EdgeCheck:
         self._lock = threading.Lock()
         schema = decide("edge", (), None, source).schema
         assert schema.value is not None, "the source is the value's"
-        beside = (RAW, PREFIX, ERR)
+        extra = (RAW, PREFIX, ERR)
         columns = pa.struct(
-            [one for one in arrow_schema(schema).field("value").type if one.name not in beside]
+            [one for one in arrow_schema(schema).field("value").type if one.name not in extra]
         )
         tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
         from archiver.schema.protobuf.ptars_engine import (

@@ -126,7 +126,7 @@ def advice(
     stuck = (
         set() if standing is None else {topic.topic for topic in standing.topics if topic.stuck is not None}
     )
-    found += beside_topics(journal, sources, stuck, mirrors)
+    found += topic_advice(journal, sources, stuck, mirrors)
     if standing is not None:
         found += _of_age(standing, now_us, look_interval_s)
         if standing.log_ahead_s is not None:
@@ -223,7 +223,7 @@ def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
             )
 
 
-def beside_topics(
+def topic_advice(
     journal: Journal,
     sources: Sequence[FilesState],
     stuck: Collection[str] = (),

@@ -13,7 +13,7 @@ from archiver.publish.progress import HeldBack, positions, troubles, whole_backl
 from archiver.runtime.errors import Halt
 from archiver.runtime.rfc3339 import format_time
 from archiver.runtime.text import counted, moment
-from archiver.status.advice import beside_topics, of_audits
+from archiver.status.advice import of_audits, topic_advice
 from archiver.status.ages import numbers
 from archiver.status.journal import Journal
 from archiver.status.lag import STAGES, PartitionLag, TopicLag, lag_report
@@ -134,7 +134,7 @@ def status_document(
         "control_log": {"floor": at.control_log.floor(), "tail": ledger.next_index},
         "topics": topics,
         **oldest,
-        "attention": attention + list(overdue.values()) + _beside(daemon),
+        "attention": attention + list(overdue.values()) + _daemon_attention(daemon),
         "daemon": None if daemon is None else dict(daemon),
     }
 
@@ -167,7 +167,7 @@ def daemon_document(
         "mirrors": [_mirror(mirror) for mirror in mirrors],
         "attention": [
             f"{item.what}. {item.todo}"
-            for item in [*beside_topics(journal, sources, mirrors=mirrors), *of_audits(journal)]
+            for item in [*topic_advice(journal, sources, mirrors=mirrors), *of_audits(journal)]
         ],
     }
 
@@ -262,7 +262,7 @@ def _overdue(held: HeldBack, now_us: int) -> str:
     )
 
 
-def _beside(daemon: Mapping[str, Any] | None) -> list[str]:
+def _daemon_attention(daemon: Mapping[str, Any] | None) -> list[str]:
     """Problems of the daemon, and problems that only the daemon knows."""
     if daemon is None:
         return []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from archiver.publish.progress import HeldBack
-from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE, WRONG
 from archiver.runtime.text import counted, moment
 from intake.log.aborted import Aborted
 
@@ -43,7 +43,7 @@ CODES: dict[State, int] = {
     "missing": WRONG,
     "doubled": WRONG,
     "damaged": WRONG,
-    "unknown": UNTOLD,
+    "unknown": UNKNOWN,
 }
 """Exit codes; 0 for all others."""
 

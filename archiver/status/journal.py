@@ -24,7 +24,7 @@ FINDINGS_MAX = 1000
 _WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
 
 Outcome = Literal["fine", "wrong", "untold", "skipped"]
-"""fine · wrong: an operator must act · untold: it failed temporarily or the result is unknown, and it is
+"""fine · wrong: an operator must act · `untold`: it failed temporarily or the result is unknown, and it is
 retried · skipped: another process leads."""
 
 

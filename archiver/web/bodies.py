@@ -26,7 +26,7 @@ class BodyBudget:
     """Limit of body bytes that all open requests hold together."""
 
     def __init__(self, bytes_max: int, retry_after_s: float) -> None:
-        """`retry_after_s` is the wait that a refused sender is told."""
+        """`retry_after_s` is the wait that the refusal asks of the sender."""
         self.bytes_max = bytes_max
         self.held = 0
         self.retry_after_s = retry_after_s

@@ -1,6 +1,6 @@
 """Geometry of the lag charts: points, ticks and texts from samples. The template draws them.
 
-Pure. Promises that a step that nobody could tell is a hole in the line, never a zero, and that what the line
+Pure. Promises that a step without a value is a hole in the line, never a zero, and that what the line
 shows is said in words as well, for those who do not see it.
 """
 
@@ -95,7 +95,7 @@ def _chart(
     points: Sequence[tuple[float, float | None]],
     span_s: float,
     nice: Callable[[float], float],
-    told: Callable[[float], str],
+    label: Callable[[float], str],
 ) -> Chart:
     inside = [(age_s, value) for age_s, value in points if age_s <= span_s]
     values = [(value, -age_s) for age_s, value in inside if value is not None]
@@ -111,7 +111,7 @@ def _chart(
     floor = y(0)
     return Chart(
         title=title,
-        description=_described(inside, span_s, told),
+        description=_described(inside, span_s, label),
         paths=tuple(_line(piece) for piece in pieces),
         areas=tuple(
             f"M{piece[0][0]} {floor:g}{_line(piece).replace('M', 'L', 1)}L{piece[-1][0]} {floor:g}Z"
@@ -122,7 +122,7 @@ def _chart(
             Tick(x(span_s / 2), age(span_s / 2)),
             Tick(x(0), "now"),
         ),
-        y_ticks=tuple(Tick(y(part), told(part)) for part in (0.0, top / 2, top)),
+        y_ticks=tuple(Tick(y(part), label(part)) for part in (0.0, top / 2, top)),
         unit=unit,
     )
 
@@ -159,19 +159,19 @@ def _line(points: Sequence[tuple[int, float]]) -> str:
 
 
 def _described(
-    points: Sequence[tuple[float, float | None]], span_s: float, told: Callable[[float], str]
+    points: Sequence[tuple[float, float | None]], span_s: float, label: Callable[[float], str]
 ) -> str:
     known = [(value, -age_s) for age_s, value in points if value is not None]
     if not known:
         return f"Nothing is known of the last {age(span_s)}."
     peak, minus_age_s = max(known)
     last = points[-1][1]
-    now = "is unknown" if last is None else told(last)
+    now = "is unknown" if last is None else label(last)
     unknown = len(points) - len(known)
     holes = f" Not known for {unknown} of {counted(len(points), 'sample')}." if unknown else ""
     if not peak:
         return f"Over the last {age(span_s)}: nothing was behind.{holes}"
-    at_most = "which is the most" if peak == last else f"at most {told(peak)}, {age(-minus_age_s)} ago"
+    at_most = "which is the most" if peak == last else f"at most {label(peak)}, {age(-minus_age_s)} ago"
     return f"Over the last {age(span_s)}: now {now}, {at_most}.{holes}"
 
 

@@ -28,7 +28,7 @@ from archiver.runtime.errors import (
     RetryLater,
     TopicHalted,
 )
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from archiver.runtime.ids import IdSource
 from archiver.stream.archives import Describe, DescribedArchive
 from reconcile.repair.rebuild_chain import Chain
@@ -93,7 +93,7 @@ class RebuildReport:
     def exit_code(self) -> int:
         """0: every table is there; 1: some need an operator; 2: some are not finished, run again."""
         states = {item.state for item in self.tables}
-        return UNTOLD if "unfinished" in states else WRONG if "halted" in states else FINE
+        return UNKNOWN if "unfinished" in states else WRONG if "halted" in states else FINE
 
     def to_json(self) -> dict[str, object]:
         """The JSON document for the command line."""

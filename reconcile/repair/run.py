@@ -20,7 +20,7 @@ from typing import Literal
 from archiver.ledger.fold import LedgerFold
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Deposed, InvalidInput, LeaseHeld
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from archiver.runtime.rfc3339 import format_time
 from intake.log.backlog import Backlog
 from reconcile.findings.diff import differences
@@ -76,10 +76,10 @@ class ReconcileReport:
         read.
         """
         if self.error is not None:
-            return UNTOLD
+            return UNKNOWN
         if self.left:
             return WRONG
-        return UNTOLD if self.unread else FINE
+        return UNKNOWN if self.unread else FINE
 
     def to_json(self) -> dict[str, object]:
         """The JSON document."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from archiver.runtime.errors import ArchiverError
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG, exit_code
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG, exit_code
 from reconcile.snapshot.oldest_required import OldestRequired
 from reconcile.snapshot.unreferenced_objects import Kind
 from reconcile.vacuum.retention import Moved
@@ -98,7 +98,7 @@ class CleanReport:
             return WRONG
         if self.error is not None:
             return exit_code(self.error)
-        return UNTOLD if self.doubted or any(topic.why for topic in self.compacted) else FINE
+        return UNKNOWN if self.doubted or any(topic.why for topic in self.compacted) else FINE
 
     def to_json(self) -> dict[str, object]:
         """The document of `archiver clean --output json`."""

@@ -56,7 +56,7 @@ def play(folder: TableFolder, step: Step) -> None:
             folder.clean_failing(what)
         case "lead":
             folder.roll_forward()
-            folder.lead_anew()
+            folder.lead_again()
         case "compact" | "expire" | "roll_forward":
             getattr(folder, name)()
         case "roll_back":

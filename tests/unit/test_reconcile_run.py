@@ -12,7 +12,7 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import RetryLater
-from archiver.runtime.exit_codes import FINE, UNTOLD
+from archiver.runtime.exit_codes import FINE, UNKNOWN
 from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from reconcile.repair.repairer import Repairer
@@ -129,7 +129,7 @@ def test_a_ledger_that_never_holds_still_is_no_finding_and_a_later_try() -> None
     assert report.findings == []
     assert report.unread.keys() == {"orders"}
     assert "the next run compares again" in report.unread["orders"]
-    assert report.exit_code == UNTOLD, "it is not known, and nothing is wrong"
+    assert report.exit_code == UNKNOWN, "it is not known, and nothing is wrong"
 
 
 def test_a_topic_that_holds_still_is_compared_while_others_move_on() -> None:
@@ -191,4 +191,4 @@ def test_what_could_not_be_looked_at_again_is_not_fixed() -> None:
 def test_findings_are_told_also_if_the_second_look_fails() -> None:
     report = run_with(CollectedViews(topics=[WAITING]), RetryLater("the store is away"))
     assert [(item.id, fixed) for item, fixed in report.findings] == [("missing-in-catalog", False)]
-    assert report.exit_code == UNTOLD and str(report.error) == "the store is away"
+    assert report.exit_code == UNKNOWN and str(report.error) == "the store is away"

@@ -11,7 +11,7 @@ from archiver.rewrite.replay import ReplayTarget, is_requested, refusal
 from archiver.rewrite.replay_report import SKIPPED_MAX, ReplayReport, TopicReplay
 from archiver.rewrite.undecoded import DoubtedFile, error_fields
 from archiver.runtime.errors import Corrupted, RetryLater, TopicHalted
-from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from tests.support.schema.orders import order_schema, raw_schema
 
 OURS = DoubtedFile("file:///a", "a", 9, ArchiveKey("0a" * 16, 3, "day", 20_000, 0, 5, 1))
@@ -53,7 +53,7 @@ def test_the_worst_topic_gives_the_exit_code() -> None:
     wrong.failed(TopicHalted("c", "rolled back"))
     assert [
         ReplayReport(False, 1, topics).exit_code for topics in ([fine], [fine, later], [later, wrong])
-    ] == [FINE, UNTOLD, WRONG]
+    ] == [FINE, UNKNOWN, WRONG]
     assert (wrong.why, later.state) == ("rolled back", "deferred")
     other = TopicReplay("d")
     other.failed(Corrupted("gone"))

@@ -62,10 +62,12 @@ def judged(error: BaseException) -> CheckStatus:
         status = status_of(at)
         if status is not None:
             return (
-                CheckStatus.WRONG if status in _CLIENT_ERRORS and status not in _LATER else CheckStatus.UNTOLD
+                CheckStatus.WRONG
+                if status in _CLIENT_ERRORS and status not in _LATER
+                else CheckStatus.UNKNOWN
             )
         at = at.__cause__
-    return CheckStatus.UNTOLD
+    return CheckStatus.UNKNOWN
 
 
 def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:

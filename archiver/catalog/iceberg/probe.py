@@ -66,7 +66,7 @@ class Probe:
             yield CheckResult("location", CheckStatus.WRONG, f"{error}, or set location: catalog")
             return
         except ArchiverError as error:
-            verdict = CheckStatus.UNTOLD if isinstance(error, OutcomeUnknown) else judged(error)
+            verdict = CheckStatus.UNKNOWN if isinstance(error, OutcomeUnknown) else judged(error)
             yield CheckResult("create", verdict, str(error))
             return
         yield CheckResult("create", CheckStatus.FINE, f"{shown(identifier)} was made")
@@ -77,7 +77,7 @@ class Probe:
             if self.clock.monotonic_s() > until_s:
                 yield CheckResult(
                     "requirements",
-                    CheckStatus.UNTOLD,
+                    CheckStatus.UNKNOWN,
                     f"not asked: the time ran out after {self.within_s:g} s",
                 )
                 return
@@ -150,7 +150,7 @@ class Probe:
             why = "it took two commits on the same base: rows would be lost or doubled; it must not be used"
             return CheckResult(
                 "requirements",
-                CheckStatus.WRONG if answers[0].outcome is SwapOutcome.APPLIED else CheckStatus.UNTOLD,
+                CheckStatus.WRONG if answers[0].outcome is SwapOutcome.APPLIED else CheckStatus.UNKNOWN,
                 why,
             )
         return CheckResult(

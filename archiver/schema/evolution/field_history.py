@@ -164,7 +164,7 @@ def translations(history: Sequence[TopicSchema]) -> list[Mapping[int, int]]:
 
 
 def highest_id(history: Sequence[TopicSchema]) -> int:
-    """The highest id that was ever used in a version, also in one that was recorded anew with other ids."""
+    """The highest id that was ever used in a version, also in one that was recorded again with other ids."""
     old = {number for mapping in translations(history) for number in mapping}
     return max((*old, *ids_of(history[-1].schema()))) if history else 0
 

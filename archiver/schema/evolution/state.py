@@ -237,12 +237,12 @@ def _active(schema: TopicSchema) -> Json:
     columns = schema.schema()
     for column, side in zip(columns["fields"], schema.sides(), strict=False):
         struct = column["type"]
-        beside = {one["name"]: one for one in struct["fields"] if one["name"] in (RAW, PREFIX, ERR)}
+        extra = {one["name"]: one for one in struct["fields"] if one["name"] in (RAW, PREFIX, ERR)}
         if side is None:
-            struct["fields"] = [beside[RAW]]
+            struct["fields"] = [extra[RAW]]
             continue
         _cut(struct, trees_of(side.source(), "recorded schema").tree, side, "")
-        struct["fields"] = [*(beside[name] for name in (RAW, PREFIX, ERR)), *struct["fields"]]
+        struct["fields"] = [*(extra[name] for name in (RAW, PREFIX, ERR)), *struct["fields"]]
     return columns
 
 

@@ -152,7 +152,7 @@ class _Fitting:
 
 
 def _refuse_doubles(changed: Sequence[Json], fields: Sequence[Json], path: str) -> None:
-    """A name that we give must be free at its level, whatever the case."""
+    """A name that we give must be free at its level, in upper and lower case."""
     for one in changed:
         other = next(
             (field for field in fields if field is not one and field["name"].lower() == one["name"].lower()),

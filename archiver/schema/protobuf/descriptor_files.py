@@ -228,7 +228,7 @@ def _check_names(files: Files, order: Sequence[str], where: str) -> None:
 
 
 def _take(taken: dict[tuple[str, int], str], owner: str, field: Field, ours: str, where: str) -> None:
-    """Remember who has a number of a message; nobody else may."""
+    """Remember the owner of a number of a message; no other may have it."""
     other = taken.setdefault((owner, field.number), ours)
     if other != ours:
         raise ConfigInvalid(

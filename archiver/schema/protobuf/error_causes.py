@@ -82,6 +82,6 @@ def unknown_from(batch: pa.RecordBatch, offset: int) -> tuple[int, str] | None:
     return min(found, default=None)
 
 
-def told(counts: Mapping[tuple[str, str], int]) -> dict[str, int]:
+def cause_counts(counts: Mapping[tuple[str, str], int]) -> dict[str, int]:
     """Counts as a document has them: `value:malformed` and how many, without zeros."""
     return {f"{side}:{cause}": number for (side, cause), number in sorted(counts.items()) if number}

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal
 
 RAW, PREFIX, ERR, UNRECOGNIZED = "__raw__", "__prefix__", "__err__", "__unrecognized__"
-"""The columns that stand beside the fields of a message: the original bytes, registry envelope, decode error,
+"""The columns next to the fields of a message: the original bytes, registry envelope, decode error,
 unknown fields."""
 
 RESERVED_NAMES = (RAW, PREFIX, ERR, UNRECOGNIZED)

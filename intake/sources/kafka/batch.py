@@ -177,7 +177,7 @@ class MirrorPiece:
                 cost=raw_bytes + ROW_COST_BYTES * len(taken),
                 accept_us=accept_us,
                 first_row=0,
-                pending=PendingBatch(state.name, partitions, _NOBODY),
+                pending=PendingBatch(state.name, partitions, _NO_WAITER),
                 offsets=rows.offsets[taken],
             )
         )
@@ -234,7 +234,7 @@ _LEAVE_OUT = (
     "to continue without it, delete it in the cluster (DeleteRecords), declare it in the source's lost, and "
     "restart"
 )
-_NOBODY = threading.Condition()
+_NO_WAITER = threading.Condition()
 """No caller waits for single records of a mirror, so all share one condition."""
 
 

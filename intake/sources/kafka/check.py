@@ -58,7 +58,7 @@ def _findings(
         )
     except ArchiverError as error:
         yield CheckResult(
-            check, CheckStatus.UNTOLD, f"{error} ({kept.lines[-1]})" if kept.lines else str(error)
+            check, CheckStatus.UNKNOWN, f"{error} ({kept.lines[-1]})" if kept.lines else str(error)
         )
     finally:
         client.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 
 from archiver.runtime.clock import SystemClock
-from archiver.runtime.exit_codes import UNTOLD
+from archiver.runtime.exit_codes import UNKNOWN
 from tests.fault.sweep.actors import Actor, Host
 from tests.fault.sweep.cases import Case
 from tests.fault.sweep.deeds import Daemon, Found
@@ -55,7 +55,7 @@ def _end(ground: Ground, case: Case, code: int) -> None:
         _check_code(case, code, f"{ground.told()['why']} {ground.output()}")
         assert ground.told()["reached"], f"{case.point} was never reached: {ground.told()}; {ground.output()}"
     elif case.in_worker:
-        assert code == UNTOLD and "the refinement job failed" in ground.output(), (
+        assert code == UNKNOWN and "the refinement job failed" in ground.output(), (
             f"exit code {code}: {ground.output()}"
         )
     else:
@@ -86,7 +86,7 @@ def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) 
     if case.scene.spark:
         # A command that has nothing more to do than to look for more begins anew, with a lease and an epoch
         # of its own.
-        assert (code, "step down" in output) == (UNTOLD, True) or case.point == LAST_POINT, (
+        assert (code, "step down" in output) == (UNKNOWN, True) or case.point == LAST_POINT, (
             f"exit code {code}: {output}"
         )
         return

@@ -82,7 +82,7 @@ class TableFolder:
 
     # what the archiver does
 
-    def lead_anew(self) -> None:
+    def lead_again(self) -> None:
         """Another process takes over."""
         self.numbers += 1
         self.leader = self.bench.leader(f"leader{self.numbers}")
@@ -288,7 +288,7 @@ class TableFolder:
         """Everybody does what is left to do, often enough."""
         self.roll_forward()
         for _ in range(3):
-            self.lead_anew()
+            self.lead_again()
             self.write(0, 1)
             self.commit()
             for _ in range(2):
