@@ -95,8 +95,8 @@ class ArchiveSettings(Group):
     encodings in use."""
 
     def reads_of(self, *, is_bucket: bool) -> int:
-        """`reads_max`, or its default for the kind of store. Reading ahead costs a task 3 to 5 % (decision
-        0061), so a folder gets none.
+        """`reads_max`, or its default for the kind of store. Reading ahead costs a task 3 to 5 %
+        (docs/performance-notes.md), so a folder gets none.
         """
         if self.reads_max is not None:
             return self.reads_max

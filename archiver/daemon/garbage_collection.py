@@ -1,8 +1,8 @@
 """Threshold of Python's cyclic garbage collector.
 
 By default it runs after 700 net allocations. One poll of a Kafka source holds thousands of messages, none of
-them in a cycle: scanning them took a tenth of the mirror thread's time (decision 0055). Benches use it
-without the daemon.
+them in a cycle: scanning them took a tenth of the mirror thread's time (docs/performance-notes.md). Benches
+use it without the daemon.
 """
 
 from __future__ import annotations
