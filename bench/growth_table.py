@@ -29,7 +29,7 @@ from typing import Any
 from archiver.catalog.commit import Committer
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.identity import TableTarget, ensure_table
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.table_layout import StreamFields, stream_fields
 from archiver.catalog.tables import Identifier, TableView
 from archiver.config.groups import LogSettings

@@ -39,7 +39,7 @@ from intake.log.sequencer import Sequencer, check_cluster
 
 if TYPE_CHECKING:
     from archiver.catalog.commit import Committer
-    from archiver.catalog.swap import CommitLimits
+    from archiver.catalog.swap_retry import CommitLimits
     from archiver.refine.task import RefineOptions
     from archiver.registry.fetch import SchemaFetcher
     from archiver.schema.evolution.state import TopicSchema
@@ -276,7 +276,7 @@ class Deployment:
 
     def commit_limits(self) -> CommitLimits:
         """Limits of one commit, from the settings."""
-        from archiver.catalog.swap import CommitLimits
+        from archiver.catalog.swap_retry import CommitLimits
 
         archive = self.settings.archive
         return CommitLimits(

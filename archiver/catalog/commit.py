@@ -19,7 +19,7 @@ from archiver.catalog.evidence import Evidence, Gaps, Known, no_gaps
 from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.specs import left_by_us
-from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
+from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import (
     COMMIT_ID,
     PARTITION_BY,

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
+from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.tables import Evolved, Tables, TableView, shown
 from archiver.ledger.leader import Leader
 from archiver.runtime.clock import Clock

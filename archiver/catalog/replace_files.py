@@ -18,7 +18,7 @@ from archiver.catalog.commit import Committer
 from archiver.catalog.commit_selection import unbroken_since
 from archiver.catalog.evidence import Gaps, no_gaps
 from archiver.catalog.identity import TableTarget
-from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
+from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import COMMIT_ID, COMPACTED, REPLAYED
 from archiver.catalog.tables import Prepared, Tables, TableView, shown
 from archiver.events.types import DataFile

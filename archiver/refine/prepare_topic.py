@@ -21,7 +21,7 @@ from typing import Any
 from archiver.catalog.evolve import TableEvolution
 from archiver.catalog.identity import TableTarget, ensure_table, load_table, target_of
 from archiver.catalog.specs import FIRST_SPEC, newest_spec
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import Identifier, SpecView, Tables, TableView
 from archiver.config.settings import ArchiveSettings, TopicSettings
 from archiver.ledger.leader import Leader

@@ -15,7 +15,7 @@ from archiver.catalog.commit import Committer
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.identity import TableTarget
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import Tables, TableView
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.leader import Leader

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from archiver.catalog.restore import RestoredFile
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import Tables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.leadership import Leadership

@@ -10,7 +10,7 @@ import pytest
 
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.restore import Plan, RestoredFile, TableRestore
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.table_layout import REBUILT, table_properties
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, TableView
 from archiver.runtime.errors import KeyExists, RetryLater, TopicHalted

@@ -131,14 +131,14 @@ COMMITTING = (
     ),
     _tested(
         "no look at the log between load and swap (C4)",
-        "archiver/catalog/swap.py",
+        "archiver/catalog/swap_retry.py",
         '    check()\n    try:\n        failpoints.reach(f"{point}.before")',
         '    try:\n        failpoints.reach(f"{point}.before")',
         ("tests/integration/test_commit.py",),
     ),
     _tested(
         "a request of unknown outcome is dead while its base stands (C6)",
-        "archiver/catalog/swap.py",
+        "archiver/catalog/swap_retry.py",
         "self.open_request.base_sequence_number != view.sequence_number:",
         "self.open_request.base_sequence_number == view.sequence_number:",
         ("tests/unit/test_retry_swap.py",),

@@ -13,7 +13,7 @@ import pytest
 from archiver.catalog.commit import Committer
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, TableContent, judge_rewrites
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import LiveFile, Tables, TableView
 from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import OldArchive, Rewrite, Rewrites

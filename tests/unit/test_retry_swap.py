@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from archiver.catalog.swap import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
+from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, TableView
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import CatalogAway, Deposed, OutcomeUnknown, RetryLater

@@ -11,7 +11,7 @@ import pytest
 
 from archiver.catalog.evolve import TableEvolution
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Evolved, Identifier, SwapOutcome, TableView
 from archiver.ledger.leader import Leader

@@ -16,7 +16,7 @@ from functools import partial
 from archiver.catalog.commit import Committer
 from archiver.catalog.evidence import read_evidence
 from archiver.catalog.reset_watermark import is_set_back
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import Identifier
 from archiver.config.groups import CleanupSettings, LogSettings
 from archiver.config.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import Identifier
 from archiver.config.groups import LogSettings
 from archiver.config.settings import Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyiceberg.table import Table
 
 from archiver.catalog.commit import Committer
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Tables
 from archiver.config.groups import CleanupSettings, LogSettings

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from archiver.catalog.commit import CommitOutcome, Committer
 from archiver.catalog.identity import TableTarget, ensure_table
-from archiver.catalog.swap import CommitLimits
+from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.table_layout import PARTITION_FIELD_ID, StreamFields, stream_fields
 from archiver.catalog.tables import (
     Evolved,
