@@ -33,7 +33,7 @@ RUNBOOK = "docs/operations/runbook.md"
 
 ANCHORS: Mapping[str, str] = {
     "restored": "the-archives-reach-beyond-the-log",
-    "shelf": "a-shelf-is-damaged-or-gone",
+    "shelf": "a-history-file-is-damaged-or-gone",
     "unreadable": "a-dependency-does-not-answer",
     "stuck": "a-topic-is-halted",
     "deferred": "a-topic-is-deferred",
@@ -52,7 +52,7 @@ ANCHORS: Mapping[str, str] = {
     "audit": "the-audit-says-invalid",
     "untold": "the-audit-could-not-tell",
     "undecoded": "records-are-not-decoded",
-    "stale": "the-look-is-old",
+    "stale": "the-status-is-old",
     "starting": "the-daemon-does-not-start",
     "stopping": "the-daemon-is-stopping",
     "follower": "another-process-leads",
