@@ -158,7 +158,6 @@ class Deployment:
         for the log of another data folder.
         """
         if recheck or not (self.lasting and self._log_checked):
-            self._log_checked = False
             check_conditional_put(self.objects)
             self.check_log_is_newest()
             self._log_checked = True
@@ -166,6 +165,8 @@ class Deployment:
 
     def check_log_is_newest(self) -> None:
         """Check that no log lost entries, without a write; raises `Halt`."""
+        # A failed check, also that of a dry run, makes the next append check again.
+        self._log_checked = False
         from archiver.publish.log_rollback_check import check_log_is_newest
 
         check_log_is_newest(

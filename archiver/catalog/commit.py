@@ -271,9 +271,11 @@ class Committer:
         message = f"table {shown(target.identifier)}: not committed after {limits}"
         why = result.why or "the reply could not be verified"
         if result.is_open:
-            raise OutcomeUnknown(
+            unknown = OutcomeUnknown(
                 f"{message}; the last request may still land ({why}); the next run checks the table"
             )
+            unknown.catalog_away = result.catalog_away
+            raise unknown
         raise (CatalogAway if result.catalog_away else RetryLater)(f"{message} ({why}); the next run goes on")
 
     def _assess(

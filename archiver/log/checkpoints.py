@@ -137,8 +137,8 @@ class Checkpoints(Generic[C]):
             if before == floor == log.floor():
                 where = self.objects.uri(self.key(floor)).rpartition("/")[0]
                 raise Halt(
-                    f"the {self._log_name} log begins at entry {floor} and ends at {tail}, and no "
-                    f"checkpoint of it in {where} covers entry {floor} "
+                    f"the {self._log_name} log begins at entry {floor} and ends at {tail}, and {where} "
+                    "has no intact checkpoint of an entry between them "
                     f"({len(indexes)} exist, the newest is of entry {max(indexes, default='none')}): "
                     "restore a checkpoint of an entry "
                     f"from {floor} to {tail} from a copy of the data folder; if the metadata "

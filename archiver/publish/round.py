@@ -553,6 +553,8 @@ class ArchiveRun:
             end = commit_end(error)
             if isinstance(error, CatalogAway):
                 self._outages[table.catalog] = error
+            elif isinstance(error, OutcomeUnknown) and error.catalog_away:
+                self._outages[table.catalog] = CatalogAway(str(error))
             raise
         except AssertionError:
             raise  # a broken invariant is a defect, not trouble of one table

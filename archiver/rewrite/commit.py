@@ -142,7 +142,8 @@ class TableRewriter:
         failpoints.reach(f"{self._kind}.settled.after")
         replaced = counted(len(exchanged.replaced), "archive")
         self._progress(
-            f"{self._target.topic}: {replaced} replaced in the table, {len(exchanged.abandoned)} given up"
+            f"{self._target.topic}: {replaced} in the table, replacing older ones; "
+            f"{len(exchanged.abandoned)} given up"
         )
 
 

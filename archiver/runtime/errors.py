@@ -54,6 +54,9 @@ class CatalogAway(RetryLater):
 class OutcomeUnknown(ArchiverError):
     """The request may or may not have been applied. Inspect the state first; never treat it as a failure."""
 
+    catalog_away = False
+    """Whether the catalog was unreachable afterwards: a request for another table would fail too."""
+
 
 class Halt(ArchiverError):
     """Retrying cannot help."""

@@ -229,8 +229,8 @@ _DAEMON: dict[str, Metric] = {
     "archiver_dependency_up": _gauge("1: the dependency answered the last check; 0: it did not", "dependency"),
     "archiver_dependency_age_seconds": _gauge("time since that last changed", "dependency"),
     "archiver_cycles_total": _counter(
-        "cycles of jobs, scheduled or requested, by outcome: fine; wrong (needs an operator); `untold` (a temporary error, "
-            "retried); skipped (another process leads)", "job", "outcome",
+        "cycles of jobs, scheduled or requested, by outcome: fine; wrong (needs an operator); `untold` (no result: an error "
+            "or an audit without a verdict; retried); skipped (another process leads)", "job", "outcome",
     ),
     "archiver_cycle_seconds_total": _counter("total duration of those cycles", "job", "outcome"),
     "archiver_cycle_age_seconds": _gauge("time since the newest cycle of the job began", "job"),
@@ -261,7 +261,7 @@ _DAEMON: dict[str, Metric] = {
         "verdict",
     ),
     "archiver_deep_audit_age_seconds": _gauge("time since the newest deep audit began; absent before the first"),
-    "archiver_source_up": _gauge("1: the source ingests records; 0: it ingests none, see the log for why", "source", shown="intake"),
+    "archiver_source_up": _gauge("1: the source can ingest; 0: it cannot, see the log for why", "source", shown="intake"),
     "archiver_source_files": _gauge(
         "files of a source that are not ingested: waiting (for their turn), failed (needs an operator)",
         "source", "state", shown="intake",

@@ -142,7 +142,14 @@ def status_document(
 def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | None) -> dict[str, Any]:
     # Only this part of the document reads tables. To take it from the daemon saves a command half of its
     # time: it opens no catalog and imports no pyiceberg.
-    if reported is not None and {"pinned", "metrics"} <= reported.keys():
+    # A daemon of an older version lacks the new metric names: the command then computes the values itself.
+    if (
+        reported is not None
+        and {"pinned", "metrics"} <= reported.keys()
+        and any(
+            name.startswith("archiver_intake_oldest_required_age_seconds") for name in reported["metrics"]
+        )
+    ):
         return {"pinned": reported["pinned"], "metrics": reported["metrics"]}
     from reconcile.snapshot.oldest_required import metrics_of
 

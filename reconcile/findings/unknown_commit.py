@@ -38,6 +38,6 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
             f" and {len(table.ahead) - len(moved)} more" if len(table.ahead) > len(moved) else ""
         )
     if table.landed:
-        what += f"; {counted(len(table.landed), 'archive')} of them waiting in the ledger"
+        what += f"; {counted(len(table.landed), 'archive')} of them recorded in the ledger"
     repair = "nothing: the next round or this repair records the table's state in the ledger"
     yield Finding(ID, "warning", snapshot.topic, None, what, repair, safe=True)

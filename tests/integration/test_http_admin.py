@@ -200,7 +200,7 @@ def test_any_host_and_origin_are_judged(
     if reply[:12] == b"HTTP/1.1 200":
         assert re.fullmatch(r"(localhost|127\.0\.0\.1|\[[0-9A-Fa-f:.]+\]|[0-9.]+)(:\d*)?", host), host
         assert origin is None or origin.endswith(f"://{host}")
-    assert "nobody expected" not in caplog.text
+    assert "unexpected error" not in caplog.text
 
 
 def test_archive_does_what_the_command_does(daemon: Daemon) -> None:

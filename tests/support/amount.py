@@ -8,3 +8,5 @@ from __future__ import annotations
 import os
 
 WHOLE = os.environ.get("ARCHIVER_TESTS") == "whole"
+if "ARCHIVER_RIG_SHARE" in os.environ:
+    raise RuntimeError("ARCHIVER_RIG_SHARE is gone; set ARCHIVER_TESTS=whole")

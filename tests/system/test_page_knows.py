@@ -92,5 +92,5 @@ def test_explain_gives_the_reason_of_a_topic_that_the_daemon_halted(
                 in deployment.cli("explain", "orders:0:1", "--output", "json").json()["why"]
             ),
         )
-        assert "takes it" not in deployment.cli("explain", "orders:0:1").out
+        assert "archives it" not in deployment.cli("explain", "orders:0:1").out
         assert daemon.stop() == 0

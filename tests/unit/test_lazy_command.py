@@ -34,11 +34,12 @@ def loaded_by(arguments: list[str], environ: dict[str, str] | None = None) -> se
     program = (
         "import atexit, sys\nfrom archiver.cli.app import run\n"
         "atexit.register(lambda: print('', *sorted(sys.modules), file=sys.__stderr__))\n"
-        f"run({arguments!r})"
+        f"sys.exit(run({arguments!r}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=environ
     )
+    assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.splitlines()[-1].split())
     assert "archiver.cli.app" in loaded
     return loaded
@@ -127,9 +128,13 @@ def test_status_without_tables_imports_no_catalog(tmp_path: Path) -> None:
 
 def test_status_takes_what_holds_intake_from_the_daemon() -> None:
     """So that a command beside a daemon opens no catalog."""
-    reported = {"pinned": {"topic": "clicks"}, "metrics": {"archiver_intake_pinned_age_seconds": 7.0}}
+    metrics = {"archiver_intake_oldest_required_age_seconds": 7.0, "archiver_intake_pinned_age_seconds": 7.0}
+    reported = {"pinned": {"topic": "clicks"}, "metrics": metrics}
     at: Any = None  # reading a table would raise
     assert _oldest_required(at, 0, {**reported, "topics": []}) == reported
+    older = {**reported, "metrics": {"archiver_intake_pinned_age_seconds": 7.0}}
+    with pytest.raises(AttributeError):  # a daemon of an older version: the tables are read
+        _oldest_required(at, 0, older)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,6 +33,7 @@ def run(
     check: Callable[[], None] = never_deposed,
     clock: ManualClock | None = None,
     load_after_last: bool = False,
+    limits: CommitLimits = LIMITS,
 ) -> str | NotApplied:
     """The table is loaded with these sequence numbers, and the catalog gives these answers."""
     loads, answers = iter(numbers), iter(outcomes)
@@ -47,7 +48,7 @@ def run(
             lambda: Swapped(next(answers), 7, "says the catalog"), "table.swap", prepared, lambda: None
         )
 
-    return retry_swap(prepare, check, LIMITS, clock or ManualClock(1), load_after_last=load_after_last)
+    return retry_swap(prepare, check, limits, clock or ManualClock(1), load_after_last=load_after_last)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,31 @@ def test_an_outage_is_one_only_if_the_last_load_met_it() -> None:
     )
 
 
-def test_the_wait_doubles_and_the_time_is_bounded() -> None:
+def test_an_outage_after_an_unproven_reply_is_open_and_named() -> None:
+    """The reply says applied, and no load can show it: the commit is open, and the catalog is away."""
+    prepared = Prepared(("demo", "flights"), 7, None, 5)
+    steps: Iterator[Request[str] | RetryLater] = iter(
+        [
+            Request(lambda: Swapped(APPLIED, 7, ""), "table.swap", prepared, lambda: None),
+            CatalogAway("down"),
+            CatalogAway("down"),
+        ]
+    )
+    found = retry_swap(lambda _: next(steps), never_deposed, LIMITS, ManualClock(1))
+    assert found == NotApplied("down", is_open=True, catalog_away=True)
+
+
+def test_the_wait_doubles() -> None:
     clock = ManualClock(1)
     before = clock.monotonic_s()
     run([5, 6, 7], [CONFLICT, CONFLICT, CONFLICT], clock=clock)
     assert clock.monotonic_s() - before == pytest.approx(1.0 + 2.0)
+
+
+@pytest.mark.parametrize("load_after_last", [False, True])
+def test_no_request_is_sent_after_the_time(*, load_after_last: bool) -> None:
+    """Waits of 1, 2 and 4 s: the fourth attempt would begin after 5 s."""
+    limits = CommitLimits(attempts_max=1000, timeout_s=5.0, backoff_s=1.0)
+    sent = [CONFLICT] * 3  # a fourth request would find no answer and fail
+    found = run([5, 6, 7, 8], sent, limits=limits, load_after_last=load_after_last)
+    assert isinstance(found, NotApplied)

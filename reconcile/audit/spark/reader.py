@@ -220,7 +220,8 @@ class SparkRows:
             except (PySparkException, Py4JError, OSError, EOFError) as error:
                 if pulse.silent:
                     raise RetryLater(
-                        f"the JVM of spark did not answer for {pulse.timeout_s:g} s and was killed; repeat"
+                        f"the JVM of spark did not answer for {pulse.timeout_s:g} s and was killed; "
+                        "audit again"
                     ) from error
                 if watch.overdue:
                     raise RetryLater(
