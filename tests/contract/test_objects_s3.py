@@ -167,7 +167,7 @@ def test_an_unknown_outcome_stays_unknown_if_the_server_then_refuses(
     faults.arm(Fault(Play.RESET_AFTER), "put")
     faults.arm(Fault(Play.ANSWER_BEFORE, 403), "put")
     arm(faults, Fault(Play.ANSWER_BEFORE, 403), "head", 1)
-    with pytest.raises(OutcomeUnknown, match="cannot be looked at"):
+    with pytest.raises(OutcomeUnknown, match="and it cannot be read"):
         store.create("k", b"stored")
     assert store.read("k") == b"stored"
 

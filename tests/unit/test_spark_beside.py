@@ -1,4 +1,4 @@
-"""Whoever waits for Spark beside the thread that asks it hears a Ctrl-C at any moment."""
+"""A thread that waits for Spark receives a Ctrl-C at any moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "asks-spark"
 INTERRUPTED = """
 import random, signal, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from archiver.spark.watchdog import beside
+from archiver.spark.watchdog import run_in_thread
 
 signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 rng = random.Random(62)
@@ -27,7 +27,7 @@ for _ in range(300):
     try:
         # Once more if nobody heard it: Python drops what comes in the middle of a weak reference's callback.
         signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 8e-4), 0.5)
-        beside(lambda: over.wait(100), over.set, "asks-spark")
+        run_in_thread(lambda: over.wait(100), over.set, "asks-spark")
         print("nobody was interrupted")
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -40,7 +40,7 @@ print("in time" if latest_s < 10 else latest_s)
 
 SECOND = """
 import signal, threading, time
-from archiver.spark.watchdog import beside
+from archiver.spark.watchdog import run_in_thread
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -50,7 +50,7 @@ def again():
 signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 again()
 try:
-    beside(threading.Event().wait, again, "asks-spark")
+    run_in_thread(threading.Event().wait, again, "asks-spark")
 except KeyboardInterrupt:
     print("interrupted")
 """
