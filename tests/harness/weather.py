@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from archiver.app import application
+from archiver.app import deployment
 from archiver.log.store import Appended, Log
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
@@ -140,7 +140,7 @@ def _apply(hit: str | None, what: str, work: Callable[[], _T]) -> _T:
 
 def put_around(weather: Weather, rng: random.Random) -> None:
     """Every store and log that this process opens from now on is in the weather."""
-    real_store, real_metadata = vars(application)["open_store"], vars(application)["open_metadata"]
+    real_store, real_metadata = vars(deployment)["open_store"], vars(deployment)["open_metadata"]
 
     def stormy_store(*arguments: Any, **named: Any) -> Any:
         return StormyStore(real_store(*arguments, **named), weather)
@@ -151,5 +151,5 @@ def put_around(weather: Weather, rng: random.Random) -> None:
         opened.log = lambda name: StormyLog(real_log(name), weather, rng)
         return opened
 
-    setattr(application, "open_store", stormy_store)  # noqa: B010 - the checker forbids a plain assignment
-    setattr(application, "open_metadata", stormy_metadata)  # noqa: B010
+    setattr(deployment, "open_store", stormy_store)  # noqa: B010 - the checker forbids a plain assignment
+    setattr(deployment, "open_metadata", stormy_metadata)  # noqa: B010

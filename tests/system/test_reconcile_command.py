@@ -41,7 +41,7 @@ def test_the_document_is_frozen(deployment: Deployment) -> None:
     assert fixed.code == 0, fixed.err
     document = fixed.json()
     assert (document["fix"], [item["fixed"] for item in document["findings"]]) == (True, [True])
-    assert "ledger and table are set back" in fixed.err
+    assert "ledger and table have lower watermarks" in fixed.err
 
 
 def test_text(deployment: Deployment) -> None:
@@ -117,7 +117,7 @@ def test_beside_a_daemon_the_daemon_does_it(deployment: Deployment) -> None:
         done = deployment.cli("reconcile", "--fix")
         assert (done.code, asked) == (0, ["reconcile", "reconcile"]), done.err
         assert done.out.startswith("fixed: rolled-back clicks")
-        assert "ledger and table are set back" in done.err
+        assert "ledger and table have lower watermarks" in done.err
         wrong = deployment.cli("reconcile", "--fix", "--topic", "nothing")
         assert (wrong.code, "there is no topic nothing" in wrong.err) == (3, True)
     with Driver(deployment) as driver:
