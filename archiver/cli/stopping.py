@@ -32,8 +32,10 @@ class Stop:
         self.signal: signal.Signals | None = None
         self.cut = False
         """The request ended the input before its end, or may have."""
-        self.wakes, self._wake = os.pipe()
-        """Readable after the request."""
+        self.wakes, self.wake = os.pipe()
+        """`wakes` is readable after the request, and after other signals."""
+        os.set_blocking(self.wakes, False)
+        os.set_blocking(self.wake, False)
 
     @property
     def name(self) -> str:
@@ -43,12 +45,12 @@ class Stop:
     def ask(self, number: int) -> None:
         """Stop reading."""
         self.signal = signal.Signals(number)
-        os.write(self._wake, b"\0")
+        os.write(self.wake, b"\0")
 
     def close(self) -> None:
         """Close the pipe."""
         os.close(self.wakes)
-        os.close(self._wake)
+        os.close(self.wake)
 
 
 @contextmanager
@@ -62,11 +64,18 @@ def stopped_by_signals() -> Iterator[Stop]:
             signal.signal(known, handler)
         stop.ask(number)
 
-    if threading.current_thread() is threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    wakeup = -1
+    if is_main:
+        # A signal between Python's last check and `select` would not run `handle` before more input arrives.
+        # The interpreter writes to this descriptor from the C handler, so `select` returns at once.
+        wakeup = signal.set_wakeup_fd(stop.wake, warn_on_full_buffer=False)
         before.update({number: signal.signal(number, handle) for number in STOPPING})
     try:
         yield stop
     finally:
+        if is_main:
+            signal.set_wakeup_fd(wakeup)
         for known, handler in before.items():
             signal.signal(known, handler)
         stop.close()
@@ -85,12 +94,17 @@ class StoppableInput(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Wait for bytes or for a request to stop; returns 0 after a request."""
-        ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
-        if self._stop.wakes in ready:
+        while self._stop.signal is None:
+            ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
+            if self._stop.wakes not in ready:
+                break
+            # Other signals wake too. The handler of this one runs at the latest before the next turn, so its
+            # byte may be drained here.
+            os.read(self._stop.wakes, BUFFER_BYTES)
+        if self._stop.signal is not None:
+            ready, _, _ = select.select([self._descriptor], [], [], 0)
             # This byte is dropped. It only distinguishes an input that is cut short from one at its end.
-            self._stop.cut = (
-                self._stop.cut or self._descriptor not in ready or bool(os.read(self._descriptor, 1))
-            )
+            self._stop.cut = self._stop.cut or not ready or bool(os.read(self._descriptor, 1))
             return 0
         piece = os.read(self._descriptor, len(buffer))
         buffer[: len(piece)] = piece
