@@ -45,8 +45,8 @@ def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
             assert line["level"].upper() == "WARNING"
             assert f"cannot listen on 127.0.0.1:{port}" in line["message"]
             assert (
-                "another program listens there: stop it, or set http.listen to another port; it is "
-                "tried again" in line["message"]
+                "another program listens there: stop it, or set http.listen to another port; it retries"
+                in line["message"]
             )
             assert len([one for one in daemon.logged() if one["message"].startswith("cannot listen on")]) == 1
             assert daemon.running

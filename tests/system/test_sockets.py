@@ -168,7 +168,7 @@ from archiver.config.settings import SparkSettings
 from archiver.spark.session import SparkSessions
 
 try:
-    SparkSessions(SparkSettings(master=sys.argv[1], start_timeout=12), os.environ).session()
+    SparkSessions(SparkSettings(master=sys.argv[1], start_timeout=25), os.environ).session()
 except RetryLater:
     print("no master")
 """
