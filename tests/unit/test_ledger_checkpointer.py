@@ -170,7 +170,7 @@ def test_without_any_checkpoint_a_trimmed_log_is_not_read() -> None:
     scene.checkpointer.run()
     for index in (10, 20, 30):
         scene.objects.delete(scene.checkpoints.key(index))
-    with pytest.raises(Halt, match="no checkpoint of it"):
+    with pytest.raises(Halt, match="has no intact checkpoint"):
         scene.another().refresh()
 
 

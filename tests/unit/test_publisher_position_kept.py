@@ -213,7 +213,7 @@ def test_a_reader_begins_with_the_oldest_entry_that_can_be_read() -> None:
     assert [event.entry_id.hex() for event in taken if event] == scene.since(100)
     for index in scene.checkpoints.indexes():
         scene.at.objects.delete(scene.checkpoints.key(index))
-    with pytest.raises(Halt, match="no checkpoint of it"):
+    with pytest.raises(Halt, match="has no intact checkpoint"):
         EventReader.first(scene.at.control, scene.checkpoints)
 
 
