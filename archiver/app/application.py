@@ -14,9 +14,7 @@ from archiver.app.deployment import Deployment
 from archiver.config.settings import Settings
 from archiver.objects.location import StorePlace
 from archiver.runtime import failpoints
-from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid
-from archiver.runtime.ids import IdSource
 from archiver.runtime.logging import setup_logging
 
 if TYPE_CHECKING:
@@ -37,19 +35,6 @@ class Application(Deployment):
     The methods of this class only read. A component and its modules are imported at its first use, so that
     `status` and `topics list` import neither the writer nor the vacuum.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        environ: Mapping[str, str],
-        clock: Clock | None = None,
-        ids: IdSource | None = None,
-        *,
-        lasting: bool = False,
-        holding: bool = True,
-    ) -> None:
-        """Parameters are those of `Deployment`. `apply_settings` replaces `settings`."""
-        super().__init__(settings, environ, clock, ids, lasting=lasting, holding=holding)
 
     @cached_property
     def intake(self) -> Intake:
@@ -100,7 +85,7 @@ class Application(Deployment):
 
         Declares new topics first. If that raises, the old settings stay in force.
         """
-        self.intake.prepare_reload(settings)
+        self.intake.declare_topics(settings)
         self.settings = settings
         self.__dict__.pop("retention_floors", None)  # cached with the old list of topics
         self.intake.reloaded(settings)

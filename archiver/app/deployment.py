@@ -158,6 +158,7 @@ class Deployment:
         for the log of another data folder.
         """
         if recheck or not (self.lasting and self._log_checked):
+            self._log_checked = False
             check_conditional_put(self.objects)
             self.check_log_is_newest()
             self._log_checked = True

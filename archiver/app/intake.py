@@ -43,7 +43,7 @@ class Intake:
         """
         at = self._deployment
         at.ready_to_append()
-        self._declare_topics(at.settings)
+        self.declare_topics(at.settings)
         _ = self._checkpoints  # starts the loop: a log that grows needs checkpoints
         self.validation.begin(everything=at.lasting)
         return IntakeWriter(at.objects, at.sequencer, at.settings.intake, at.clock, at.ids, self.validation)
@@ -124,18 +124,15 @@ class Intake:
             topic.name not in fold.topics_by_name and fold.deleted_named(topic.name) is None
             for topic in settings.topics
         ):
-            self._declare_topics(settings)
-
-    def prepare_reload(self, settings: Settings) -> None:
-        """Declare the topics of new settings before they apply. Raises what an append raises."""
-        self._declare_topics(settings)
+            self.declare_topics(settings)
 
     def reloaded(self, settings: Settings) -> None:
         """Validate by the rules of new settings from now on."""
         if "validation" in self.__dict__:
             self.validation.adopt(edge_rules(settings))
 
-    def _declare_topics(self, settings: Settings) -> None:
+    def declare_topics(self, settings: Settings) -> None:
+        """Declare the topics of these settings that are not mirrored. Raises what an append raises."""
         for topic in settings.topics:
             if topic.mirrored:
                 continue  # only its source knows the number of partitions

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from archiver.app.application import Application
 from archiver.catalog.evidence import read_evidence
 from archiver.catalog.table_layout import WATERMARKS
+from archiver.config.settings import load_settings
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime import failpoints
 from archiver.runtime.errors import Halt
@@ -237,6 +239,33 @@ def test_an_older_copy_of_the_metadata_store_deletes_nothing(driver: Driver) -> 
             with pytest.raises(Halt, match="put the newest one in place"):
                 clean(older, dry_run=dry_run)
         assert keys(older) == before
+
+
+@pytest.mark.parametrize("check", ["dry run", "conditional put"])
+def test_a_failed_check_makes_a_daemon_check_again(
+    driver: Driver, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.close()
+    settings = load_settings(driver.deployment.config, {})
+    with Application(settings, {}, driver.clock, lasting=True) as daemon:
+        daemon.ready_to_append()
+        if check == "dry run":
+            with monkeypatch.context() as patch:
+                patch.setattr("archiver.publish.log_rollback_check.check_log_is_newest", _halt)
+                with pytest.raises(Halt, match="an older copy"):
+                    daemon.maintenance.cleaning(print, dry_run=True)
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr("archiver.app.deployment.check_conditional_put", _halt)
+                with pytest.raises(Halt, match="an older copy"):
+                    daemon.ready_to_append(recheck=True)
+        monkeypatch.setattr("archiver.publish.log_rollback_check.check_log_is_newest", _halt)
+        with pytest.raises(Halt, match="an older copy"):
+            daemon.ready_to_append()
+
+
+def _halt(*_: object) -> None:
+    raise Halt("an older copy")
 
 
 def test_a_topic_that_is_not_configured_any_more_keeps_everything(driver: Driver) -> None:

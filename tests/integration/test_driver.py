@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from archiver.catalog.commit import CommitOutcome, Committer
+from archiver.catalog.identity import TableTarget
 from archiver.catalog.table_layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
 from archiver.objects.paths import parse_archive_key
 from archiver.refine.task import PlanResult, RefineJob
 from archiver.runtime import failpoints
-from archiver.runtime.errors import Deposed, LeaseHeld, NotFound, RetryLater
+from archiver.runtime.errors import Deposed, LeaseHeld, NotFound, OutcomeUnknown, RetryLater
 from archiver.runtime.rfc3339 import parse_time
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import (
@@ -220,6 +222,27 @@ def test_a_catalog_that_is_away_defers(driver: Driver) -> None:
     assert len(driver.application.ledger().topic(driver.topic_id("clicks")).pending) == 1
     assert driver.archive().of("clicks").state == "archived"
     driver.check_complete(*ARCHIVED)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_an_open_commit_whose_catalog_went_away_ends_the_commits_of_the_run(
+    driver: Driver, is_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further topic would wait for the same catalog until its own time is over."""
+    tried: list[str] = []
+
+    def lost(_: Committer, target: TableTarget, *__: Any, **___: Any) -> CommitOutcome | None:
+        tried.append(target.identifier[-1])
+        error = OutcomeUnknown("the last request may still land")
+        error.catalog_away = is_away
+        raise error
+
+    monkeypatch.setattr(Committer, "commit", lost)
+    driver.send("clicks", [b"a"], 0)
+    driver.send("orders", values(1), 0)
+    report = driver.archive()
+    assert {report.of(topic).state for topic in ("clicks", "orders")} == {"deferred"}
+    assert tried == (["clicks"] if is_away else ["clicks", "orders"])
 
 
 def test_refinement_that_must_be_repeated(driver: Driver) -> None:
