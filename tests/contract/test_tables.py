@@ -17,12 +17,12 @@ from sqlalchemy.exc import OperationalError
 
 from archiver.catalog import merging
 from archiver.catalog.iceberg.adapter import IcebergTables
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Prepared, SwapOutcome, Tables, TableView
 from archiver.events.types import DataFile
 from archiver.runtime.errors import ConfigInvalid, Halt, KeyExists, RetryLater
 from archiver.runtime.ids import SeededIds
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.table_catalogs import client, loaded, made, sql_tables
 from tests.support.catalog.tables import (
     CLUSTER_ID,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import SwapOutcome, Tables
 from archiver.runtime.errors import RetryLater
 from tests.contract.test_tables import append, named, one_file
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.table_catalogs import loaded, made
 
 

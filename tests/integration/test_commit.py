@@ -16,7 +16,6 @@ import pytest
 from pyiceberg.table import Table
 
 from archiver.catalog.commit import CommitOutcome, iso_time, ranges_text
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import WATERMARKS
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, Tables
 from archiver.ledger.bridge import append_table_committed
@@ -33,6 +32,7 @@ from tests.support.catalog.foreign_hands import (
     roll_forward,
     view_of,
 )
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import (
     START_US,
     TOPIC_ID,

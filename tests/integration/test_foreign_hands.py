@@ -12,7 +12,6 @@ import pytest
 from pyiceberg.table import Table
 
 from archiver.catalog.external_changes import Change, read_expired
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import RETIRED, stream_fields
 from archiver.catalog.tables import Tables
 from archiver.ledger.leader import Leader
@@ -28,6 +27,7 @@ from tests.support.catalog.foreign_hands import (
     swap_files,
     view_of,
 )
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import (
     IDENTIFIER,
     TOPIC_ID,

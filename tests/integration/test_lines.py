@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Tables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.leader import Leader
@@ -30,6 +29,7 @@ from tests.support.catalog.foreign_hands import (
     swap_files,
     view_of,
 )
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 
 ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}

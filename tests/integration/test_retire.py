@@ -11,7 +11,6 @@ import pytest
 
 from archiver.catalog.commit import below_start
 from archiver.catalog.evidence import Known, judge, read_evidence
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import StreamFields
 from archiver.catalog.tables import LiveFile, Tables
 from archiver.ledger.leader import Leader
@@ -25,6 +24,7 @@ from tests.support.catalog.foreign_hands import (
     iceberg_tables,
     view_of,
 )
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import (
     IDENTIFIER,
     Bench,

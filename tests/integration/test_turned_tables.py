@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.reset_watermark import WatermarkReset
 from archiver.catalog.tables import Tables
 from archiver.runtime.errors import OutcomeUnknown
@@ -22,6 +21,7 @@ from tests.support.catalog.foreign_hands import (
     roll_forward,
     view_of,
 )
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import Bench, FaultyTables, SwapFault
 
 

@@ -183,21 +183,21 @@ COMMITTING = (
 CATALOGS = (
     _simulated(
         "the catalog does not compare the base (C5)",
-        "archiver/catalog/memory.py",
+        "tests/support/catalog/memory_tables.py",
         "    if state.current != parent:",
         "    if state.current != parent and parent == 0:",
         (CONTRACT,),
     ),
     _tested(
         "the catalog does not compare the uuid (C5)",
-        "archiver/catalog/memory.py",
+        "tests/support/catalog/memory_tables.py",
         "    if state.uuid != request.uuid:",
         "    if state.uuid != request.uuid and parent == 0:",
         (CONTRACT,),
     ),
     _tested(
         "the catalog does not compare the sequence number (C5)",
-        "archiver/catalog/memory.py",
+        "tests/support/catalog/memory_tables.py",
         "    if parent is not None and request.snapshot.view.sequence_number <= state.last_sequence:",
         "    if parent == 0 and request.snapshot.view.sequence_number <= state.last_sequence:",
         (CONTRACT,),
@@ -221,7 +221,7 @@ CLEANING = (
     ),
     _simulated(
         "the cleaner looks at the current snapshot alone (D1)",
-        "archiver/catalog/memory.py",
+        "tests/support/catalog/memory_tables.py",
         "        for snapshot in _state(view).snapshots.values():\n            yield from (",
         "        for snapshot in [_state(view).snapshots[key] for key in (view.snapshot_id,) if "
         "key]:\n            yield from (",

@@ -9,7 +9,6 @@ from typing import NoReturn
 
 import pytest
 
-from archiver.catalog.memory import MemoryTables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.objects.paths import archive_key
@@ -22,6 +21,7 @@ from reconcile.snapshot.retention_floor import Lines
 from reconcile.snapshot.unreferenced_objects import Unneeded
 from reconcile.vacuum.tables import Swept, TableFolders
 from tests.support.builders.cleaning import Vacuumed
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 from tests.support.objects.memory_store import MemoryObjectStore
 

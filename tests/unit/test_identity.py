@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.identity import check_identity, ensure_table, load_table
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Identifier, TableView, parse_identifier
 from archiver.objects.paths import Granularity
 from archiver.runtime import failpoints
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import ConfigInvalid, RetryLater, TopicHalted
 from archiver.runtime.ids import SeededIds, TopicId
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import IDENTIFIER, schema_json, target_in
 
 TARGET = target_in(Path("/data"))

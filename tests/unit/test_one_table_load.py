@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Identifier, Tables, TableView
 from archiver.config.settings import TopicSettings
 from archiver.ledger.leader import Leader
@@ -18,6 +17,7 @@ from reconcile.findings.diff import differences
 from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
 from reconcile.snapshot.topic_snapshot import FolderSnapshot, TopicSnapshot
 from tests.support.catalog.foreign_hands import view_of
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import CLUSTER_ID, TOPIC_ID, Bench, FaultyTables
 
 ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}

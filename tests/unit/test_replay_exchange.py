@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.commit import Committer
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, TableContent, judge_rewrites
 from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import LiveFile, Tables, TableView
@@ -28,6 +27,7 @@ from tests.support.catalog.foreign_hands import (
     roll_back,
     view_of,
 )
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import (
     TOPIC_ID,
     Bench,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from archiver.catalog.evolve import TableEvolution
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Evolved, Identifier, SwapOutcome, TableView
@@ -20,6 +19,7 @@ from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHa
 from archiver.runtime.ids import SeededIds
 from archiver.schema.evolution.field_history import ids_of
 from archiver.schema.evolution.state import TopicSchema, decide
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import (
     CLUSTER_ID,
     IDENTIFIER,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import (
     Evolved,
     Identifier,
@@ -31,6 +30,7 @@ from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from archiver.runtime.ids import IdSource
 from tests.simulation.schedule import Process
 from tests.simulation.twins import Requests
+from tests.support.catalog.memory_tables import MemoryTables
 
 
 class WatchedTables(MemoryTables):

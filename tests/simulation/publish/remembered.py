@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from archiver.catalog import commit, evolve, identity, memory
+from archiver.catalog import commit, evolve, identity
 from archiver.catalog.evidence import Evidence
 from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Identifier, TableView
@@ -29,6 +29,7 @@ from archiver.schema.evolution.recorded import TopicSchema
 from archiver.schema.evolution.state import Decision
 from archiver.schema.evolution.table_fit import Fit, fit_table
 from reconcile.snapshot import collector, unreferenced_objects
+from tests.support.catalog import memory_tables
 
 _T = TypeVar("_T")
 _SIZE = 4096
@@ -105,7 +106,7 @@ def _topic_rows(topic: RefineTopic, options: RefineOptions) -> TopicRows:
 
 
 _views: dict[int, tuple[Any, TableView]] = {}
-_view = memory._view
+_view = memory_tables._view
 
 
 def _seen(identifier: Identifier, state: Any) -> TableView:
@@ -124,10 +125,10 @@ _STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (prepare_topic, "recorded_schemas", _recorded_schemas),
     (prepare_topic, "decide_schema", _decide_schema),
     (demultiplexer, "TopicRows", _topic_rows),
-    (memory, "stream_fields", _remember(stream_fields)),
+    (memory_tables, "stream_fields", _remember(stream_fields)),
     (identity, "stream_fields", _remember(stream_fields)),
-    (memory, "_numbered", _remember(memory._numbered)),
-    (memory, "_view", _seen),
+    (memory_tables, "_numbered", _remember(memory_tables._numbered)),
+    (memory_tables, "_view", _seen),
     (commit, "stream_fields", _remember(stream_fields)),
     (Evidence, "from_json", staticmethod(_remember(Evidence.from_json))),
     (codec, "read", _remember(codec.read)),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from archiver.catalog.evidence import Evidence
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import COMMIT_ID, WATERMARKS, table_properties
 from archiver.catalog.tables import SwapOutcome, Tables, TableView
 from archiver.config.settings import TopicSettings
@@ -26,6 +25,7 @@ from archiver.runtime.ids import SeededIds
 from intake.log.fold import IntakeFold
 from reconcile.audit.report import Audit
 from tests.support.builders.refining import identify
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.schema.orders import order, order_schema
 

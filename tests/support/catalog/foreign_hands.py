@@ -14,11 +14,11 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.iceberg.values import data_file_of
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Tables, TableView
 from archiver.events.types import DataFile
 from archiver.runtime.ids import SeededIds
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.tables import IDENTIFIER, Bench, data_file, offsets_in, rows, write_rows
 
 

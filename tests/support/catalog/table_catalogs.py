@@ -9,11 +9,11 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from archiver.catalog.iceberg.adapter import IcebergTables
-from archiver.catalog.memory import MemoryTables
 from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Tables, TableView
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds
+from tests.support.catalog.memory_tables import MemoryTables
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, START_US, TOPIC_ID, schema_json, target_in
 

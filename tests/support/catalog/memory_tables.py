@@ -321,11 +321,6 @@ class MemoryTables:
         with self._lock:
             self._tables[identifier] = _with_schema(self._known(identifier), schema_json)
 
-    def set_spec(self, identifier: Identifier, granularity: Granularity) -> None:
-        """Another writer's change of the partition spec."""
-        with self._lock:
-            self._tables[identifier] = _with_spec(self._known(identifier), granularity)
-
     def roll_back(self, identifier: Identifier, snapshot_id: int) -> None:
         """Make an older snapshot the current one; properties stay as they are."""
         with self._lock:
