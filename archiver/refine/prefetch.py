@@ -178,49 +178,49 @@ class ReadAhead:
             return
         room = AHEAD_BYTES
         for parts in files:
-            file, wanted = parts[0].file, self._needed(parts)
+            file, required = parts[0].file, self._needed(parts)
             room -= sum(
-                max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in wanted
+                max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in required
             )
             if room < 0:
                 return
-            if wanted and file.log_index not in self._ahead:
+            if required and file.log_index not in self._ahead:
                 try:
                     self._ahead[file.log_index] = self._pool.submit(
-                        self._read, file, [part.row_group for part in wanted]
+                        self._read, file, [part.row_group for part in required]
                     )
                 except (RuntimeError, MemoryError):
                     self._short = True
                     return
 
-    def _read(self, file: FileRef, wanted: Sequence[int]) -> _Read:
+    def _read(self, file: FileRef, required: Sequence[int]) -> _Read:
         read = _Read()
         try:
-            for row_group, records in self._reader.row_groups(file, wanted):
+            for row_group, records in self._reader.row_groups(file, required):
                 read.found[row_group] = records
         except MemoryError:
             pass  # there may be enough when its turn comes
         except Exception as error:  # noqa: BLE001 - it is raised where the row group is asked for
-            if len(read.found) < len(wanted):  # else the file could not be closed, which harms nothing
-                read.failed_at = wanted[len(read.found)]
+            if len(read.found) < len(required):  # else the file could not be closed, which harms nothing
+                read.failed_at = required[len(read.found)]
                 read.error = error.with_traceback(
                     None
                 )  # a traceback would keep the read data alive until the garbage collector finds the cycle
         return read
 
-    def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def row_groups(self, file: FileRef, required: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """The records of these row groups of the file, in that order; raises as `IntakeReader.row_groups`, at
         the same row group.
         """
-        for records in self._given(file, wanted):
+        for records in self._given(file, required):
             self._largest_bytes = max(self._largest_bytes, records.nbytes)
             yield records
 
-    def _given(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def _given(self, file: FileRef, required: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """What was read ahead; from the first row group that was not, what the reader gives."""
         future = self._ahead.pop(file.log_index, None)
         read = _Read() if future is None else future.result()
-        for at, row_group in enumerate(wanted):
+        for at, row_group in enumerate(required):
             if read.error is not None and row_group == read.failed_at:
                 error, read.error = read.error, None
                 try:
@@ -229,7 +229,7 @@ class ReadAhead:
                     del error
             records = read.found.pop(row_group, None)
             if records is None:
-                for _, records in self._reader.row_groups(file, wanted[at:]):
+                for _, records in self._reader.row_groups(file, required[at:]):
                     yield records
                 return
             yield records

@@ -24,9 +24,9 @@ def proof(token: str, challenge: str, host: str, port: int) -> str:
 
 def is_proven(token: str, challenge: str, host: str, port: int, given: str | None) -> bool:
     """Whether `given` is the proof for that address; takes the same time for every wrong one."""
-    wanted = proof(token, challenge, host, port)
+    expected = proof(token, challenge, host, port)
     return given is not None and hmac.compare_digest(
-        wanted.encode(), given.encode("utf-8", "surrogateescape")
+        expected.encode(), given.encode("utf-8", "surrogateescape")
     )
 
 

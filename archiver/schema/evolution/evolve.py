@@ -38,29 +38,29 @@ def _settled_inside(field: FieldTree) -> FieldTree:
     return field if field.message is None else replace(field, message=settled_names(field.message))
 
 
-def widened(column: str | Json, wanted: str | Json) -> str | Json | None:
-    """The type of a column that goes on as a field of type `wanted`: as it is, or wider; None if the two do
+def widened(column: str | Json, target: str | Json) -> str | Json | None:
+    """The type of a column that goes on as a field of type `target`: as it is, or wider; None if the two do
     not fit.
 
     Of structs the fields are not compared, and the same object comes back. Keys of maps never change.
     """
-    if isinstance(column, str) or isinstance(wanted, str):
+    if isinstance(column, str) or isinstance(target, str):
         return (
-            _widened_scalar(column, wanted) if isinstance(column, str) and isinstance(wanted, str) else None
+            _widened_scalar(column, target) if isinstance(column, str) and isinstance(target, str) else None
         )
-    if column["type"] != wanted["type"] or column.get("key") != wanted.get("key"):
+    if column["type"] != target["type"] or column.get("key") != target.get("key"):
         return None
     if column["type"] == "struct":
         return column
     part = "element" if column["type"] == "list" else "value"
-    item = widened(column[part], wanted[part])
+    item = widened(column[part], target[part])
     return None if item is None else {**column, part: item}
 
 
-def _widened_scalar(column: str, wanted: str) -> str | None:
-    if column == wanted or is_wider(wanted, column):
+def _widened_scalar(column: str, target: str) -> str | None:
+    if column == target or is_wider(target, column):
         return column
-    return wanted if is_wider(column, wanted) else None
+    return target if is_wider(column, target) else None
 
 
 def is_wider(narrow: str, wide: str) -> bool:
@@ -118,13 +118,13 @@ class SideEvolution:
         """Of the fields that the message has now."""
         self.changes: list[Change] = []
 
-    def carry_on(self, column: Json, tree: MessageTree, wanted: MessageTree) -> None:
-        """Bring the `key` or `value` column (changed in place) to the message: `wanted` is the tree with the
+    def carry_on(self, column: Json, tree: MessageTree, target: MessageTree) -> None:
+        """Bring the `key` or `value` column (changed in place) to the message: `target` is the tree with the
         names it asks for.
         """
         message_columns(column["type"], self._ids)
         self._message(
-            tree, wanted, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}.")
+            tree, target, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}.")
         )
 
     def drop_all(self, column: Json) -> None:
@@ -132,12 +132,12 @@ class SideEvolution:
         place = _Place(column["type"], column["id"], "", "", "", f"{self._side}.")
         self._dropped(MessageTree((), ""), place, {})
 
-    def _message(self, tree: MessageTree, wanted: MessageTree, place: _Place) -> None:
+    def _message(self, tree: MessageTree, target: MessageTree, place: _Place) -> None:
         columns: dict[int, Json] = {one["id"]: one for one in place.struct["fields"]}
         formers = [self._former(place, one, columns) for one in tree.fields]
-        names = _names(wanted.fields, formers, columns)
+        names = _names(target.fields, formers, columns)
         numbers = {former.field.name: number for number, former in self._current(place).items()}
-        for one, want, former, name in zip(tree.fields, wanted.fields, formers, names, strict=True):
+        for one, want, former, name in zip(tree.fields, target.fields, formers, names, strict=True):
             moved = _moved(one, place, numbers.get(one.name), tree)
             if former is None:
                 self._new(one, want, name, place, moved)
@@ -147,10 +147,10 @@ class SideEvolution:
 
     def _former(self, place: _Place, field: FieldTree, columns: dict[int, Json]) -> Former | None:
         """The newest column of that field number whose type fits."""
-        wanted = column_type(field)
+        target = column_type(field)
         candidates = self._past.formers.get((place.owner, field.number), ())
         return next(
-            (one for one in candidates if widened(columns[one.column]["type"], wanted) is not None), None
+            (one for one in candidates if widened(columns[one.column]["type"], target) is not None), None
         )
 
     def _current(self, place: _Place) -> dict[int, Former]:
@@ -308,7 +308,7 @@ class SideEvolution:
 
 
 def _names(
-    wanted: Sequence[FieldTree], formers: Sequence[Former | None], columns: dict[int, Json]
+    target: Sequence[FieldTree], formers: Sequence[Former | None], columns: dict[int, Json]
 ) -> list[str]:
     """Each field's column name: the one it has as long as the field asks for the same, else the one it asks
     for, or that with a number.
@@ -316,15 +316,15 @@ def _names(
     Columns that are about to be renamed give up their names together, so that two fields can swap theirs.
     """
     stays = [
-        former is not None and former.wanted == want.name
-        for want, former in zip(wanted, formers, strict=True)
+        former is not None and former.target == want.name
+        for want, former in zip(target, formers, strict=True)
     ]
     leaving = {
         former.column for former, same in zip(formers, stays, strict=True) if former is not None and not same
     }
     taken = [column["name"] for number, column in columns.items() if number not in leaving]
     asking = iter(
-        column_names([want.name for want, same in zip(wanted, stays, strict=True) if not same], taken)
+        column_names([want.name for want, same in zip(target, stays, strict=True) if not same], taken)
     )
     return [
         columns[former.column]["name"] if same and former is not None else next(asking)

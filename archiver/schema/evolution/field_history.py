@@ -32,7 +32,7 @@ class Trees:
 
     tree: MessageTree
     """With Protobuf's names."""
-    wanted: MessageTree
+    target: MessageTree
     """With the names that its fields ask for."""
 
 
@@ -54,7 +54,7 @@ class Former:
 
     column: int
     """Its id in the newest version."""
-    wanted: str
+    target: str
     """The name that the field asked for when it last had the column."""
     field: FieldTree
     """The field as it was then."""
@@ -80,7 +80,7 @@ def side_past(history: Sequence[TopicSchema], index: int, column: Json, where: s
         if side is not None:
             trees = trees_of(side.source(), where)
             collection.message(
-                trees.tree, trees.wanted, column["id"], _Ids(side.field_ids, ids, schema is history[-1]), ""
+                trees.tree, trees.target, column["id"], _Ids(side.field_ids, ids, schema is history[-1]), ""
             )
     return collection.past
 
@@ -113,10 +113,10 @@ class _Collection:
                 for one in struct["fields"]:
                     self._index(one)
 
-    def message(self, tree: MessageTree, wanted: MessageTree, owner: int, ids: _Ids, above: str) -> None:
+    def message(self, tree: MessageTree, target: MessageTree, owner: int, ids: _Ids, above: str) -> None:
         """A message of one version; `above` are the field numbers that lead to it."""
         columns = self._columns[owner]
-        for one, want in zip(tree.fields, wanted.fields, strict=True):
+        for one, want in zip(tree.fields, target.fields, strict=True):
             path = f"{above}{one.number}"
             number = ids.by_path.get(path, 0)
             number = ids.translation.get(number, number)

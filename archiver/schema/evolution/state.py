@@ -114,14 +114,14 @@ def decide(
         if source is None or tree is None:
             evolution.drop_all(column)
         else:
-            evolution.carry_on(column, tree.tree, tree.wanted)
+            evolution.carry_on(column, tree.tree, tree.target)
         sides.append(None if source is None else SourceSchema.of(source, evolution.field_ids))
         changes += [*_side_changes(name, newest.sides()[index], source), *evolution.changes]
     return Decision(TopicSchema(newest.version + 1, schema_text(columns), sides[0], sides[1]), tuple(changes))
 
 
 def _first(sources: Sequence[Source | None], trees: Sequence[Trees | None]) -> Decision:
-    named = [None if one is None else settled_names(one.wanted) for one in trees]
+    named = [None if one is None else settled_names(one.target) for one in trees]
     columns = iceberg_schema(named[0], named[1])
     sides: list[SourceSchema | None] = []
     changes: list[Change] = []

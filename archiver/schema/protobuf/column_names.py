@@ -19,9 +19,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMES_SHOWN = 5
 
 
-def column_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """A name for each wanted one, in order: itself, or where it is taken `NAME_v2`, `NAME_v3`, …; first come
-    keeps it.
+def column_names(requested: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """A name for each requested one, in order: itself, or where it is taken `NAME_v2`, `NAME_v3`, …. The
+    first of equal names keeps it.
 
     `taken`: the names of the other columns at this level, dropped ones too. Our own columns' names are always
     taken. Case does not count.
@@ -29,7 +29,7 @@ def column_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
     used = {name.lower() for name in (*RESERVED_NAMES, *taken)}
     names: list[str] = []
     first_free: dict[str, int] = {}
-    for want in wanted:
+    for want in requested:
         name, number = want, first_free.get(want.lower(), 2)
         while name.lower() in used:
             name, number = f"{want}_v{number}", number + 1
