@@ -85,7 +85,7 @@ class Evidence:
             if any(type(number) is not int or number < 0 for number in numbers):
                 raise ValueError("not a whole number")
             return cls(numbers[0], numbers[1], numbers[2], uuid.UUID(document["commit"]), offsets)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Corrupted(
                 f"table property {WATERMARKS} cannot be understood ({error}): {excerpt(text)!r}"
             ) from error

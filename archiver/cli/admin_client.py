@@ -42,6 +42,8 @@ SILENCE_S = 30.0
 CLUSTER_HEADER = "Archiver-Cluster-Id"
 _TOKEN_BYTES_MAX = 4096
 _READY_BYTES_MAX = 2**20
+_ANSWER_BYTES_MAX = 2**26
+"""Of one line or document of a daemon that has proven itself; what is larger counts as not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def readiness(app: Application) -> dict[str, Any] | None:
                 "address": app.settings.http.listen,
                 **{name: document[name] for name in ("state", "ready", "checks")},
             }
-    except (Halt, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+    except (Halt, OSError, http.client.HTTPException, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 
@@ -182,8 +184,8 @@ def last_rounds(app: Application) -> dict[str, Any] | None:
             _keep_connection(connection, STATUS_S)
             connection.request("GET", "/v1/admin/status", headers={"Authorization": f"Bearer {token}"})
             response = connection.getresponse()
-            document = json.loads(response.read()) if response.status == 200 else None
-    except (Halt, OSError, http.client.HTTPException, ValueError):
+            document = json.loads(response.read(_ANSWER_BYTES_MAX)) if response.status == 200 else None
+    except (Halt, OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) and {"topics", "daemon"} <= document.keys() else None
 
@@ -244,7 +246,7 @@ def _private_text(path: Path) -> str | None:
 
 def _result_of(response: http.client.HTTPResponse, where: str) -> Answered:
     """Print progress up to the last line, which has the result. Raises the error that the daemon reports."""
-    while line := response.readline():
+    while line := response.readline(_ANSWER_BYTES_MAX):
         message = _document(line, where)
         if "progress" in message:
             progress(str(message["progress"]))
@@ -259,7 +261,7 @@ def _result_of(response: http.client.HTTPResponse, where: str) -> Answered:
 
 def _not_begun(response: http.client.HTTPResponse, where: str) -> str:
     """Why the daemon did nothing, if the command may do the work itself; else raises."""
-    error = _document(response.read(), where).get("error", {})
+    error = _document(response.read(_ANSWER_BYTES_MAX), where).get("error", {})
     message = str(error.get("message", f"it answered {response.status}"))
     if response.status == 429:
         raise RetryLater(f"{where} has too much to do: {message}")

@@ -64,7 +64,7 @@ def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
     try:
         document = json.loads(data)
         found_format = document["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupted(f"{where} is not a cluster identity; restore it from a backup") from error
     if found_format != FORMAT:
         raise ConfigInvalid(

@@ -113,7 +113,7 @@ class BucketRebuild:
                 or type(created_us) is not int
             ):
                 raise ValueError("it belongs to another topic, or lacks a name")
-        except (NotFound, ValueError, KeyError, TypeError) as error:
+        except (NotFound, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Corrupted(
                 f"{self._parts.objects.uri(key)} does not name the topic of the archives ({error}); "
                 "restore it"

@@ -66,7 +66,7 @@ def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
     """The name in the folder's `topic.json`; None if there is none."""
     try:
         document = json.loads(objects.read(paths.topic_key(topic_id)))
-    except (ArchiverError, ValueError):
+    except (ArchiverError, ValueError, RecursionError):
         return None
     name = document.get("topic") if isinstance(document, dict) else None
     return name if isinstance(name, str) and name else None

@@ -459,5 +459,5 @@ def _gaps(metadata: pq.FileMetaData) -> tuple[Range, ...]:
     text = (metadata.metadata or {}).get(b"archiver.gaps")
     try:
         return tuple((int(low), int(high)) for low, high in json.loads(text)) if text else ()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return ()
