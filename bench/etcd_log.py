@@ -41,9 +41,9 @@ from typing import Any
 import grpc
 
 from archiver.config.groups import LogSettings
+from archiver.log.etcd.cluster import import_etcd3
 from archiver.log.etcd.keys import Keys, number_text
 from archiver.log.etcd.log_store import put
-from archiver.log.etcd.stubs import import_etcd3
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Log
 from archiver.proto import etcd_rpc_pb2 as rpc

@@ -65,7 +65,7 @@ from bench import counting_io
 from bench.intake_files import CLUSTER, fill_intake, plans_of
 from bench.orders import descriptor_set
 from intake.format import PlacedSegment
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
 from tests.support.log.memory_log import MemoryLease

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from archiver.app.intake import Intake
     from archiver.app.maintenance import Maintenance
     from archiver.ledger.views import TopicLedger
-    from archiver.query.duck import QueryTable
-    from archiver.query.views import Trouble
+    from archiver.query.duck import QueryTable, Trouble
     from archiver.status.explain import Explanation
     from archiver.stream.stream import RecordStream
 
@@ -131,8 +130,7 @@ class Application(Deployment):
 
     def query_tables(self, names: Collection[str]) -> tuple[list[QueryTable], dict[str, Trouble]]:
         """Tables for `archiver query`, and by name why some cannot be queried."""
-        from archiver.query.fetched import FetchedFiles
-        from archiver.query.views import query_tables
+        from archiver.query.duck import FetchedFiles, query_tables
 
         ledger, topics = self.ledger(), self.backlog().topics_by_name
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from archiver.app.deployment import Deployment
 from archiver.app.intake import Intake
 from archiver.config.settings import ControlTopicSettings
-from archiver.control_topic.destination import Destination
-from archiver.control_topic.position import LOG, Positions
-from archiver.control_topic.publisher import EventPublisher
+from archiver.control_topic.publisher import LOG, EventPublisher, Positions
+from archiver.control_topic.waves import Destination
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.event_reader import needed_for

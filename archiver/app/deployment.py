@@ -32,7 +32,7 @@ from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.errors import ConfigInvalid, NotFound, no_topic
 from archiver.runtime.ids import IdSource, SystemIds, TopicId
 from intake.log.backlog import Backlog
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer, check_cluster

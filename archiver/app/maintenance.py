@@ -19,20 +19,16 @@ from archiver.rewrite.commit import TableRewriter
 from archiver.rewrite.compact import Compaction
 from archiver.rewrite.undecoded import topic_table, undecoded_count
 from archiver.runtime.errors import ArchiverError
-from intake.log.checkpoint_store import superseded
+from intake.log.checkpoint import superseded
 from reconcile.audit.deep import RowProof
 from reconcile.audit.report import Audit
-from reconcile.repair.rebuild import RebuildParts, RebuildReport
-from reconcile.repair.rebuild_bucket import BucketRebuild
-from reconcile.repair.rebuild_ledger import LedgerRebuild
+from reconcile.repair.rebuild import BucketRebuild, LedgerRebuild, RebuildParts, RebuildReport
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
 from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
 from reconcile.snapshot.topic_snapshot import UnreferencedObject
-from reconcile.vacuum.clean import CleanParts, CleanRun
-from reconcile.vacuum.replaced_archives import ReplacedArchives
+from reconcile.vacuum.clean import CleanParts, CleanRun, ReplacedArchives, stray_uploads
 from reconcile.vacuum.tables import TableFolders
-from reconcile.vacuum.unfinished_uploads import stray_uploads
 
 Progress = Callable[[str], None]
 """Takes one line about work in progress."""

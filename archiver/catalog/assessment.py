@@ -8,14 +8,200 @@ objection.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
-from archiver.catalog.evidence import Doubted, Gaps, Known, judge, no_gaps
+from archiver.catalog.evidence import Doubted, Gaps, Known, judge, no_gaps, same_place
 from archiver.catalog.identity import TableTarget, load_table, mismatch
 from archiver.catalog.tables import Tables, TableView, shown
-from archiver.ledger.views import TopicLedger
+from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.runtime.errors import TopicHalted
+from archiver.runtime.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The verdicts on all pending files of a topic."""
+
+    committed: tuple[PendingFile, ...]
+    """In the table already."""
+    offered: tuple[PendingFile, ...]
+    """In order. Each starts where the one before it in its partition ends, the first at the watermark."""
+    killed: tuple[tuple[PendingFile, str], ...]
+    """With the reason. Ranges of gaps are never killed: the ledger forgets them by itself."""
+    reached: tuple[int, ...]
+    """Per partition: the watermark once the offered files are committed. Partitions without any are carried
+    forward (rule C5)."""
+
+
+def unbroken_since(view: TableView) -> int:
+    """The lowest sequence number from which on every commit is a retained ancestor of the current
+    snapshot.
+    """
+    have = {item.sequence_number for item in view.lineage()}
+    at = view.sequence_number
+    while at in have:
+        at -= 1
+    return at
+
+
+def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
+    """Whether every commit after a file's token (rule T3) is retained, in the lineage or outside of it, for
+    example on a branch.
+
+    Only then a path that none of them added proves that the file was never in the table.
+    """
+    retained = {item.sequence_number for item in view.snapshots}
+    lost = next((number for number in range(view.sequence_number, 0, -1) if number not in retained), 0)
+
+    def judge(item: PendingFile) -> bool:
+        return item.table_uuid == view.uuid and item.last_sequence_number >= lost
+
+    return judge
+
+
+def choose(
+    pending: Sequence[PendingFile],
+    watermarks: Sequence[int],
+    paths: Collection[str],
+    complete: Callable[[PendingFile], bool],
+    starts: Mapping[int, int] | None = None,
+    gaps: Gaps = no_gaps,
+    aside: Collection[str] = (),
+) -> Choice:
+    """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose
+    lineage holds `paths`.
+
+    `aside` are paths that retained snapshots outside of the lineage brought.
+    """
+    starts = starts or {}
+    at = list(watermarks)
+    committed: list[PendingFile] = []
+    offered: list[PendingFile] = []
+    killed: list[tuple[PendingFile, str]] = []
+    for item in pending:
+        archive = item.archive
+        if item.path is not None and item.path in paths:
+            committed.append(item)
+            continue
+        why = _objection(item, at, starts, complete, gaps, aside)
+        if why is None:
+            offered.append(item)
+            at[archive.partition] = max(at[archive.partition], archive.end)
+        elif not archive.gap_only:
+            killed.append((item, why))
+    return Choice(tuple(committed), tuple(offered), tuple(killed), tuple(at))
+
+
+def _objection(
+    item: PendingFile,
+    at: Sequence[int],
+    starts: Mapping[int, int],
+    complete: Callable[[PendingFile], bool],
+    gaps: Gaps,
+    aside: Collection[str],
+) -> str | None:
+    archive = item.archive
+    partition = archive.partition
+    if partition >= len(at):
+        return f"the topic has {counted(len(at), 'partition')}, not {partition + 1}"
+    if archive.end <= starts.get(partition, 0):
+        return f"retention removed everything below {starts[partition]}"
+    if archive.gap_only and archive.end <= at[partition]:
+        return "the table is past it"
+    if not same_place(gaps, partition, archive.base, at[partition]):
+        return f"starts at {archive.base}, but the table is complete up to {at[partition]}"
+    if not archive.gap_only and not complete(item):  # there is no row that could be doubled
+        return (
+            f"the table's history since sequence number {item.last_sequence_number} is not complete; it "
+            "may have been in the table before"
+        )
+    if item.path in aside:
+        return "a snapshot outside of the table's history holds it, and may become current again"
+    return None
+
+
+def seen_up_to(view: TableView, ledger: TopicLedger) -> int:
+    """The sequence number up to which the ledger recorded what is in the lineage; 0 if it may be another
+    lineage.
+
+    It is the same lineage while our newest commit of that time is an ancestor. After a rollback and a roll
+    forward, refused archives may return with snapshots that are older than the last inspection.
+    """
+    return ledger.sequence_number if ledger.snapshot_id in view.ancestors() else 0
+
+
+def revived_keys(ledger: TopicLedger, paths: Collection[str]) -> tuple[str, ...]:
+    """Killed keys that `paths` name: a late request of an earlier leader was applied."""
+    if not ledger.killed:
+        return ()
+    by_name: dict[str, list[str]] = {}
+    for path in paths:
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    return tuple(
+        key
+        for key in ledger.killed
+        if any(path.endswith(f"/{key}") for path in by_name.get(key.rpartition("/")[2], ()))
+    )
+
+
+def contradiction(
+    view: TableView, known: Known, ledger: TopicLedger, revived: Collection[str], gaps: Gaps = no_gaps
+) -> str | None:
+    """Why table and ledger cannot both be the newest, worded to follow the table's name; None if they can.
+
+    `revived` are killed keys found in the lineage. Offsets are compared modulo `gaps` (rule C2). The caller
+    must check that no newer leader wrote what this ledger lacks.
+    """
+    if view.sequence_number < ledger.sequence_number:
+        return (
+            f"is at sequence number {view.sequence_number}, and the ledger has seen it at "
+            f"{ledger.sequence_number}: the catalog was "
+            "restored from an older copy; put the newest one back"
+        )
+    for partition, offset in enumerate(known.watermarks):
+        recorded = ledger.watermark(partition)
+        if offset < recorded and not same_place(gaps, partition, offset, recorded):
+            return (
+                f"is complete up to offset {offset} of partition {partition}, and the ledger has seen "
+                f"it complete up to {recorded}: it was "
+                "rolled back, or the catalog was restored from an older copy; put the newest state back"
+            )
+        if offset > recorded and not _accounted_for(view, ledger, partition, offset, revived):
+            planned = ledger.planned_to(partition)
+            if known.evidence is None:
+                return (
+                    f"holds offsets of partition {partition} up to {offset}, the ledger has "
+                    f"archives up to {planned}, and the table records no commit of the archiver: another "
+                    "writer added the rows, or the metadata store is an older copy; put the newest one back, "
+                    "or name another table"
+                )
+            return (
+                f"is complete up to offset {offset} of partition {partition}, and the ledger has "
+                f"archives only up to {planned}: the "
+                "metadata store is an older copy than the table; put the newest one back"
+            )
+    return None
+
+
+def _accounted_for(
+    view: TableView, ledger: TopicLedger, partition: int, offset: int, revived: Collection[str]
+) -> bool:
+    """Whether archives that the ledger recorded as written explain a table that is complete up to `offset`.
+
+    A killed archive explains it if it ends exactly there and either is found in the table, or the history
+    since the last inspection is incomplete. Then another writer may have compacted the file away and expired
+    the snapshot that added it.
+    """
+    if offset <= ledger.planned_to(partition):
+        return True
+    if any(item.archive.partition == partition and item.archive.end == offset for item in ledger.pending):
+        return True
+    lost_sight = ledger.sequence_number < unbroken_since(view)
+    return any(
+        item.archive.partition == partition and item.archive.end == offset and (lost_sight or key in revived)
+        for key, item in ledger.killed.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)

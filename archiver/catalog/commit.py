@@ -13,12 +13,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from archiver.catalog.assessment import assess_table, pending_tokens
-from archiver.catalog.commit_selection import Choice, choose, complete_since
+from archiver.catalog.assessment import Choice, assess_table, choose, complete_since, pending_tokens
 from archiver.catalog.evidence import Evidence, Gaps, Known, no_gaps
 from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.specs import left_by_us
 from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import (
     COMMIT_ID,
@@ -28,6 +26,7 @@ from archiver.catalog.table_layout import (
     VALID_THROUGH,
     WATERMARKS,
     StreamFields,
+    left_by_us,
     missing_bounds,
     stream_fields,
 )

@@ -63,7 +63,7 @@ class _Check:
     def findings(self, probe: bool) -> Iterator[CheckResult]:
         """The results, in the order of the requests."""
         from archiver.catalog.iceberg.adapter import IcebergTables
-        from archiver.catalog.iceberg.check import check_catalog
+        from archiver.catalog.iceberg.probe import check_catalog
 
         file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
         if file is not None and not file.exists() and not probe:

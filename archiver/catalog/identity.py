@@ -11,13 +11,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from archiver.catalog.specs import left_by_us
 from archiver.catalog.table_layout import (
     CLUSTER_ID,
     FORMAT_VERSION,
     LAYOUT_VERSION,
     LAYOUT_VERSION_VALUE,
     TOPIC_ID,
+    left_by_us,
     stream_fields,
     table_properties,
 )

@@ -14,16 +14,16 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from archiver.catalog.assessment import unbroken_since
 from archiver.catalog.commit import Committer
-from archiver.catalog.commit_selection import unbroken_since
 from archiver.catalog.evidence import Gaps, no_gaps
 from archiver.catalog.identity import TableTarget
 from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
 from archiver.catalog.table_layout import COMMIT_ID, COMPACTED, REPLAYED
 from archiver.catalog.tables import Prepared, Tables, TableView, shown
 from archiver.events.types import DataFile
+from archiver.ledger.archives import Rewrite, Rewrites
 from archiver.ledger.leader import Leader
-from archiver.ledger.rewrites import Rewrite, Rewrites
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, RetryLater, TopicHalted

@@ -14,9 +14,15 @@ from typing import Protocol, runtime_checkable
 
 from archiver.catalog.evidence import Evidence
 from archiver.catalog.identity import TableTarget, check_identity, load_table
-from archiver.catalog.specs import named_granularity, newest_spec
 from archiver.catalog.swap_retry import Attempt, CommitLimits, Done, NotApplied, Request, retry_swap
-from archiver.catalog.table_layout import COMMIT_ID, REBUILT, WATERMARKS, table_properties
+from archiver.catalog.table_layout import (
+    COMMIT_ID,
+    REBUILT,
+    WATERMARKS,
+    named_granularity,
+    newest_spec,
+    table_properties,
+)
 from archiver.catalog.tables import Identifier, Prepared, SwapOutcome, Tables, TableView, shown
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity

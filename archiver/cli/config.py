@@ -102,7 +102,7 @@ def _notes(settings: Settings) -> list[str]:
 
 def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, Checked]:
     """Checks of the object store and of the metadata store; each is printed when it ends."""
-    from archiver.daemon.storage_check import check_data, check_metadata
+    from archiver.daemon.storage_preflight import check_data, check_metadata
 
     data = check_data(settings, SystemIds(), probe=probe)
     if output is Output.TEXT:
@@ -144,7 +144,7 @@ def _control_topic(settings: Settings, output: Output) -> Checked | None:
     """Check of the control topic's cluster."""
     if settings.events.kafka is None:
         return None
-    from archiver.control_topic.check import check_control_topic
+    from archiver.control_topic.kafka_topic import check_control_topic
 
     found = check_control_topic(settings.events.kafka, settings.events.bytes_max, SystemClock())
     if output is Output.TEXT:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_scope
-from archiver.cli.long_output import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
-from archiver.cli.output import progress
+from archiver.cli.output import ended_by_signals, progress, wait_for_more
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import Corrupted, InvalidInput, RetryLater, no_partition

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from archiver.cli import command_path
+from archiver.cli import options
 from archiver.cli.audit import CODES
 from archiver.cli.options import Output, OutputOption
 from archiver.cli.output import print_json, progress
@@ -37,5 +37,5 @@ def demo(
     if output is Output.JSON:
         print_json(report.to_json())
     else:
-        print("\n".join(report.lines(command_path.archiver(), command_path.spark_sql())))
+        print("\n".join(report.lines(options.archiver(), options.spark_sql())))
     return CODES[report.verdict]

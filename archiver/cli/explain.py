@@ -42,7 +42,7 @@ def explain(
             stuck = next((item["stuck"] for item in rounds["topics"] if item["topic"] == topic), None)
             found = app.explain(topic, partition, offset, stuck)
     if output is Output.JSON:
-        from archiver.status.explanation_text import document_of
+        from archiver.status.explain import document_of
 
         print_json(document_of(found))
     else:
@@ -51,7 +51,7 @@ def explain(
 
 
 def _print(found: Explanation) -> None:
-    from archiver.status.explanation_text import lines_of
+    from archiver.status.explain import lines_of
 
     for line in lines_of(found):
         print(redacted(line))

@@ -16,6 +16,30 @@ from archiver.runtime.errors import ConfigInvalid
 if TYPE_CHECKING:
     from archiver.app.application import Application
     from archiver.config.settings import Settings
+import shlex
+import shutil
+
+
+def archiver() -> str:
+    """`archiver`, or its path if the shell would find another one or none."""
+    started = Path(sys.argv[0])
+    if started.name != "archiver" or _is_on_path(started):
+        return "archiver"
+    return shlex.quote(os.path.relpath(started))
+
+
+def spark_sql() -> str:
+    """`spark-sql` of this environment, with the Python interpreter it needs."""
+    found = Path(sys.executable).parent / "spark-sql"
+    if not found.exists() or _is_on_path(found):
+        return "spark-sql"
+    return f"PYSPARK_PYTHON={shlex.quote(sys.executable)} {shlex.quote(str(found))}"
+
+
+def _is_on_path(command: Path) -> bool:
+    found = shutil.which(command.name)
+    return found is not None and Path(found).resolve() == command.resolve()
+
 
 _PANDAS = "pandas"
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"

@@ -20,6 +20,59 @@ from archiver.runtime.text import counted
 if TYPE_CHECKING:
     from archiver.config.settings import TopicSettings
     from archiver.query.duck import Result
+import base64
+import datetime as dt
+import math
+import uuid
+from collections.abc import Mapping
+from decimal import Decimal
+
+EXACT_MAX = 2**53
+
+
+def faithful(value: object) -> object:
+    """Convert a value for `json.dumps`."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return value if -EXACT_MAX <= value <= EXACT_MAX else str(value)
+    if isinstance(value, float):
+        return (
+            value
+            if math.isfinite(value)
+            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        )
+    if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
+        return faithful(int(value))  # DuckDB's sum of integers is such a decimal
+    if isinstance(value, Decimal | uuid.UUID):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    if isinstance(value, dt.datetime):
+        return _moment(value)
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return f"PT{value.total_seconds():f}S"
+    if isinstance(value, Mapping):
+        return {_key(name): faithful(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [faithful(item) for item in value]
+    return str(value)
+
+
+def _key(name: object) -> str:
+    """Key of a map as text, formatted as in JSON."""
+    if isinstance(name, bool):
+        return "true" if name else "false"
+    return str(faithful(name))
+
+
+def _moment(value: dt.datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+
 
 ROWS_MAX = 1000
 TABLES_SHOWN = 10
@@ -102,8 +155,6 @@ def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSe
 
 def _print_json(result: Result, rows_max: int) -> bool:
     """Print the document row by row, so that one row is in memory; returns whether rows were left out."""
-    from archiver.query.faithful import faithful
-
     names = [name for name, _ in result.columns]
     columns = [{"name": name, "type": duck_type} for name, duck_type in result.columns]
     sys.stdout.write(f'{{"columns": {json.dumps(columns, ensure_ascii=False)}, "rows": [')
@@ -129,7 +180,6 @@ def _print_text(result: Result, rows_max: int) -> bool:
 
 
 def _cell(value: object) -> object:
-    from archiver.query.faithful import faithful
 
     shown = faithful(value)
     return json.dumps(shown, ensure_ascii=False) if isinstance(shown, dict | list) else shown

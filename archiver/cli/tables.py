@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli import command_path
+from archiver.cli import options
 from archiver.cli.completion import complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
@@ -79,7 +79,7 @@ def _chosen(settings: Settings, topic: str | None) -> list[TopicSettings]:
 def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     from archiver.catalog import engines
     from archiver.objects.location import StorePlace
-    from archiver.query.views import gone_text, is_gone
+    from archiver.query.duck import gone_text, is_gone
 
     topic = settings.name
     view = app.table(topic)
@@ -107,9 +107,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
     place = StorePlace.of(app.settings.data)
-    document["spark"] = "\n".join(
-        engines.spark_sql(catalog, properties, place, query, command_path.spark_sql())
-    )
+    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, options.spark_sql()))
     document["trino"] = engines.trino(catalog, table)
     document["trino_catalog"] = engines.trino_catalog(properties, place)
     document["duckdb"] = _duckdb(view, [item.path for item in found]) if found else None
@@ -123,9 +121,9 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
     if not in_full:
         files = int(str(item["files"]))
         return (
-            f"-- in DuckDB, always the current rows:\n{command_path.archiver()} query {query}\n"
+            f"-- in DuckDB, always the current rows:\n{options.archiver()} query {query}\n"
             "-- in a DuckDB of your own: "
-            f"`{command_path.archiver()} tables --topic {item['topic']} --files` lists its current "
+            f"`{options.archiver()} tables --topic {item['topic']} --files` lists its current "
             f"{counted(files, 'file')}"
         )
     head = (

@@ -10,13 +10,16 @@ no dependency, so it cannot hang on one.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
+import resource
 import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,27 +27,25 @@ from typing import Any
 
 from archiver.app.application import Application
 from archiver.config.settings import Settings, load_settings
-from archiver.daemon.cycles import Cycles
-from archiver.daemon.descriptors import connections_within, raise_limit
-from archiver.daemon.garbage_collection import collect_less_often
+from archiver.control_topic.publisher import EventPublisher, PublishedState
+from archiver.daemon.cycles import Cycles, Summary, summarize_error
 from archiver.daemon.notify import Notifier
-from archiver.daemon.operations import DaemonOperations
+from archiver.daemon.operations import Backoff, DaemonOperations, Pace, Tick, Upkeep
 from archiver.daemon.otlp import OtlpExport
-from archiver.daemon.publication import Publication
 from archiver.daemon.reload import intervals, plan_reload
 from archiver.daemon.resources import Opening, Resources
 from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.signals import Signals
 from archiver.daemon.status_poller import StatusPoller
-from archiver.daemon.tick import Pace, Tick
-from archiver.daemon.upkeep import Backoff, Upkeep
 from archiver.daemon.watch import Dependencies, FollowUp, Watch
 from archiver.publish.report import ArchiveReport
 from archiver.refine.triggers import PollState
 from archiver.runtime.clock import Clock, SystemClock
-from archiver.runtime.errors import ArchiverError, NotPermitted, RetryLater
+from archiver.runtime.errors import ArchiverError, LeaseHeld, NotPermitted, RetryLater
 from archiver.runtime.exit_codes import FINE, WRONG, Done
 from archiver.runtime.ids import IdSource, SystemIds
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.runtime.text import counted
 from archiver.status.document import daemon_document, status_document
 from archiver.status.history import LagHistory
 from archiver.status.journal import Journal, Refusal
@@ -57,7 +58,110 @@ from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
 from archiver.web.server import WebServer
 from intake.sources.files.source import FilesState
-from intake.sources.kafka.state import MirrorState
+from intake.sources.kafka.upstream_changes import MirrorState
+
+
+class Publication:
+    """Runs the publisher. One thread at a time runs and closes it; any thread may read its state."""
+
+    def __init__(self, create: Callable[[], EventPublisher]) -> None:
+        """`create` creates the publisher; it raises while what the publisher needs is missing."""
+        self._create = create
+        self._publisher: EventPublisher | None = None
+
+    @property
+    def state(self) -> PublishedState | None:
+        """State of the publisher; None before the first run."""
+        return None if self._publisher is None else self._publisher.state
+
+    def notes(self) -> list[str]:
+        """Notes for the operator."""
+        state = self.state
+        if state is None or state.trouble is None:
+            return []
+        behind = (
+            "" if not state.lag else f"; {counted(state.lag, 'entry', 'entries')} of the control log wait"
+        )
+        return [f"control topic {state.topic}: {state.trouble}{behind}"]
+
+    def run(self) -> Summary:
+        """Publish once. Raises what creating the publisher raises, and unexpected errors."""
+        if self._publisher is None:
+            self._publisher = self._create()
+        publisher = self._publisher
+        try:
+            events = publisher.run()
+        except LeaseHeld as held:
+            publisher.update_state(None, held.holder)
+            return Summary("skipped", f"{held.holder} publishes", idle=True)
+        except ArchiverError as error:
+            before = publisher.state.trouble
+            publisher.update_state(excerpt(str(error), MESSAGE_MAX))
+            # The job runs every second: an error that lasts is logged at `DEBUG`.
+            return replace(summarize_error(error), idle=publisher.state.trouble == before)
+        except Exception as error:
+            publisher.update_state(excerpt(summarize_error(error).line, MESSAGE_MAX))
+            raise
+        publisher.update_state(None)
+        if not events:
+            return Summary("fine", "nothing to publish", idle=True)
+        return Summary("fine", f"{counted(events, 'event')} published", {"events": events})
+
+    def close(self) -> None:
+        """Stop publishing."""
+        if self._publisher is not None:
+            self._publisher.close()
+
+
+OBJECTS = 10_000
+"""More than one request of the client holds (`intake.sources.kafka.client`); cycles keep little memory until
+then."""
+
+
+def collect_less_often() -> None:
+    """Raise the threshold for this process."""
+    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
+
+
+LIMIT_MAX = 65_536
+"""Upper bound of the raised soft limit: some programs iterate over every possible descriptor."""
+RESERVE = 512
+"""Descriptors for the archiver itself. Measured: 46 while a daemon with Spark archived, audited and cleaned
+in local folders. Connections to stores, brokers, etcd and catalogs are extra, at most 32 to a bucket."""
+RESERVE_SHARE = 0.5
+"""Share reserved of a limit below twice the reserve."""
+
+
+def raise_limit() -> int:
+    """Raise the soft limit towards the hard limit; returns the resulting limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= allowed:
+        return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (OSError, ValueError) as error:
+        _log.warning(
+            "the limit of open files stays at %d, it cannot be raised to %d: %s", soft, allowed, error
+        )
+        return soft
+    return allowed
+
+
+def connections_within(limit: int, connections_max: int) -> int:
+    """Connections that the port may have beyond the reserve; warns if fewer than `connections_max`."""
+    reserve = min(RESERVE, round(RESERVE_SHARE * limit))
+    possible = max(1, limit - reserve)
+    if possible >= connections_max:
+        return connections_max
+    _log.warning(
+        "the port accepts at most %d connections instead of %d: %d files may be open, and %d of them "
+        "are kept for the daemon itself; raise "
+        "the hard limit (LimitNOFILE= of the systemd unit, ulimit -Hn) to %d",
+        *(possible, connections_max, limit, reserve, connections_max + RESERVE),
+    )
+    return possible
+
 
 _log = logging.getLogger(__name__)
 

@@ -7,24 +7,398 @@ and returns the same as without a daemon. Each call blocks until it is done. Wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from archiver.app.application import Application
+from archiver.config.settings import Settings
 from archiver.daemon.cycles import Cycles, Summary
-from archiver.daemon.summaries import (
-    summarize_audit,
-    summarize_cleaning,
-    summarize_reconciling,
-    summarize_replay,
-)
-from archiver.daemon.tick import Tick
+from archiver.daemon.status_poller import StatusPoller
+from archiver.publish.report import ArchiveReport, TopicReport
 from archiver.publish.scope import parse_scope
-from archiver.rewrite.replay_report import FILES_MAX
-from archiver.runtime.errors import InvalidInput, NotFound, RetryLater
-from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG, Done
-from archiver.status.journal import Journal
+from archiver.refine.triggers import PollState
+from archiver.rewrite.replay_report import FILES_MAX, ReplayReport
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Deposed, InvalidInput, LeaseHeld, NotFound, RetryLater
+from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE, WRONG, Done
+from archiver.runtime.text import counted
+from archiver.status.journal import Journal, Outcome
 from archiver.status.metric_registry import Numbers
+from reconcile.repair.run import ReconcileReport
+from reconcile.vacuum.report import CleanReport
+
+_OUTCOMES: Mapping[int, Outcome] = {FINE: "fine", WRONG: "wrong", UNKNOWN: "untold", USAGE: "wrong"}
+_NAMED_MAX = 3
+"""Maximum of topics with problems in a line; the document has all."""
+
+
+def summarize_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> Summary:
+    """Summary of a round, with the newest report of every topic, also of those that this round did not
+    check.
+    """
+    done = [item for item in report.topics.values() if item.archives or item.gaps]
+    halted = [item for item in topics if item.state == "halted"]
+    deferred = [item for item in topics if item.state == "deferred"]
+    parts = [_archived(done, report)] if done else []
+    parts += [
+        f"{kind}: {_named(items)}" for kind, items in (("halted", halted), ("deferred", deferred)) if items
+    ]
+    noted = [item for item in topics if item.notes]
+    parts += [f"{item.topic}: {'; '.join(dict.fromkeys(item.notes))}" for item in noted[:_NAMED_MAX]]
+    parts += [f"and so of {len(noted) - _NAMED_MAX} more"] if len(noted) > _NAMED_MAX else []
+    outcome: Outcome = "wrong" if halted else "untold" if deferred else "fine"
+    document = report.to_json() | {"topics": [dict(vars(item)) for item in topics]}
+    committed_only = report.rounds > 0 and not done
+    return Summary(
+        outcome,
+        "; ".join(parts) or ("pending archives are resolved" if committed_only else "nothing was due"),
+        document,
+        idle=not report.rounds,
+    )
+
+
+def _archived(done: Sequence[TopicReport], report: ArchiveReport) -> str:
+    rows, archives, stored = (
+        sum(getattr(item, name) for item in done) for name in ("rows", "archives", "stored_bytes")
+    )
+    gaps = sum(item.gaps for item in done)
+    waiting = sum(item.waiting or 0 for item in report.topics.values())
+    line = (
+        f"{counted(rows, 'record')} of {counted(len(done), 'topic')} archived in "
+        f"{counted(archives, 'file')} ({stored / 1e6:,.3f} MB)"
+    )
+    line += f", {counted(gaps, 'offset')} of aborted transactions skipped" if gaps else ""
+    return line + (f", {counted(waiting, 'record waits', 'records wait')}" if waiting else "")
+
+
+def summarize_cleaning(report: CleanReport) -> Summary:
+    """Summary of a run of the vacuum."""
+    deleted = counted(len(report.deleted), "object")
+    parts = [
+        (
+            f"{deleted} deleted, {len(report.condemned):,} marked for deletion, "
+            f"{report.waiting:,} marked and still there"
+        )
+    ]
+    parts += [
+        f"nothing of {topic['topic']} is deleted: {topic['why']}"
+        for topic in report.topics
+        if topic["doubted"]
+    ]
+    parts += [
+        f"{one.topic}: {counted(one.archives, 'archive')} merged into {one.merged:,}"
+        for one in report.compacted
+        if one.merged
+    ]
+    parts += [f"{one.topic} is not compacted: {one.why}" for one in report.compacted if one.why]
+    parts += [f"finding: {finding}" for finding in report.findings]
+    parts += [f"not finished: {report.error}"] if report.error is not None else []
+    return Summary(_OUTCOMES[report.exit_code], "; ".join(parts), report.to_json())
+
+
+def summarize_reconciling(report: ReconcileReport) -> Summary:
+    """Summary of a run of the reconciler. Findings below the severity error leave the outcome fine."""
+    fixed, left = sum(done for _, done in report.findings), report.left
+    parts = [
+        f"{counted(len(left), 'finding')} in {counted(report.topics, 'topic')}"
+        + (f", {fixed:,} fixed" if fixed else "")
+    ]
+    parts += [
+        f"{item.id}{'' if item.topic is None else f' ({item.topic})'}: {item.what}"
+        for item in left[:_NAMED_MAX]
+    ]
+    parts += [f"{len(left) - _NAMED_MAX} more"] if len(left) > _NAMED_MAX else []
+    parts += [
+        f"{topic} could not be checked: {why}" for topic, why in list(report.unread.items())[:_NAMED_MAX]
+    ]
+    parts += [f"not finished: {report.error}"] if report.error is not None else []
+    outcome: Outcome = (
+        "untold"
+        if report.exit_code == UNKNOWN
+        else "wrong"
+        if any(item.severity == "error" for item in left)
+        else "fine"
+    )
+    return Summary(outcome, "; ".join(parts), report.to_json())
+
+
+_VERDICTS: Mapping[str, Outcome] = {"valid": "fine", "invalid": "wrong", "unknown": "untold"}
+
+
+def summarize_audit(document: dict[str, Any]) -> Summary:
+    """Summary of an audit."""
+    verdict = str(document["verdict"])
+    partitions = document["partitions"]
+    bad = [item for item in partitions if item["verdict"] != "valid"]
+    line = (
+        f"{verdict}: {counted(len(partitions), 'partition')}, "
+        f"{counted(sum(item['rows'] or 0 for item in partitions), 'row')}"
+    )
+    named = [
+        f"{item['topic']}:{item['partition']} is {item['verdict']}: {item['why']}"
+        for item in bad[:_NAMED_MAX]
+    ]
+    more = [f"{len(bad) - _NAMED_MAX} more"] if len(bad) > _NAMED_MAX else []
+    return Summary(_VERDICTS[verdict], "; ".join([line, *named, *more]), document)
+
+
+def summarize_replay(report: ReplayReport) -> Summary:
+    """Summary of a replay."""
+    made, decoded = sum(item.archives for item in report.topics), sum(item.decoded for item in report.topics)
+    line = (
+        f"{counted(made, 'archive')} rewritten, {counted(decoded, 'key or value', 'keys and values')} decoded"
+    )
+    bad = [f"{item.topic}: {item.why}" for item in report.topics if item.state in ("halted", "deferred")][
+        :_NAMED_MAX
+    ]
+    return Summary(_OUTCOMES[report.exit_code], "; ".join([line, *bad]), report.to_json())
+
+
+def _named(items: Sequence[TopicReport]) -> str:
+    named = [f"{item.topic} ({item.why})" for item in items[:_NAMED_MAX]]
+    return ", ".join([*named, *([f"{len(items) - _NAMED_MAX} more"] if len(items) > _NAMED_MAX else [])])
+
+
+RUNS_MAX = 100
+"""Maximum of cleaning runs in a row, each of which ended at its limit. Each run takes a turn of its own, so
+archiving rounds can run in between."""
+
+
+class Backoff:
+    """Exponential backoff for reconcile retries. Safe for several threads.
+
+    The first wait is `first_s`. It doubles with each failure that follows a retry, up to `longest_s`. A
+    success resets it.
+    """
+
+    def __init__(self, clock: Clock, first_s: Callable[[], float], longest_s: Callable[[], float]) -> None:
+        """The waits are functions, because a reload may change the settings."""
+        self._clock = clock
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._lock = threading.Lock()
+        self._waited_s: float | None = None
+        self._due_s: float | None = None
+
+    def failed(self) -> None:
+        """A failure. One retry is due after the wait; further failures until then change nothing."""
+        with self._lock:
+            if self._due_s is None:
+                self._waited_s = min(
+                    self._first_s() if self._waited_s is None else 2 * self._waited_s, self._longest_s()
+                )
+                self._due_s = self._clock.monotonic_s() + self._waited_s
+
+    def succeeded(self) -> None:
+        """A success: no retry is due, and the next failure waits `first_s`."""
+        with self._lock:
+            self._waited_s = self._due_s = None
+
+    def due(self) -> bool:
+        """Whether a retry is due; true once per retry. Never waits."""
+        with self._lock:
+            if self._due_s is None or self._clock.monotonic_s() < self._due_s:
+                return False
+            self._due_s = None
+            return True
+
+
+class Upkeep:
+    """Reconciling, cleaning and auditing on schedule."""
+
+    def __init__(
+        self,
+        application: Callable[[], Application],
+        cycles: Cycles,
+        numbers: Numbers,
+        poller: StatusPoller,
+        backoff: Backoff,
+        reading_ledger: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`application` is called at the start of each job. `reading_ledger` is held while a thread other
+        than the leader's reads the ledger.
+        """
+        self._application = application
+        self._cycles = cycles
+        self._numbers = numbers
+        self._poller = poller
+        self._backoff = backoff
+        self._reading_ledger = reading_ledger
+        self._more = False
+        """The newest cleaning run ended at a limit and made progress."""
+
+    def clean_up(self) -> None:
+        """Reconcile, then clean; a run that ended at a limit is followed by another."""
+        self._cycles.run("reconcile", self.reconcile)
+        for _ in range(RUNS_MAX):
+            self._more = False
+            self._cycles.run("cleanup", self._clean)
+            if not self._more:
+                break
+
+    def reconcile(self) -> Summary:
+        """Compare the views and apply safe repairs."""
+        application = self._application()
+        try:
+            report = application.maintenance.reconciling(_log_progress).run("safe")
+        except ArchiverError:
+            self._backoff.failed()
+            raise
+        self._numbers.reconciled(report)
+        if report.error is not None or any(finding.safe for finding in report.left):
+            self._backoff.failed()
+        return summarize_reconciling(report)
+
+    def audit(self) -> Summary:
+        """Fast audit of all topics."""
+        application = self._application()
+        summary = summarize_audit(application.maintenance.audit(None, deep=False, progress=_log_progress))
+        with self._reading_ledger():
+            self._poller.set_oldest_required(application.oldest_required())
+        return summary
+
+    def deep_audit(self) -> Summary:
+        """Audit of every row."""
+        return summarize_audit(self._application().maintenance.audit(None, deep=True, progress=_log_progress))
+
+    def _clean(self) -> Summary:
+        application = self._application()
+        report = application.maintenance.cleaning(_log_progress).run()
+        self._more = report.more
+        self._numbers.cleaned(report)
+        self._poller.set_oldest_required(report.pin)
+        application.checkpointer.run_if_due()
+        return summarize_cleaning(report)
+
+
+def _log_progress(line: str) -> None:
+    """Progress goes to `DEBUG`; the summary of the job has its own line."""
+    _log.debug("%s", line)
+
+
+_log = logging.getLogger(__name__)
+
+
+class Pace:
+    """Detects a round without progress. Safe for several threads; rounds overlap while one waits for its
+    turn.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running = 0
+        self._moved_s = 0.0
+
+    @contextmanager
+    def round(self) -> Iterator[Callable[[str], None]]:
+        """Context of one round; yields the function that takes its lines of progress."""
+        self._moves(1)
+        try:
+            yield self._line
+        finally:
+            self._moves(-1)
+
+    def check(self, silence_max_s: float) -> None:
+        """Raise `RetryLater` if a round runs and no round reported progress for `silence_max_s`."""
+        with self._lock:
+            silent_s = self._clock.monotonic_s() - self._moved_s
+            if self._running and silent_s > silence_max_s:
+                raise RetryLater(
+                    f"the round under way has made no progress for {silent_s:,.0f} s; see the checks and "
+                    "the log for what it waits for"
+                )
+
+    def _line(self, line: str) -> None:
+        self._moves(0)
+        _log.debug("%s", line)  # the summary of the job has its own line
+
+    def _moves(self, begun: int) -> None:
+        with self._lock:
+            self._running += begun
+            self._moved_s = self._clock.monotonic_s()
+
+
+class Tick:
+    """Archives due topics. Safe for several threads; scheduled and requested rounds wait for each other."""
+
+    def __init__(
+        self, archive: Callable[[PollState], ArchiveReport], settings: Callable[[], Settings]
+    ) -> None:
+        """`archive` runs a round; `settings` returns the configuration in force."""
+        self._archive = archive
+        self._settings = settings
+        self._commits_s = 0.0
+        """Total time of the commits of the last scheduled round."""
+        self._polls = PollState()
+        self._reports: dict[str, TopicReport] = {}
+        self._lock = threading.Lock()
+
+    def run(self) -> Summary:
+        """Run one round. Raises as `ArchiveRun.run`."""
+        with self._lock:
+            polls = self._polls
+        try:
+            report = self._archive(polls)
+            self._commits_s = sum(tried.seconds for tried in report.commits)
+            return self.note(report)
+        except (LeaseHeld, Deposed):
+            self.forget()  # the new leader changes the state that the reports describe
+            raise
+
+    def note(self, report: ArchiveReport) -> Summary:
+        """Record the report of a scheduled or requested round; topics that it did not check keep their last
+        one.
+        """
+        topics = [topic.name for topic in self._settings().topics]
+        with self._lock:
+            self._reports |= report.topics
+            known = [self._reports[name] for name in sorted(topics) if name in self._reports]
+        return summarize_archiving(report, known)
+
+    def stuck(self) -> dict[str, str]:
+        """Why the newest round halted or deferred a topic, by topic."""
+        with self._lock:
+            return {
+                name: item.why or item.state
+                for name, item in self._reports.items()
+                if item.state in ("halted", "deferred")
+            }
+
+    def notes(self) -> list[str]:
+        """Notes for the operator on topics that continue."""
+        return [*self._slow_commits(), *self._of_topics()]
+
+    def _slow_commits(self) -> list[str]:
+        """Note that commits take longer than a tick: each round waits for the commits of the last one."""
+        tick_s, took_s = self._settings().archive.tick, self._commits_s
+        if took_s <= tick_s:
+            return []
+        note = (
+            f"the commits of the last round took {took_s:,.0f} s, longer than archive.tick = "
+            f"{tick_s:g} s: no table gets the next one "
+            "sooner; longer archive delays (complete_delay_max) make fewer and larger commits"
+        )
+        return [note]
+
+    def _of_topics(self) -> list[str]:
+        with self._lock:
+            return [
+                f"topic {name}: {note}"
+                for name, item in sorted(self._reports.items())
+                for note in dict.fromkeys(item.notes)
+            ]
+
+    def forget(self) -> None:
+        """After a change of configuration or leader: the next round checks every topic."""
+        with self._lock:
+            self._polls = PollState()
+            self._reports.clear()
+            self._commits_s = 0.0
+
 
 Progress = Callable[[str], None]
 

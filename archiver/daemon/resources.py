@@ -15,8 +15,8 @@ from pathlib import Path
 
 from archiver.app.application import Application
 from archiver.config.settings import ControlTopicSettings, KafkaSourceSettings, Settings
-from archiver.control_topic.destination import Destination
 from archiver.control_topic.publisher import EventPublisher
+from archiver.control_topic.waves import Destination
 from archiver.daemon.admin_token import ensure_token, token_path
 from archiver.daemon.storage_preflight import (
     check_data_place,

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from archiver.app.application import Application
 from archiver.demo.flights import TOPICS, find_data, load_tables, pieces
-from archiver.demo.queries import ask
-from archiver.demo.report import DemoReport, Step, TableReport
+from archiver.demo.report import DemoReport, Step, TableReport, ask
 from archiver.demo.settings import CATALOG, prepare, table_name
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater

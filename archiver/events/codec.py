@@ -12,17 +12,216 @@ to the input. No other module builds or parses event bytes. The older vocabulary
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from archiver.events import avro, avro_schema, event_fields, partitions
-from archiver.events.event_fields import Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
-from archiver.events.schemas import TEXT_BYTES_MAX, from_wire_text, schema_text
-from archiver.events.types import TYPE_OF_PAYLOAD, Event, PartitionField
+from archiver.events import avro, event_fields, partitions
+from archiver.events.avro import shown
+from archiver.events.event_fields import (
+    Field,
+    Kind,
+    ListOf,
+    MapOf,
+    PartitionTuple,
+    Scalar,
+    Struct,
+    left_out,
+    struct_of,
+)
+from archiver.events.partitions import UUID_FIXED, avro_name, avro_type, parse_type
+from archiver.events.types import TYPE_OF_PAYLOAD, Event, EventType, PartitionField
 from archiver.runtime.errors import Corrupted, InvalidInput
+
+TEXT_BYTES_MAX = 65535
+"""Java stores the length of the text in 16 bits."""
+
+TEXTS_CACHED = 64
+"""Texts kept; one per table and payload type is in use."""
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
+
+_SCALARS: dict[str, Any] = {
+    "int": "int",
+    "long": "long",
+    "string": "string",
+    "bytes": "bytes",
+    "uuid": UUID_FIXED,
+    "millis": "long",
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
+}
+
+
+_LEGACY_UUID = UUID_FIXED | {"name": "uuid"}
+
+
+@lru_cache(maxsize=TEXTS_CACHED)
+def schema_text(
+    event_type: EventType,
+    partition_fields: tuple[PartitionField, ...],
+    table_uuid: bool,
+    legacy: bool = False,
+) -> bytes:
+    """The schema of an event of that type, as wire bytes.
+
+    `table_uuid` False omits that field, for readers of release 1.10; `legacy` is the older vocabulary. Raises
+    `InvalidInput` for partition fields that Iceberg could not have, and for a text longer than
+    `TEXT_BYTES_MAX` bytes.
+    """
+    builder = _Builder(partition_fields, left_out(table_uuid, legacy), legacy)
+    tree = builder.kind(struct_of(event_type, legacy), "")
+    text = to_wire_text(_json(tree))
+    if len(text) > TEXT_BYTES_MAX:
+        names = len(partition_fields)
+        raise InvalidInput(
+            f"the schema of the event takes {len(text)} bytes, {TEXT_BYTES_MAX} fit; its {names} "
+            "partition fields need shorter names"
+        )
+    return text
+
+
+class _Builder:
+    """Makes the JSON tree. Named types that it already contains are referred to by name."""
+
+    def __init__(
+        self, partition_fields: Sequence[PartitionField], left_out_ids: frozenset[int], legacy: bool
+    ) -> None:
+        self._partition_fields = partition_fields
+        self._left_out = left_out_ids
+        self._scalars = _SCALARS | ({"uuid": _LEGACY_UUID} if legacy else {})
+        self._known: set[str] = set()
+
+    def kind(self, kind: Kind, namespace: str) -> Any:
+        if isinstance(kind, Scalar):
+            return self._maybe_fixed(self._scalars[kind.name])
+        if isinstance(kind, ListOf):
+            listed = {"type": "array", "items": self.kind(kind.items, namespace)}
+            return listed if kind.element_id is None else listed | {"element-id": kind.element_id}
+        if isinstance(kind, MapOf):
+            return {"type": "array", "items": self._entry(kind), "logicalType": "map"}
+        if isinstance(kind, Struct):
+            fields = [one for one in kind.fields if one.field_id not in self._left_out]
+            space = kind.name.rpartition(".")[0]
+            field = self._legacy_field if kind.by_name else self._field
+            return self._record(kind.name, namespace, lambda: [field(one, space) for one in fields])
+        return self._record(f"{namespace}.PartitionData", namespace, self._partition)
+
+    def _record(self, full_name: str, namespace: str, fields: Any) -> Any:
+        space, _, name = full_name.rpartition(".")
+        if full_name in self._known:
+            return name if space == namespace else full_name
+        self._known.add(full_name)
+        tree: dict[str, Any] = {"type": "record", "name": name}
+        if space != namespace:
+            tree["namespace"] = space
+        tree["fields"] = fields()
+        return tree
+
+    def _field(self, field: Field, namespace: str) -> dict[str, Any]:
+        kind = self.kind(field.kind, namespace)
+        tree: dict[str, Any] = {"name": field.name, "type": ["null", kind] if field.optional else kind}
+        if field.doc is not None:
+            tree["doc"] = field.doc
+        if field.optional:
+            tree["default"] = None
+        tree["field-id"] = field.field_id
+        return tree
+
+    def _legacy_field(self, field: Field, namespace: str) -> dict[str, Any]:
+        kind = self.kind(field.kind, namespace)
+        return {"name": field.name, "type": [kind, "null"] if field.optional else kind, "field-id": "-1"}
+
+    def _entry(self, kind: MapOf) -> Any:
+        def fields() -> list[Any]:
+            key = {"name": "key", "type": "int", "field-id": kind.key_id}
+            return [key, {"name": "value", "type": kind.values.name, "field-id": kind.value_id}]
+
+        name = f"k{kind.key_id}_v{kind.value_id}"
+        if name in self._known:
+            return name
+        self._known.add(name)
+        return {"type": "record", "name": name, "namespace": "", "fields": fields()}
+
+    def _partition(self) -> list[Any]:
+        trees: list[Any] = []
+        names: set[str] = set()
+        _check_ids([one.field_id for one in self._partition_fields])
+        for one in self._partition_fields:
+            name = avro_name(one.name)
+            if name in names:
+                raise InvalidInput(f"two partition fields are named {name!r:.80} in avro; rename one of them")
+            names.add(name)
+            tree: dict[str, Any] = {
+                "name": name,
+                "type": ["null", self._maybe_fixed(avro_type(parse_type(one.type)))],
+                "default": None,
+            }
+            if name != one.name:
+                tree["iceberg-field-name"] = one.name
+            trees.append(tree | {"field-id": one.field_id})
+        return trees
+
+    def _maybe_fixed(self, tree: Any) -> Any:
+        if not isinstance(tree, dict) or tree["type"] != "fixed":
+            return tree
+        name = tree["name"]
+        if name in self._known:
+            return name
+        self._known.add(name)
+        return tree
+
+
+def _check_ids(field_ids: list[int]) -> None:
+    for at, field_id in enumerate(field_ids):
+        if not 0 <= field_id < 2**31 or field_id in field_ids[:at]:
+            raise InvalidInput(f"the partition field id {shown(field_id)} is out of range or used twice")
+
+
+def _json(tree: Any) -> str:
+    """JSON in Jackson's form: no blanks, only necessary escapes."""
+    if isinstance(tree, dict):
+        return "{" + ",".join(f"{_quoted(key)}:{_json(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join(map(_json, tree)) + "]"
+    if isinstance(tree, str):
+        return _quoted(tree)
+    if isinstance(tree, bool):
+        return "true" if tree else "false"
+    return "null" if tree is None else str(tree)
+
+
+def _quoted(text: str) -> str:
+    return '"' + _ESCAPED.sub(lambda found: _ESCAPES.get(found[0], f"\\u{ord(found[0]):04X}"), text) + '"'
+
+
+def to_wire_text(text: str) -> bytes:
+    """Java's modified UTF-8."""
+    if text.isascii() and "\0" not in text:
+        return text.encode("ascii")
+    units = text.encode("utf-16-be", "surrogatepass")
+    characters = (chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2))
+    return b"".join(
+        b"\xc0\x80" if one == "\0" else one.encode("utf-8", "surrogatepass") for one in characters
+    )
+
+
+def from_wire_text(data: bytes) -> str:
+    """The inverse of `to_wire_text`. Raises `Corrupted` for anything that is not modified UTF-8."""
+    try:
+        units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        if max(units, default="") > "\uffff":
+            raise Corrupted(
+                "the schema text of the event is not java's modified utf-8: it holds a character of "
+                "four bytes"
+            )
+        return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    except UnicodeError as error:
+        raise Corrupted(f"the schema text of the event is not java's modified utf-8: {error}") from error
+
 
 MAGIC = b"\xc2\x01"
 SCHEMAS_CACHED = 64
@@ -124,8 +323,8 @@ def join(text: bytes, datum: bytes) -> bytes:
 
 
 @lru_cache(maxsize=SCHEMAS_CACHED)
-def _parsed(text: bytes) -> avro_schema.Schema:
-    return avro_schema.parse_schema(from_wire_text(text))
+def _parsed(text: bytes) -> avro.Schema:
+    return avro.parse_schema(from_wire_text(text))
 
 
 class _Writer:
@@ -192,7 +391,7 @@ def _sorted_items(value: Any) -> Any:
 class _Plan:
     """The functions that read the datums of one schema text."""
 
-    schema: avro_schema.Schema
+    schema: avro.Schema
     read: _Read
     partition_fields: tuple[PartitionField, ...] | None
     table_uuid: bool
@@ -202,13 +401,13 @@ class _Plan:
 @lru_cache(maxsize=SCHEMAS_CACHED)
 def _plan(text: bytes) -> _Plan:
     schema = _parsed(text)
-    name = schema.name if isinstance(schema, avro_schema.Record) else "no record"
+    name = schema.name if isinstance(schema, avro.Record) else "no record"
     if name not in (event_fields.EVENT, event_fields.LEGACY_EVENT):
         raise Corrupted(
             f"the schema of the event describes {name!r:.200}; known are {event_fields.EVENT} and "
             f"{event_fields.LEGACY_EVENT}"
         )
-    assert isinstance(schema, avro_schema.Record)
+    assert isinstance(schema, avro.Record)
     legacy = name == event_fields.LEGACY_EVENT
     struct = _payload_struct(schema, legacy)
     matcher = _Matcher()
@@ -217,14 +416,14 @@ def _plan(text: bytes) -> _Plan:
     return _Plan(schema, reader, matcher.partition_fields, matcher.table_uuid, legacy)
 
 
-def _payload_struct(schema: avro_schema.Record, legacy: bool) -> Struct:
+def _payload_struct(schema: avro.Record, legacy: bool) -> Struct:
     """The table of the payload, found by its record name, as Java finds the class."""
     known = {
         struct.name: struct
         for struct in (event_fields.LEGACY_PAYLOADS if legacy else event_fields.PAYLOADS).values()
     }
     for one in schema.fields:
-        if one.name == "payload" and isinstance(one.schema, avro_schema.Record):
+        if one.name == "payload" and isinstance(one.schema, avro.Record):
             if one.schema.name in known:
                 return known[one.schema.name]
             raise Corrupted(
@@ -242,23 +441,23 @@ class _Matcher:
         self.partition_fields: tuple[PartitionField, ...] | None = None
         self.table_uuid = False
 
-    def match(self, kind: Kind, node: avro_schema.Schema) -> _Read:
+    def match(self, kind: Kind, node: avro.Schema) -> _Read:
         if isinstance(kind, Scalar):
             return _match_scalar(kind, node)
-        if isinstance(kind, ListOf) and isinstance(node, avro_schema.Array):
+        if isinstance(kind, ListOf) and isinstance(node, avro.Array):
             item = self.match(kind.items, node.items)
             return lambda values: tuple(item(value) for value in values)
-        if isinstance(kind, MapOf) and isinstance(node, avro_schema.Array):
+        if isinstance(kind, MapOf) and isinstance(node, avro.Array):
             return _match_map(kind, node)
-        if isinstance(kind, PartitionTuple) and isinstance(node, avro_schema.Record):
+        if isinstance(kind, PartitionTuple) and isinstance(node, avro.Record):
             return self._match_partition(node)
-        if isinstance(kind, Struct) and isinstance(node, avro_schema.Record):
+        if isinstance(kind, Struct) and isinstance(node, avro.Record):
             return self._match_struct(kind, node)
         raise Corrupted(
-            f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected"
+            f"the schema of the event has {avro.describe(node)} where {_described(kind)} is expected"
         )
 
-    def _match_struct(self, struct: Struct, node: avro_schema.Record) -> _Read:
+    def _match_struct(self, struct: Struct, node: avro.Record) -> _Read:
         if node.name != struct.name:
             raise Corrupted(
                 f"the schema of the event has a record {node.name!r:.200} where {struct.name} is expected"
@@ -284,8 +483,8 @@ class _Matcher:
             **{name: reader(value) for (name, reader), value in zip(readers, values, strict=True)}
         )
 
-    def _match_field(self, field: event_fields.Field, node: avro_schema.Schema) -> _Read:
-        reader = self.match(field.kind, node.schema if isinstance(node, avro_schema.Optional) else node)
+    def _match_field(self, field: event_fields.Field, node: avro.Schema) -> _Read:
+        reader = self.match(field.kind, node.schema if isinstance(node, avro.Optional) else node)
         if field.optional:
             return lambda value: field.if_null if value is None else reader(value)
 
@@ -296,7 +495,7 @@ class _Matcher:
 
         return required
 
-    def _match_partition(self, node: avro_schema.Record) -> _Read:
+    def _match_partition(self, node: avro.Record) -> _Read:
         if node.name != event_fields.PARTITION_DATA:
             raise Corrupted(
                 f"the schema of the event has a record {node.name!r:.200} where "
@@ -306,7 +505,7 @@ class _Matcher:
         kinds: list[partitions.PartitionType] = []
         for one in node.fields:
             kind = partitions.type_of(
-                one.schema.schema if isinstance(one.schema, avro_schema.Optional) else one.schema
+                one.schema.schema if isinstance(one.schema, avro.Optional) else one.schema
             )
             name = one.properties.get("iceberg-field-name", one.name)
             if not isinstance(name, str):
@@ -323,32 +522,26 @@ class _Matcher:
         )
 
 
-def _field_id(record: avro_schema.Record, field: avro_schema.RecordField) -> int:
+def _field_id(record: avro.Record, field: avro.RecordField) -> int:
     field_id = field.properties.get("field-id")
     if not isinstance(field_id, int) or isinstance(field_id, bool):
         raise Corrupted(f"{record.name}.{field.name!r:.200} has no field-id")
     return field_id
 
 
-def _match_scalar(kind: Scalar, node: avro_schema.Schema) -> _Read:
-    logical = (
-        None
-        if isinstance(node, avro_schema.Record | avro_schema.Optional)
-        else node.properties.get("logicalType")
-    )
+def _match_scalar(kind: Scalar, node: avro.Schema) -> _Read:
+    logical = None if isinstance(node, avro.Record | avro.Optional) else node.properties.get("logicalType")
     if kind.name == "uuid":
-        if isinstance(node, avro_schema.Fixed) and node.size == 16 and logical == "uuid":
+        if isinstance(node, avro.Fixed) and node.size == 16 and logical == "uuid":
             return lambda value: uuid.UUID(bytes=value)
-    elif isinstance(node, avro_schema.Primitive):
+    elif isinstance(node, avro.Primitive):
         if kind.name == "timestamp" and node.kind == "long" and logical == "timestamp-micros":
             return _same
         if kind.name == "millis" and node.kind == "long":
             return lambda value: value * 1000
         if kind.name == node.kind or (kind.name, node.kind) == ("long", "int"):
             return _same
-    raise Corrupted(
-        f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected"
-    )
+    raise Corrupted(f"the schema of the event has {avro.describe(node)} where {_described(kind)} is expected")
 
 
 def _described(kind: Kind) -> str:
@@ -363,9 +556,9 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _match_map(kind: MapOf, node: avro_schema.Array) -> _Read:
+def _match_map(kind: MapOf, node: avro.Array) -> _Read:
     entry = node.items
-    if node.properties.get("logicalType") != "map" or not isinstance(entry, avro_schema.Record):
+    if node.properties.get("logicalType") != "map" or not isinstance(entry, avro.Record):
         raise Corrupted("the schema of the event has a list where a map is expected")
     if [_field_id(entry, one) for one in entry.fields] != [kind.key_id, kind.value_id]:
         raise Corrupted(f"{entry.name} is not the map with the ids {kind.key_id} and {kind.value_id}")

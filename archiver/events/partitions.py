@@ -19,8 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from archiver.events.avro import shown
-from archiver.events.avro_schema import Fixed, Primitive, Schema, describe
+from archiver.events.avro import Fixed, Primitive, Schema, describe, shown
 from archiver.events.types import PartitionField, PartitionValue
 from archiver.runtime.errors import Corrupted, InvalidInput
 

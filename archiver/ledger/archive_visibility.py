@@ -14,8 +14,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from archiver.ledger.archived_ranges import ArchivedRanges
-from archiver.ledger.views import TopicLedger
+from archiver.ledger.views import ArchivedRanges, TopicLedger
 
 
 class Ranged(Protocol):

@@ -26,7 +26,7 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.log.checkpoints import KEPT, Span, SpanSettings
 from archiver.log.store import Log, entries_from
-from archiver.objects.idempotent_put import create_once
+from archiver.objects.store import create_once
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
 

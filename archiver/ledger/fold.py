@@ -17,9 +17,8 @@ import uuid
 from collections import deque
 from collections.abc import Container
 
-from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.archives import ArchiveFile, OldArchive, Replaced, Rewrite
 from archiver.ledger.entries import counts, parse_entry
-from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import (
     CondemnedObject,
     KilledFile,

@@ -13,8 +13,8 @@ import logging
 import threading
 
 from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.ledger.entries import format_of
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.formats import format_of
 from archiver.log.append_retry import AppendSettings, append_until_known
 from archiver.log.store import Appended, Log, entries_from
 from archiver.proto import control_log_pb2 as pb

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import (
     ARCHIVE_PREFIX,
     CHECKPOINT_PREFIX,
@@ -21,7 +20,7 @@ from archiver.objects.paths import (
     INTAKE_PREFIX,
     cluster_key,
 )
-from archiver.objects.store import ObjectStore
+from archiver.objects.store import ObjectStore, create_once
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, Corrupted, KeyExists, NotFound

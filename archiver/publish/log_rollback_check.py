@@ -47,7 +47,7 @@ from archiver.objects.store import ObjectInfo, ObjectStore
 from archiver.proto import control_log_pb2
 from archiver.runtime.errors import Corrupted, Halt, NotFound, Trimmed
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.fold import IntakeFold
 from intake.read.reader import log_index_of
 

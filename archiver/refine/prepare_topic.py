@@ -20,26 +20,25 @@ from typing import Any
 
 from archiver.catalog.evolve import TableEvolution
 from archiver.catalog.identity import TableTarget, ensure_table, load_table, target_of
-from archiver.catalog.specs import FIRST_SPEC, newest_spec
 from archiver.catalog.swap_retry import CommitLimits
+from archiver.catalog.table_layout import FIRST_SPEC, newest_spec
 from archiver.catalog.tables import Identifier, SpecView, Tables, TableView
 from archiver.config.settings import ArchiveSettings, TopicSettings
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.cluster import ClusterIdentity
-from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import Granularity
-from archiver.objects.store import ObjectStore
+from archiver.objects.store import ObjectStore, create_once
 from archiver.refine.catalog_outage import check_granularity, check_known
-from archiver.registry.fetched import Fetch, Fetched
+from archiver.registry.subjects import Fetch, Fetched
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import CatalogAway, Halt, RetryLater, TopicHalted
 from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted
-from archiver.schema.evolution.changes import Change, is_allowed
+from archiver.schema.evolution.evolve import Change, is_allowed
 from archiver.schema.evolution.state import Decision, TopicSchema, decide
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState

@@ -8,25 +8,174 @@ line.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import math
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from archiver.config.settings import CompileSettings, ProtosSettings
-from archiver.registry.builtin import builtin_texts
-from archiver.registry.folders import ProtoFolders
 from archiver.runtime.errors import ConfigInvalid, RetryLater
 from archiver.runtime.redaction import excerpt
+
+_ENTRIES_PER_FILE = 20
+"""Folder entries to read at most, per allowed `.proto` file."""
+_DEPTH_MAX = 64
+
+
+class ProtoFolders:
+    """One reading of a topic's folders."""
+
+    def __init__(self, protos: ProtosSettings, limits: CompileSettings) -> None:
+        self._protos = protos
+        self._limits = limits
+        self._allowed = tuple(Path(os.path.realpath(folder)) for folder in (protos.folder, *protos.include))
+        self._files = 0
+        self._bytes = 0
+        self._entries = 0
+
+    def read(self) -> tuple[dict[str, bytes], ...]:
+        """The `.proto` files of each folder (the topic's own first, then `include`), as bytes by relative
+        name.
+
+        Raises `ConfigInvalid` if a folder is unreadable, a link leads out of the folders, or a bound is
+        exceeded.
+        """
+        found = []
+        for folder in (self._protos.folder, *self._protos.include):
+            if not folder.is_dir():
+                raise ConfigInvalid(
+                    f"the folder of .proto files {folder} "
+                    f"{'is no folder' if folder.exists() else 'does not exist'}"
+                )
+            found.append(
+                {path.relative_to(folder).as_posix(): self._bytes_of(path) for path in self._walk(folder, ())}
+            )
+        return tuple(found)
+
+    def _walk(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+        """Every `.proto` below a folder, in name order."""
+        real = Path(os.path.realpath(folder))
+        if real in above:
+            return  # a link to an enclosing folder, which is walked already
+        if len(above) > _DEPTH_MAX:
+            raise ConfigInvalid(
+                f"{folder} is nested deeper than {_DEPTH_MAX} folders; name a folder with less in it"
+            )
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as error:
+            raise ConfigInvalid(
+                f"the folder of .proto files {folder} cannot be read: {error.strerror or error}"
+            ) from error
+        self._entries += len(entries)
+        if self._entries > _ENTRIES_PER_FILE * self._limits.files_max:
+            raise ConfigInvalid(
+                f"{self._protos.folder} has too many entries to search for .proto files; "
+                "name a smaller folder"
+            )
+        for entry in entries:
+            path = folder / entry.name
+            if not entry.name.isprintable():
+                raise ConfigInvalid(f"{folder} holds {entry.name!r}, whose name cannot be printed; rename it")
+            is_proto = entry.name.endswith(".proto")
+            if entry.is_symlink() and not self._inside(path):
+                if is_proto:
+                    raise ConfigInvalid(
+                        f"{path} is a link to {os.path.realpath(path)}, outside of "
+                        f"{self._protos.folder}; list that folder under include"
+                    )
+                continue
+            if entry.is_dir():
+                yield from self._walk(path, (*above, real))
+            elif is_proto:
+                yield path
+
+    def _inside(self, path: Path) -> bool:
+        real = Path(os.path.realpath(path))
+        return any(real.is_relative_to(folder) for folder in self._allowed)
+
+    def _bytes_of(self, path: Path) -> bytes:
+        """The content of a regular file."""
+        self._files += 1
+        if self._files > self._limits.files_max:
+            raise ConfigInvalid(
+                f"{self._protos.folder} and what it includes hold more than {self._limits.files_max:,} "
+                ".proto files "
+                "(schema_registry.compile.files_max); name a folder with less in it"
+            )
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise ConfigInvalid(f"{path} is no regular file; a .proto must be one")
+                data = file.read(self._limits.bytes_max - self._bytes + 1)
+        except OSError as error:
+            raise ConfigInvalid(f"{path} cannot be read: {error.strerror or error}") from error
+        self._bytes += len(data)
+        if self._bytes > self._limits.bytes_max:
+            raise ConfigInvalid(
+                f"the .proto files of {self._protos.folder} are larger than {self._limits.bytes_max:,} "
+                "bytes together "
+                "(schema_registry.compile.bytes_max); name a folder with less in it"
+            )
+        return data
+
+
+FOLDER = Path(__file__).with_name("builtin_protos")
+DESCRIPTORS = FOLDER / "builtin.binpb"
+"""The folder's files as a descriptor set, without their imports; written by `scripts/generate_proto.py`."""
+
+_WELL_KNOWN = (
+    "any",
+    "api",
+    "descriptor",
+    "duration",
+    "empty",
+    "field_mask",
+    "source_context",
+    "struct",
+    "timestamp",
+    "type",
+    "wrappers",
+)
+"""The `google/protobuf` files, whose descriptors are in the Protobuf library."""
+
+
+@cache
+def builtin_texts() -> Mapping[str, bytes]:
+    """Texts by import name. The compiler has the `google/protobuf` files itself."""
+    return MappingProxyType(
+        {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*.proto"))}
+    )
+
+
+@cache
+def builtin_descriptors() -> Mapping[str, descriptor_pb2.FileDescriptorProto]:
+    """Descriptors by import name, including the `google/protobuf` files. Do not change the values."""
+    found = {
+        file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file
+    }
+    for name in _WELL_KNOWN:
+        module = importlib.import_module(f"google.protobuf.{name}_pb2")
+        file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+        found[file.name] = file
+    return MappingProxyType(found)
+
 
 _LINES_SHOWN = 20
 _OUTPUT_SHOWN_MAX = 64 * 1024

@@ -15,8 +15,7 @@ from functools import cached_property
 from archiver.config.settings import SchemaRegistrySettings, SchemaSettings
 from archiver.registry.client import RegistryClient
 from archiver.registry.compile import ProtoCompiler
-from archiver.registry.fetched import Fetched
-from archiver.registry.subjects import SubjectSource
+from archiver.registry.subjects import Fetched, SubjectSource
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, RetryLater
 from archiver.schema.evolution.state import SourceSchema

@@ -17,9 +17,9 @@ from archiver.catalog.identity import TableTarget
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer
 from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import Tables, TableView
+from archiver.ledger.archives import OldArchive
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.leader import Leader
-from archiver.ledger.rewrites import OldArchive
 from archiver.objects.store import ObjectStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.refine.task import WrittenFile

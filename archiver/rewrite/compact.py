@@ -25,8 +25,8 @@ from archiver.catalog.evidence import Gaps
 from archiver.catalog.identity import load_table, target_of
 from archiver.catalog.tables import LiveFile, Tables, TableView, shown
 from archiver.config.settings import CleanupSettings, TopicSettings
+from archiver.ledger.archives import OldArchive
 from archiver.ledger.leadership import Leadership
-from archiver.ledger.rewrites import OldArchive
 from archiver.ledger.views import TopicLedger
 from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import Granularity, parse_archive_key, partition_value_of

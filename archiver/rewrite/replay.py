@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import Settings, TopicSettings
+from archiver.ledger.archives import OldArchive
 from archiver.ledger.leadership import Leadership
-from archiver.ledger.rewrites import OldArchive
 from archiver.objects.paths import Granularity
 from archiver.objects.store import ObjectStore
 from archiver.publish.events import RoundEvents

@@ -28,7 +28,12 @@ from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import ArchiveKey, parse_archive_key
 from archiver.objects.store import ObjectStore
 from archiver.publish.scope import Scope, check_scope
-from archiver.runtime.errors import ArchiverError, Corrupted, NotFound, passing
+from archiver.runtime.errors import (
+    ArchiverError,
+    Corrupted,
+    NotFound,
+    passing,
+)
 from archiver.runtime.exit_codes import FINE, UNKNOWN
 from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt

@@ -20,7 +20,7 @@ from reconcile.findings.finding import IDS, anchor
 if TYPE_CHECKING:
     from archiver.status.lag import LagReport, PartitionLag, TopicLag
     from intake.sources.files.source import FilesState
-    from intake.sources.kafka.state import MirrorState
+    from intake.sources.kafka.upstream_changes import MirrorState
 
 Severity = Literal["act", "watch", "note"]
 """act: an operator must act · watch: the daemon retries, or it ends by itself · note: information."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from intake.log.backlog import Backlog
     from intake.log.sequencer import Sequencer
     from intake.sources.files.source import FilesState
-    from intake.sources.kafka.state import MirrorState
+    from intake.sources.kafka.upstream_changes import MirrorState
     from reconcile.snapshot.oldest_required import OldestRequired
 
 ENDS = (

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from archiver.schema.columns import Json
-from archiver.schema.evolution.changes import Policy, is_allowed
-from archiver.schema.evolution.differences import field_text
-from archiver.schema.evolution.evolve import SideName, type_text
+from archiver.schema.evolution.evolve import Policy, SideName, field_text, is_allowed, type_text
 from archiver.schema.evolution.field_history import inside, mapped, translations, trees_of
 from archiver.schema.evolution.recorded import SourceSchema, TopicSchema
 from archiver.schema.evolution.state import Decision, decide

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from archiver.config.daemon import MetricsSettings
     from archiver.control_topic.publisher import PublishedState
     from intake.sources.files.source import FilesState
-    from intake.sources.kafka.state import MirrorState
+    from intake.sources.kafka.upstream_changes import MirrorState
 
 
 class CountingWriter(Protocol):

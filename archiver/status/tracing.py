@@ -37,7 +37,7 @@ from archiver.stream.archives import FoundArchive, check_footer, find_archives
 from archiver.stream.seal import check_seal
 from intake.log.aborted import Aborted, aborted_by
 from intake.log.backlog import Backlog
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.fold import TopicState
 from intake.log.transactions import OpenTransaction
 from intake.read.reader import IntakeReader

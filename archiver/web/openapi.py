@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from archiver.web.body_fields import BodyField, body_schema
+from archiver.web.bodies import BodyField, body_schema
 
 API_VERSION = "1.0"
 JSON, NDJSON, TEXT, HTML = "application/json", "application/x-ndjson", "text/plain", "text/html"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from archiver.log.store import Log, entries_from
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.ids import TopicPartition
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.entries import parse_entry
 from intake.log.fold import IntakeFold
 

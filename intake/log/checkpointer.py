@@ -28,13 +28,12 @@ from archiver.config.groups import LogSettings
 from archiver.log.checkpoints import KEPT, Span
 from archiver.log.lease import Lease
 from archiver.log.store import Entry, Log, entries_from
-from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import history_key
+from archiver.objects.store import create_once
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, LeaseHeld, Trimmed
 from intake.log import history_file
-from intake.log.checkpoint import Checkpoint, HistoryRef, encode, same
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import Checkpoint, CheckpointStore, HistoryRef, encode, same
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
 

@@ -22,9 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import intake_key
-from archiver.objects.store import ObjectStore
+from archiver.objects.store import ObjectStore, create_once
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, OutcomeUnknown, RetryLater

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from archiver.config.settings import SchemaSettings, Settings
 from archiver.ledger.leader import Leader
-from archiver.registry.fetched import Fetch
+from archiver.registry.subjects import Fetch
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, RetryLater
 from archiver.schema.evolution.state import SourceSchema, TopicSchema

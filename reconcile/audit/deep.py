@@ -10,9 +10,11 @@ runs of offsets, never rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,15 +27,338 @@ from archiver.runtime.errors import ArchiverError, NotFound, RetryLater, passing
 from archiver.runtime.ids import TopicId
 from archiver.runtime.text import counted
 from archiver.schema.evolution.state import TopicSchema
-from archiver.stream.archives import FoundArchive, check_footer, list_archives
+from archiver.stream.archives import FoundArchive, FoundFooter, check_footer, list_archives
 from archiver.stream.seal import check_seal
 from intake.log.backlog import Backlog, windows
 from intake.parquet_pages import checked_batches
-from reconcile.audit.external_rows import comparable, compared, needed, reference_files
-from reconcile.audit.proof import Sealed, between_files, proven
-from reconcile.audit.rows import Coordinates, ExternalRows, FileRows, IntakeRange, RowFile, RowReader
-from reconcile.snapshot.offset_coverage import Range, merge
+from reconcile.audit.rows import (
+    Compared,
+    Coordinates,
+    ExternalRows,
+    FileRows,
+    IntakeRange,
+    RowFile,
+    RowReader,
+    Stretch,
+)
+from reconcile.snapshot.offset_coverage import Range, intersect, merge, shown, subtract, total
 from reconcile.snapshot.topic_views import FileView, RewrittenRows, RowFault, TableState, TopicView
+
+RANGES_MAX = 64
+"""Most ranges that select rows of a file; beyond that, the whole span from the first to the last range is
+read."""
+
+NO_ARCHIVE = "no archive is left to compare them with"
+_HIDDEN = "they differ from the archived rows, but unsupported delete files may hide them"
+_DECODED = (
+    "they give the archived records, but their columns differ from those of the archives: another schema "
+    "version decoded them, or they were altered"
+)
+
+Rows = Mapping[int, tuple[Range, ...]]
+"""Offsets by partition, merged."""
+Lacking = Mapping[int, Sequence[tuple[Range, str]]]
+"""By partition: ranges without a usable archive, and the reason."""
+
+
+def comparable(found: ExternalRows, starts: Mapping[int, int]) -> Rows:
+    """The offsets of the rows to compare: in the partitions of `starts`, from the start on."""
+    ranges = {
+        partition: subtract(
+            merge((one.low, one.high) for one in stretches),
+            ((0, starts[partition]),) if starts[partition] else (),
+        )
+        for partition, stretches in found.stretches.items()
+        if partition in starts
+    }
+    return {partition: kept for partition, kept in sorted(ranges.items()) if kept}
+
+
+def needed(rows: Mapping[int, Sequence[Range]], partition: int, base: int, end: int) -> bool:
+    """Whether an archive of [base, end) has offsets of rows to compare."""
+    ranges = rows.get(partition, ())
+    place = bisect_right(ranges, base, key=lambda one: one[1])
+    return place < len(ranges) and ranges[place][0] < end
+
+
+def reference_files(files: Iterable[RowFile], rows: Mapping[int, Sequence[Range]]) -> list[RowFile]:
+    """The archives with such offsets, limited to them."""
+    found: list[RowFile] = []
+    for file in files:
+        key = file.key
+        if key is not None and needed(rows, key.partition, key.base, key.end):
+            found.append(replace(file, offsets=_few(intersect(rows[key.partition], [(key.base, key.end)]))))
+    return found
+
+
+def compared(
+    reader: RowReader,
+    table: TableState,
+    files: Sequence[tuple[FileView, RowFile]],
+    references: Sequence[RowFile],
+    rows: Rows,
+    versions: Sequence[TopicSchema],
+    lacking: Lacking,
+) -> dict[int, tuple[RewrittenRows, ...]]:
+    """The results for `rows`, by partition; none for rows equal to the archived ones. Raises like the
+    reader.
+    """
+    if not versions or not references:
+        return _not_compared(rows, lacking, files)
+    origins: list[tuple[int, bool]] = sorted(
+        {(view.snapshot_id, _is_certain(view, table)) for view, _ in files}
+    )
+    numbered = [
+        replace(
+            file, origin=origins.index((view.snapshot_id, _is_certain(view, table))), extent=_extent(view)
+        )
+        for view, file in files
+    ]
+    first = reader.comparison(numbered, references, versions, records=False)
+    if first.trouble is not None:
+        return {
+            partition: (RewrittenRows(ranges, 0, f"they could not be compared: {first.trouble}"),)
+            for partition, ranges in rows.items()
+        }
+    altered: Mapping[tuple[int, int], Sequence[Range]] = first.altered
+    decoded: Mapping[tuple[int, int], Sequence[Range]] = {}
+    if altered and len(versions) > 1:
+        altered, decoded = _by_records(reader, numbered, references, versions, first)
+    found: dict[int, list[RewrittenRows]] = {}
+    for places, why in ((altered, ""), (decoded, _DECODED)):
+        for (origin, partition), runs in sorted(places.items()):
+            snapshot_id, certain = origins[origin]
+            if ranges := intersect(rows.get(partition, ()), merge(runs)):
+                found.setdefault(partition, []).append(
+                    RewrittenRows(ranges, snapshot_id, why if certain else why or _HIDDEN)
+                )
+    for (origin, partition), runs in sorted(first.alone.items()):
+        ranges = intersect(rows.get(partition, ()), merge(runs))
+        found.setdefault(partition, []).extend(_alone(ranges, origins[origin][0], lacking.get(partition, ())))
+    return {partition: tuple(rewritten) for partition, rewritten in found.items()}
+
+
+def _by_records(
+    reader: RowReader,
+    files: Sequence[RowFile],
+    references: Sequence[RowFile],
+    versions: Sequence[TopicSchema],
+    first: Compared,
+) -> tuple[dict[tuple[int, int], tuple[Range, ...]], dict[tuple[int, int], tuple[Range, ...]]]:
+    """The altered rows, and rows that were only decoded by another schema version: a replay may have
+    rewritten an archive since.
+    """
+    odd = {
+        partition: merge(run for (_, of), runs in first.altered.items() if of == partition for run in runs)
+        for _, partition in first.altered
+    }
+    offsets = _few(merge(run for ranges in odd.values() for run in ranges))
+    origins = {origin for origin, _ in first.altered}
+    again = reader.comparison(
+        [replace(file, offsets=offsets) for file in files if file.origin in origins],
+        reference_files(references, odd),
+        versions,
+        records=True,
+    )
+    if again.trouble is not None:
+        return {}, {place: merge(runs) for place, runs in first.altered.items()}
+    altered = {
+        place: intersect(merge(runs), merge(again.altered.get(place, ())))
+        for place, runs in first.altered.items()
+    }
+    return altered, {place: subtract(merge(runs), altered[place]) for place, runs in first.altered.items()}
+
+
+def _not_compared(
+    rows: Rows, lacking: Lacking, files: Sequence[tuple[FileView, RowFile]]
+) -> dict[int, tuple[RewrittenRows, ...]]:
+    """The results if there is nothing to compare with."""
+    ids = {view.snapshot_id for view, _ in files}
+    snapshot_id = ids.pop() if len(ids) == 1 else 0
+    return {
+        partition: tuple(_alone(ranges, snapshot_id, lacking.get(partition, ())))
+        for partition, ranges in rows.items()
+    }
+
+
+def _alone(
+    ranges: Sequence[Range], snapshot_id: int, lacking: Sequence[tuple[Range, str]]
+) -> list[RewrittenRows]:
+    """Rows without a compared archive, by reason."""
+    found: list[RewrittenRows] = []
+    for held, why in lacking:
+        if mine := intersect(ranges, [held]):
+            found.append(RewrittenRows(mine, snapshot_id, why))
+    left = subtract(ranges, merge(held for held, _ in lacking))
+    return [*found, RewrittenRows(left, snapshot_id, NO_ARCHIVE)] if left else found
+
+
+def _is_certain(view: FileView, table: TableState) -> bool:
+    """Whether no unsupported delete file can hide rows of the file."""
+    if table.has_deletes:
+        return False
+    unread = (one for one in table.hidden if not one.readable)
+    return not any(view.sequence_number < one.sequence_number + (0 if one.equality else 1) for one in unread)
+
+
+def _extent(view: FileView) -> tuple[int, int, int, int] | None:
+    bounds = (view.partition_min, view.partition_max, view.offset_min, view.offset_max)
+    return None if None in bounds else bounds  # type: ignore[return-value]
+
+
+def _few(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    return tuple(ranges) if len(ranges) <= RANGES_MAX else ((ranges[0][0], ranges[-1][1]),)
+
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The contents of an archive's sealed footer."""
+
+    footer: FoundFooter
+    rows: int
+
+
+def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes | None) -> FileView:
+    """The view of an archive whose rows were all read."""
+    key = file.key
+    assert key is not None, "only archives of ours are read one by one"
+    faults = [*_order_faults(file, found)]
+    expected = subtract(merge([(key.base, key.end)]), merge(sealed.footer.gaps))
+    ranges = {
+        partition: [(one.low, one.high) for one in stretches]
+        for partition, stretches in found.stretches.items()
+    }
+    held = merge([*ranges.get(key.partition, ()), *found.removed.get(key.partition, ())])
+    if found.rows != sealed.rows:
+        faults.append(
+            RowFault(key.partition, f"{file.path} gave {found.rows} rows, its footer says {sealed.rows}")
+        )
+    if held != expected:
+        lacking, more = subtract(expected, held), subtract(held, expected)
+        texts = [f"lacks offsets {shown(lacking)}"] if lacking else []
+        texts += [f"has additional offsets {shown(more)}"] if more else []
+        faults.append(RowFault(key.partition, f"{file.path} {' and '.join(texts)}, by its name and footer"))
+    elif found.rows == total(expected):
+        faults += _digest_faults(file, sealed, found, intake_digest)
+    part = file.part
+    if part is not None:
+        ranges = {
+            partition: [piece for one in runs for piece in intersect([one], [part])]
+            for partition, runs in ranges.items()
+        }
+        counted = sum(high - low for runs in ranges.values() for low, high in runs)
+        file = replace(file, record_count=counted)
+    return replace(
+        file,
+        gaps=sealed.footer.gaps,
+        rows={partition: tuple(runs) for partition, runs in ranges.items() if runs},
+        removed={partition: tuple(runs) for partition, runs in found.removed.items()},
+        rows_in_file=None if part is not None else found.rows,
+        faults=(*file.faults, *faults),
+    )
+
+
+def _order_faults(file: FileView, found: FileRows) -> Iterable[RowFault]:
+    if found.disorder is not None:
+        yield RowFault(
+            None, f"{file.path}: offset {found.disorder[0]} comes after offset {found.disorder[1]}"
+        )
+    if found.backwards is not None:
+        yield RowFault(None, f"{file.path}: {_back(*found.backwards)}")
+    if found.misplaced is not None:
+        yield RowFault(
+            None,
+            f"{file.path}: the ingest time of offset {found.misplaced} does not match the file's path and "
+            "partition",
+        )
+    if found.trouble is not None:
+        yield RowFault(None, f"{file.path}: {found.trouble}")
+
+
+def _digest_faults(
+    file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes | None
+) -> Iterable[RowFault]:
+    assert file.key is not None
+    record = f"some record of offsets {file.key.base} to {file.key.end - 1}"
+    if (
+        found.digest is None or found.disorder is not None
+    ):  # reported already; another order has another digest
+        return
+    if found.digest != sealed.footer.records_digest:
+        yield RowFault(
+            None,
+            f"{file.path}: the digest of its records is {found.digest.hex()}, its footer says "
+            f"{sealed.footer.records_digest.hex()}: {record} was altered; restore the object",
+        )
+    if intake_digest is not None and found.digest != intake_digest:
+        yield RowFault(
+            None,
+            f"{file.path}: the digest of its records is {found.digest.hex()}, that of the same offsets "
+            f"in intake is {intake_digest.hex()}: {record} differs from what was sent",
+        )
+
+
+def between_files(
+    own: Iterable[tuple[str, FileRows]], external: ExternalRows, partitions: Sequence[int]
+) -> list[RowFault]:
+    """Ingest times that decrease from one file to the next, or inside files of other writers; the first one
+    of each partition.
+    """
+    places: dict[int, list[tuple[Stretch, str]]] = {}
+    for path, found in own:
+        for partition, stretches in found.stretches.items():
+            places.setdefault(partition, []).extend((one, path) for one in stretches)
+    for partition, stretches in external.stretches.items():
+        places.setdefault(partition, []).extend((one, "a file of another writer") for one in stretches)
+    faults = [
+        RowFault(partition, f"files of another writer: {_back(*back)}")
+        for partition, back in external.backwards.items()
+        if partition in partitions
+    ]
+    for partition in sorted(set(places) & set(partitions)):
+        back = _first_back(places[partition])
+        faults += [] if back is None else [RowFault(partition, back)]
+    return faults
+
+
+def _first_back(places: list[tuple[Stretch, str]]) -> str | None:
+    """The first decrease between two files. Overlaps are skipped: duplicate offsets are reported elsewhere,
+    and either row may be wrong.
+    """
+    before: tuple[Stretch, str] | None = None
+    for one, path in sorted(places, key=lambda place: (place[0].low, place[0].high)):
+        if (
+            before is not None
+            and path != before[1]
+            and one.low >= before[0].high
+            and one.low_us < before[0].high_us
+        ):
+            return (
+                f"{path}: {_back(one.low, one.low_us, before[0].high_us)} at offset {before[0].high - 1} "
+                f"in {before[1]}"
+            )
+        if before is None or one.high > before[0].high:
+            before = (one, path)
+    return None
+
+
+def _back(offset: int, time_us: int, before_us: int) -> str:
+    return f"the ingest time goes back at offset {offset}: {_moment(time_us)} after {_moment(before_us)}"
+
+
+def _moment(time_us: int) -> str:
+    try:
+        return (
+            (_START + timedelta(microseconds=time_us))
+            .isoformat(timespec="microseconds")
+            .replace("+00:00", "Z")
+        )
+    except OverflowError:
+        return f"{time_us} µs"
+
 
 FOOTERS_AT_A_TIME = 8
 REREADS_MAX = 20

@@ -43,7 +43,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from archiver.catalog.evidence import Gaps
-from archiver.catalog.iceberg import metadata_cache
+from archiver.catalog.iceberg import local_io
 from archiver.catalog.tables import Tables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
@@ -122,7 +122,7 @@ class Audit:
         in the document, never an error.
         """
         if self._rows is not None:
-            metadata_cache.SHARED.clear()  # it must prove the stored data, not a cached read
+            local_io.SHARED.clear()  # it must prove the stored data, not a cached read
         for _ in range(ATTEMPTS_MAX - 1):
             found = self._read_views(ledger, intake, scope)
             if not any(_is_overtaken(view) for view in found.views):

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.offset_coverage import Range
-from reconcile.snapshot.offset_ranges import shown
+from reconcile.snapshot.offset_coverage import Range, shown
 from reconcile.snapshot.topic_snapshot import TopicSnapshot
 from reconcile.snapshot.topic_views import FileView
 

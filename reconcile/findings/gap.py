@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.offset_coverage import merge, subtract
-from reconcile.snapshot.offset_ranges import shown
+from reconcile.snapshot.offset_coverage import merge, shown, subtract
 from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "gap"

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from archiver.runtime.text import counted
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.offset_coverage import intersect, merge, subtract
-from reconcile.snapshot.offset_ranges import shown
+from reconcile.snapshot.offset_coverage import intersect, merge, shown, subtract
 from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "missing-in-catalog"

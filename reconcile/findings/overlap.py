@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from reconcile.audit.rules import PartitionFinding
 from reconcile.findings.doubled_file import same_range
 from reconcile.findings.finding import Finding
-from reconcile.snapshot.offset_coverage import merge, subtract
-from reconcile.snapshot.offset_ranges import shown
+from reconcile.snapshot.offset_coverage import merge, shown, subtract
 from reconcile.snapshot.topic_snapshot import TopicSnapshot
 
 ID = "overlap"

@@ -8,30 +8,488 @@ rows, compacted files) are not repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from archiver.catalog.restore import RestoredFile
+import pyarrow as pa
+
+from archiver.catalog.commit import CommitOutcome
+from archiver.catalog.evidence import read_evidence
+from archiver.catalog.identity import TableTarget, target_of
+from archiver.catalog.restore import Plan, RestoredFile, TableRestore, way_out
 from archiver.catalog.swap_retry import CommitLimits
-from archiver.catalog.tables import Tables
+from archiver.catalog.table_layout import REBUILT
+from archiver.catalog.tables import Tables, TableView, shown
 from archiver.config.settings import TopicSettings
+from archiver.ledger.archive_visibility import ArchiveVisibility
+from archiver.ledger.bridge import append_in_parts, append_table_committed
 from archiver.ledger.leadership import Leadership
+from archiver.ledger.views import TopicLedger
+from archiver.objects import paths
+from archiver.objects.paths import ARCHIVE_PREFIX, parse_archive_key, topic_id_of
 from archiver.objects.store import ObjectStore
+from archiver.proto import control_log_pb2 as pb
+from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ArchiverError,
     ConfigInvalid,
     Corrupted,
     Deposed,
+    NotFound,
     OutcomeUnknown,
     RetryLater,
     TopicHalted,
 )
 from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
-from archiver.runtime.ids import IdSource
-from archiver.stream.archives import Describe, DescribedArchive
-from reconcile.repair.rebuild_chain import Chain
+from archiver.runtime.ids import IdSource, TopicId, new_uuid
+from archiver.schema.columns import found_schema
+from archiver.schema.evolution.field_history import highest_id
+from archiver.schema.evolution.recorded import TopicSchema
+from archiver.stream.archives import Describe, DescribedArchive, FoundArchive, list_archives
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+
+_ABANDONED = "the table was rebuilt from the archives, with the old one"
+_KILLED = "the table was rebuilt from the archives, and it does not continue their offsets"
+
+
+class LedgerRebuild:
+    """One run under one epoch."""
+
+    def __init__(self, parts: RebuildParts, intake: Backlog) -> None:
+        self._parts = parts
+        self._intake = intake
+        self._leader = parts.leadership.leader
+
+    def run(self, topic: str | None = None) -> RebuildReport:
+        """Every configured table that is lost, or that of one topic. Raises `ConfigInvalid`, `Deposed`, and
+        the errors of a lease.
+        """
+        found: list[Rebuilt] = []
+        topics = topics_with_table(self._parts, topic)
+        with self._parts.leadership.turn("rebuilding"):
+            self._parts.leadership.lead()
+            for settings in topics:
+                state = self._intake.topics_by_name.get(settings.name)
+                table = settings.archive.table or ""
+                if state is None:
+                    found.append(
+                        Rebuilt(settings.name, "", table, "unchanged", "the topic does not exist yet")
+                    )
+                    continue
+                found.append(
+                    isolated(
+                        settings.name,
+                        state.topic_id,
+                        table,
+                        lambda one=settings, known=state: self._topic(one, known),  # type: ignore[misc]
+                    )
+                )
+        return RebuildReport("ledger", tuple(found))
+
+    def _topic(self, settings: TopicSettings, state: TopicState) -> Rebuilt:
+        parts = self._parts
+        target = target_of(settings, state.topic_id, state.partitions, parts.cluster_id, parts.objects)
+        name = shown(target.identifier)
+        ledger = self._leader.fold.topic(state.topic_id)
+        if ledger.table_uuid is None:
+            return Rebuilt(state.name, state.topic_id, name, "unchanged", "it never had a table")
+        tables = parts.tables(settings.archive.catalog or "")
+        view = tables.load(target.identifier)
+        if view is not None and view.uuid == ledger.table_uuid:
+            return Rebuilt(
+                state.name,
+                state.topic_id,
+                name,
+                "unchanged",
+                "the table exists, with the uuid in the ledger",
+            )
+        if view is not None and view.properties.get(REBUILT) != str(ledger.table_uuid):
+            raise TopicHalted(
+                state.name,
+                f"the catalog has a table {name} (uuid {view.uuid}) that no rebuild made; "
+                f"{way_out(view, target)}, or name another table in the configuration, then rebuild again",
+            )
+        self._abandon_rewrites(ledger)
+        chains = self._chains(state, ledger)
+        archives = described(parts, chains)
+        schemas = [TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items())]
+        parts.progress(f"{state.name}: {len(archives)} archives go into table {name}")
+        plan = Plan(
+            schema_json=schemas[-1].iceberg_json,
+            last_column_id=highest_id(schemas),
+            in_place_of=str(ledger.table_uuid),
+            files=restored_files(archives),
+            starts=dict(ledger.starts),
+            reached={partition: ledger.planned_to(partition) for partition in range(state.partitions)},
+        )
+        restore = TableRestore(
+            tables, self._leader.check, self._leader.epoch, parts.limits, parts.ids, parts.clock
+        )
+        self._append_committed(target, ledger, restore.run(target, plan), [item.found for item in archives])
+        rows = sum(item.data_file.record_count for item in archives)
+        return Rebuilt(state.name, state.topic_id, name, "rebuilt", files=len(archives), rows=rows)
+
+    def _abandon_rewrites(self, ledger: TopicLedger) -> None:
+        keys = list(ledger.rewrites.under_way)
+        if not keys:
+            return
+
+        def message(part: Sequence[str], last: bool) -> pb.RewriteSettled:
+            del last
+            return pb.RewriteSettled(
+                commit_id=bytes(16),
+                topic_id=bytes.fromhex(ledger.topic_id),
+                sequence_number=ledger.sequence_number,
+                abandoned=[pb.RewriteSettled.Abandoned(key=key, why=_ABANDONED) for key in part],
+            )
+
+        append_in_parts(self._leader, keys, message, lambda key: f"the outcome of {key}")
+
+    def _chains(self, state: TopicState, ledger: TopicLedger) -> dict[int, Chain]:
+        """The chain of each partition; raises `TopicHalted` if archives are missing."""
+        waiting = {
+            (item.archive.partition, item.archive.base, item.archive.end): item.archive.key
+            for item in ledger.pending
+        }
+        candidates: dict[int, list[FoundArchive]] = {}
+        for found in list_archives(self._parts.objects, state.topic_id):
+            key = waiting.get((found.partition, found.base, found.end), found.key)
+            if found.key == key:
+                candidates.setdefault(found.partition, []).append(found)
+        chains: dict[int, Chain] = {}
+        for partition in range(state.partitions):
+            empty = [*ledger.passed.ranges(partition)]
+            empty += [
+                (item.archive.base, item.archive.end)
+                for item in ledger.pending
+                if item.archive.gap_only and item.archive.partition == partition
+            ]
+            start = ledger.starts.get(partition, 0)
+            given_up = ArchiveVisibility.of(ledger, partition, self._leader.fold.condemned)
+            kept = given_up.kept(candidates.get(partition, []))
+            chain = chain_to(kept, start, max(start, ledger.planned_to(partition)), empty)
+            if chain.why is not None:
+                raise TopicHalted(
+                    state.name,
+                    f"partition {partition}: {chain.why}; restore the archives, or see the runbook",
+                )
+            chains[partition] = chain
+        return chains
+
+    def _append_committed(
+        self, target: TableTarget, ledger: TopicLedger, view: TableView, archives: Sequence[FoundArchive]
+    ) -> None:
+        """COMMIT_TO_TABLE without an event: from here on the ledger's table is the new one (rule T4)."""
+        inside = {item.key for item in archives}
+        keys = [item.archive.key for item in ledger.pending if item.archive.key]
+        revived = [key for key in ledger.killed if key in inside]
+        evidence = read_evidence(view.properties)
+        outcome = CommitOutcome(
+            table_uuid=view.uuid,
+            snapshot_id=view.snapshot_id,
+            sequence_number=view.sequence_number,
+            watermarks=dict(enumerate(evidence.offsets)) if evidence is not None else {},
+            committed=(*(key for key in keys if key in inside), *revived),
+            killed=tuple((key, _KILLED) for key in keys if key not in inside),
+            valid_through_us=ledger.valid_through_us,
+        )
+        failpoints.reach("committed.append.before")
+        append_table_committed(self._leader, outcome.to_proto(new_uuid(self._parts.ids), target.topic_id))
+        failpoints.reach("committed.append.after")
+
+
+IN_PLACE_OF = "bucket"
+"""The uuid of the lost table is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """One topic in the bucket."""
+
+    topic_id: TopicId
+    name: str
+    partitions: int
+    created_us: int
+    archives: tuple[FoundArchive, ...]
+
+
+class BucketRebuild:
+    """One run. It reads only objects and catalogs, and writes only tables."""
+
+    def __init__(self, parts: RebuildParts) -> None:
+        self._parts = parts
+
+    def run(self, topic: str | None = None) -> RebuildReport:
+        """Every configured table, or that of one topic. Raises `ConfigInvalid`, and the errors of a lease."""
+        topics = topics_with_table(self._parts, topic)
+        with self._parts.leadership.turn("rebuilding"):
+            folders = self._folders()
+            found = [
+                self._of(settings, [one for one in folders if one.name == settings.name])
+                for settings in topics
+            ]
+        configured = {settings.name for settings in self._parts.topics}
+        left = [one for one in folders if one.name not in configured and one.archives and topic is None]
+        found += [
+            Rebuilt(one.name, one.topic_id, "", "unchanged", "the topic is not in the configuration")
+            for one in left
+        ]
+        return RebuildReport("bucket", tuple(found))
+
+    def _of(self, settings: TopicSettings, folders: Sequence[_Folder]) -> Rebuilt:
+        """The newest topic of the name; an earlier one was deleted, and its table had another name."""
+        table = settings.archive.table or ""
+        if not folders:
+            return Rebuilt(settings.name, "", table, "unchanged", "the data folder has no archives of it")
+        newest = max(folders, key=lambda one: one.created_us)
+        return isolated(settings.name, newest.topic_id, table, lambda: self._topic(settings, newest))
+
+    def _folders(self) -> list[_Folder]:
+        """Every topic with archives below `archive/`."""
+        archives: dict[str, list[FoundArchive]] = {}
+        named: list[str] = []
+        for info in self._parts.objects.list(ARCHIVE_PREFIX):
+            topic_id = topic_id_of(info.key)
+            parsed = parse_archive_key(info.key)
+            if topic_id is not None and info.key == paths.topic_key(topic_id):
+                named.append(topic_id)
+            elif parsed is not None:
+                found = FoundArchive.of(info.key, info.size, parsed)
+                archives.setdefault(parsed.topic_id, []).append(found)
+        for topic_id in sorted(set(archives) - set(named)):
+            self._parts.progress(
+                f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives but no name of "
+                "their topic"
+            )
+        return [self._folder(topic_id, archives.get(topic_id, [])) for topic_id in sorted(named)]
+
+    def _folder(self, topic_id: str, archives: Sequence[FoundArchive]) -> _Folder:
+        key = paths.topic_key(topic_id)
+        try:
+            document = json.loads(self._parts.objects.read(key))
+            name, partitions, created_us = document["topic"], document["partitions"], document["created_us"]
+            if (
+                document["topic_id"] != topic_id
+                or not isinstance(name, str)
+                or type(partitions) is not int
+                or type(created_us) is not int
+            ):
+                raise ValueError("it belongs to another topic, or lacks a name")
+        except (NotFound, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Corrupted(
+                f"{self._parts.objects.uri(key)} does not name the topic of the archives ({error}); "
+                "restore it"
+            ) from error
+        return _Folder(TopicId(topic_id), name, partitions, created_us, tuple(archives))
+
+    def _topic(self, settings: TopicSettings, folder: _Folder) -> Rebuilt:
+        parts = self._parts
+        target = self._target(settings, folder)
+        name = shown(target.identifier)
+        if not folder.archives:
+            return Rebuilt(
+                folder.name, folder.topic_id, name, "unchanged", "the data folder has no archives of it"
+            )
+        chains = _chains(folder, target.partitions)
+        archives = described(parts, chains)
+        holes = tuple(
+            (partition, low, high) for partition, chain in sorted(chains.items()) for low, high in chain.holes
+        )
+        heads = tuple(
+            (partition, 0, chain.start) for partition, chain in sorted(chains.items()) if chain.start
+        )
+        missing = tuple(sorted((*heads, *holes)))
+        parts.progress(f"{folder.name}: {len(archives)} archives go into table {name}")
+        plan = Plan(
+            schema_json=found_schema(_newest_of_each_version(archives)),
+            last_column_id=0,
+            in_place_of=IN_PLACE_OF,
+            files=restored_files(archives),
+            starts={},
+            reached={partition: chain.end for partition, chain in chains.items()},
+            proven=not missing,
+        )
+        epoch = max(one.epoch for one in folder.archives)
+        restore = TableRestore(
+            parts.tables(settings.archive.catalog or ""),
+            lambda: None,
+            epoch,
+            parts.limits,
+            parts.ids,
+            parts.clock,
+        )
+        restore.run(target, plan)
+        why = (
+            f"{_INCOMPLETE}; offsets in no archive are gaps, were retired, or are lost"
+            if missing
+            else _INCOMPLETE
+        )
+        rows = sum(item.data_file.record_count for item in archives)
+        return Rebuilt(folder.name, folder.topic_id, name, "rebuilt", why, len(archives), rows, missing)
+
+    def _target(self, settings: TopicSettings, folder: _Folder) -> TableTarget:
+        partitions = max(folder.partitions, *(one.partition + 1 for one in folder.archives), 1)
+        return target_of(settings, folder.topic_id, partitions, self._parts.cluster_id, self._parts.objects)
+
+
+def _chains(folder: _Folder, partitions: int) -> dict[int, Chain]:
+    """The chain of each partition; raises `TopicHalted` if archives overlap."""
+    chains: dict[int, Chain] = {}
+    for partition in range(partitions):
+        chain = chain_of_all(one for one in folder.archives if one.partition == partition)
+        if chain.why is not None:
+            raise TopicHalted(
+                folder.name,
+                f"partition {partition}: {chain.why}; move away the wrong archives, then rebuild again",
+            )
+        chains[partition] = chain
+    return chains
+
+
+def _newest_of_each_version(archives: Sequence[DescribedArchive]) -> list[pa.Schema]:
+    """The columns of one file per schema version, newest version first."""
+    versions = {item.footer.schema_version: item.columns for item in archives}
+    return [versions[version] for version in sorted(versions, reverse=True)]
+
+
+_INCOMPLETE = "rebuilt from the archives alone: without the log, other records are unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Consecutive archives of one partition."""
+
+    archives: tuple[FoundArchive, ...]
+    twins: Mapping[str, tuple[FoundArchive, ...]]
+    """By key: other archives of exactly the same range, whose records must be equal."""
+    holes: tuple[tuple[int, int], ...] = ()
+    """Ranges between archives that no archive holds."""
+    why: str | None = None
+    """Why there is no chain; `archives` is then empty."""
+
+    @property
+    def start(self) -> int:
+        """The first offset; 0 without archives."""
+        return self.archives[0].base if self.archives else 0
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one; 0 without archives."""
+        return self.archives[-1].end if self.archives else 0
+
+
+def chain_to(
+    archives: Iterable[FoundArchive], start: int, end: int, without: Sequence[tuple[int, int]] = ()
+) -> Chain:
+    """A chain from an offset not above `start` to exactly `end`. `without`: ranges without an archive,
+    because they hold no record.
+
+    The first archive may begin below `start`, the current end of retention.
+    """
+    choices, twins = _by_range(archives)
+    came: dict[int, tuple[int, FoundArchive | None]] = {start: (start, None)}
+    for found in sorted(choices, key=lambda one: -one.base):
+        if found.base < start < found.end:
+            came.setdefault(found.end, (start, found))
+    farthest = _walk(came, choices, without, end)
+    if farthest != end:
+        return Chain(
+            (),
+            {},
+            why=f"no archive that continues there holds the offsets from {farthest} on, up to {end}",
+        )
+    return _chain(came, start, end, twins)
+
+
+def chain_of_all(archives: Iterable[FoundArchive]) -> Chain:
+    """A chain of all archives, with holes only where no archive exists."""
+    choices, twins = _by_range(archives)
+    taken: list[FoundArchive] = []
+    holes: list[tuple[int, int]] = []
+    at = 0
+    while at < len(choices):
+        first = at
+        low, high = choices[at].base, choices[at].end
+        while at < len(choices) and choices[at].base <= high:
+            high = max(high, choices[at].end)
+            at += 1
+        came: dict[int, tuple[int, FoundArchive | None]] = {low: (low, None)}
+        farthest = _walk(came, choices[first:at], (), high)
+        if farthest != high:
+            beyond = next(one for one in choices[first:at] if one.end == high)
+            return Chain(
+                (),
+                {},
+                why=f"archives overlap and are not consecutive: a chain ends at {farthest}, but "
+                f"{beyond.key} reaches {high}",
+            )
+        if taken:
+            holes.append((taken[-1].end, low))
+        taken += _chain(came, low, high, twins).archives
+    return Chain(tuple(taken), {one.key: twins[one.key] for one in taken if one.key in twins}, tuple(holes))
+
+
+def _by_range(
+    archives: Iterable[FoundArchive],
+) -> tuple[list[FoundArchive], dict[str, tuple[FoundArchive, ...]]]:
+    """One archive of each range, in order, and the others of its range."""
+    ranges: dict[tuple[int, int], list[FoundArchive]] = {}
+    for found in archives:
+        ranges.setdefault((found.base, found.end), []).append(found)
+    chosen: list[FoundArchive] = []
+    twins: dict[str, tuple[FoundArchive, ...]] = {}
+    for key in sorted(ranges):
+        newest, *others = sorted(ranges[key], key=lambda one: (-one.epoch, one.key))
+        chosen.append(newest)
+        if others:
+            twins[newest.key] = tuple(others)
+    return chosen, twins
+
+
+def _walk(
+    came: dict[int, tuple[int, FoundArchive | None]],
+    choices: Sequence[FoundArchive],
+    without: Sequence[tuple[int, int]],
+    end: int,
+) -> int:
+    """Record the predecessor of every offset that a chain can reach. Returns `end`, or the farthest offset
+    before it.
+    """
+    by_base: dict[int, list[FoundArchive]] = {}
+    for found in choices:
+        by_base.setdefault(found.base, []).append(found)
+    waiting = set(came)
+    while waiting:
+        at = min(waiting)
+        waiting.remove(at)
+        steps: list[tuple[int, FoundArchive | None]] = [(found.end, found) for found in by_base.get(at, ())]
+        steps += [(high, None) for low, high in without if low <= at < high]
+        for to, by in steps:
+            if to <= end and to not in came:
+                came[to] = (at, by)
+                waiting.add(to)
+    return max(one for one in came if one <= end)
+
+
+def _chain(
+    came: Mapping[int, tuple[int, FoundArchive | None]],
+    start: int,
+    end: int,
+    twins: Mapping[str, tuple[FoundArchive, ...]],
+) -> Chain:
+    found: list[FoundArchive] = []
+    at = end
+    while at != start:
+        at, archive = came[at]
+        if archive is not None:
+            found.append(archive)
+    found.reverse()
+    return Chain(tuple(found), {one.key: twins[one.key] for one in found if one.key in twins})
+
 
 State = Literal["rebuilt", "unchanged", "halted", "unfinished"]
 

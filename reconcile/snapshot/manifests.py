@@ -17,8 +17,7 @@ from typing import Any, Literal
 from archiver.catalog.iceberg.avro_container import container_of
 from archiver.catalog.table_layout import StreamFields, bound_number
 from archiver.catalog.tables import LiveFile
-from archiver.events.avro import read_data
-from archiver.events.avro_schema import Array, Optional, Primitive, Record, Schema, parse_schema
+from archiver.events.avro import Array, Optional, Primitive, Record, Schema, parse_schema, read_data
 from archiver.runtime.errors import Corrupted
 
 UNPACKED_BYTES_MAX = 256 * 2**20

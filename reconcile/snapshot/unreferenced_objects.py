@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from archiver.ledger.archive_visibility import ArchiveVisibility
-from archiver.ledger.archived_ranges import ArchivedRanges
-from archiver.ledger.views import TopicLedger
+from archiver.ledger.views import ArchivedRanges, TopicLedger
 from archiver.objects.paths import ArchiveKey, data_prefix, metadata_prefix, parse_archive_key
 from archiver.objects.store import ObjectInfo
 
@@ -152,7 +151,7 @@ class _Partition:
                 self.open.append(_Archive(key, info.size, "killed", may_go=False))
             folder.held += key.end <= ledger.start(key.partition)
         elif key.epoch > folder.epoch or info.key in ledger.rewrites.replaced:
-            return  # of a newer leader, or judged in `reconcile/vacuum/replaced_archives.py`
+            return  # of a newer leader, or judged in `reconcile/vacuum/clean.py`
         elif key.end <= ledger.start(key.partition):
             yield Unneeded(info.key, info.size, "retired")
         else:

@@ -12,36 +12,251 @@ is needed again, which should be impossible, the run stops with a finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
-from archiver.config.settings import CleanupSettings
+from archiver.catalog.tables import Tables, TableView, parse_identifier
+from archiver.config.settings import CleanupSettings, TopicSettings
 from archiver.config.types import format_duration
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
-from archiver.objects.paths import INTAKE_PREFIX, parse_archive_key
+from archiver.ledger.views import TopicLedger
+from archiver.objects.path_normalization import NamedFiles
+from archiver.objects.paths import INTAKE_PREFIX, parse_archive_key, parse_intake_key, table_prefix
 from archiver.objects.store import ObjectStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError, Deposed, TopicHalted
+from archiver.runtime.errors import ArchiverError, Deposed, Halt, InvalidInput, TopicHalted
+from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.text import counted
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
-from reconcile.snapshot.lost_log_entries import check_nothing_is_lost
+from intake.read.reader import log_index_of
+from intake.segments import FileRef
 from reconcile.snapshot.oldest_required import oldest_required
-from reconcile.snapshot.retention_floor import Lines
+from reconcile.snapshot.retention_floor import Lines, oldest_sequence
+from reconcile.snapshot.topic_snapshot import UnreferencedObject
 from reconcile.snapshot.unreferenced_objects import WHY, Kind, Unneeded
-from reconcile.vacuum.intake_files import Choice, Needed, choose, needed_files
-from reconcile.vacuum.report import CleanReport, Compacted
-from reconcile.vacuum.retention import all_due, move_starts
+from reconcile.vacuum.report import CleanReport, Compacted, all_due, move_starts
 from reconcile.vacuum.tables import Swept, TableFolders, swept_key
-from reconcile.vacuum.unfinished_uploads import stale_uploads
+
+WINDOW_BYTES = 256 * 2**20
+"""Raw bytes of the records whose segments are read at a time; a backlog may have millions of segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The keys of intake files that may be read again."""
+
+    sure: dict[str, TopicPartition]
+    """Files needed by a partition with a known floor: one such partition each."""
+    doubted: frozenset[str]
+    """Files kept because the floor is unknown or the whole topic is kept."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Topics whose needs are unknown because a history file is damaged or missing, and why. All keys are then
+    needed."""
+
+    def __contains__(self, key: str) -> bool:
+        return bool(self.unread) or key in self.sure or key in self.doubted
+
+
+def needed_files(intake: Backlog, lines: Lines) -> Needed:
+    """Files with a segment above its floor; all files of a topic without floors (it is younger than they
+    are).
+
+    An unreadable history file makes its topic doubtful; it is not an error.
+    """
+    sure: dict[str, TopicPartition] = {}
+    doubted: set[str] = set()
+    unread: dict[str, str] = {}
+    for topic in intake.topics_by_id.values():
+        line = lines.get(topic.topic_id)
+        known = line is not None and line.why is None and line.exact
+        for partition in range(topic.partitions):
+            tp = (topic.topic_id, partition)
+            try:
+                for file in _files(intake, tp, 0 if line is None else line.offsets[partition]):
+                    if known:
+                        sure[file.key] = tp
+                    else:
+                        doubted.add(file.key)
+            except (Halt, InvalidInput) as error:
+                unread.setdefault(topic.name, f"partition {partition}: {error}")
+    return Needed(sure, frozenset(doubted), unread)
+
+
+def _files(intake: Backlog, tp: TopicPartition, start: int) -> Iterator[FileRef]:
+    """The files of the segments that end above `start`."""
+    while segments := intake.segments(tp, start, WINDOW_BYTES):
+        yield from (segment.file for segment in segments)
+        start = segments[-1].end
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The files that a run may mark for deletion, and the number of others."""
+
+    condemn: tuple[str, ...]
+    """Oldest first."""
+    barrier_ms: int | None
+    """Every selected file was written before it; None if there is none."""
+    needed: int
+    """Files that stay because they may be read again."""
+    young: int
+    """Files that stay because they are too young."""
+    over: int
+    """Files that stay because of the limit of a run."""
+    strange: int
+    """Objects below `intake/` that are not intake files; they are never changed."""
+
+
+def choose(
+    stored: Iterable[str], needed: Needed, condemned: Collection[str], before_ms: int, limit: int
+) -> Choice:
+    """Classify the keys below `intake/`, except those already marked (`condemned`).
+
+    Only files written before `before_ms` may be deleted, the `limit` oldest of them.
+    """
+    found: list[tuple[int, str]] = []
+    kept = young = strange = 0
+    for key in stored:
+        parsed = parse_intake_key(key)
+        if key in condemned:
+            continue
+        if parsed is None:
+            strange += 1
+        elif key in needed:
+            kept += 1
+        elif parsed.written_ms >= before_ms:
+            young += 1
+        else:
+            found.append((parsed.written_ms, key))
+    chosen = sorted(found)[: max(0, limit)]
+    barrier_ms = chosen[-1][0] + 1 if chosen else None
+    return Choice(tuple(key for _, key in chosen), barrier_ms, kept, young, len(found) - len(chosen), strange)
+
+
+@runtime_checkable
+class KnowsUploads(Protocol):
+    """A store with multipart uploads. Each has the store's own identifier."""
+
+    def open_uploads(self) -> Iterator[tuple[str, Any]]:
+        """Unfinished uploads by key, each with `begun_us`."""
+
+    def abort_upload(self, upload: Any) -> None:
+        """Abort an upload and free its storage; a missing one is no error."""
+
+
+def stale_uploads(
+    objects: ObjectStore, now_us: int, age_s: float, count_max: int, *, abort: bool
+) -> list[str]:
+    """The keys of stale uploads, at most `count_max`; with `abort` they are aborted. Raises like the
+    store.
+    """
+    if not isinstance(objects, KnowsUploads):
+        return []
+    begun_before_us = now_us - round(age_s * 1e6)
+    stale = list(
+        islice(
+            ((key, one) for key, one in objects.open_uploads() if one.begun_us < begun_before_us), count_max
+        )
+    )
+    for _, one in stale if abort else ():
+        objects.abort_upload(one)
+    return [key for key, _ in stale]
+
+
+def stray_uploads(
+    objects: ObjectStore, now_us: int, age_s: float, count_max: int
+) -> list[UnreferencedObject]:
+    """The stale uploads for the reconciler; the store does not report their size."""
+    why = "a multipart upload that was started long ago and never completed"
+    return [
+        UnreferencedObject(key, 0, why)
+        for key in stale_uploads(objects, now_us, age_s, count_max, abort=False)
+    ]
+
+
+class ReplacedArchives:
+    """Inspects the tables of topics with rewritten archives, without changes."""
+
+    def __init__(self, tables: Callable[[str], Tables], topics: Iterable[TopicSettings]) -> None:
+        self._tables = tables
+        self._settings = {topic.name: topic for topic in topics}
+
+    def keys(self, intake: Backlog, ledger: LedgerFold, lines: Lines) -> list[str]:
+        """The old archives that may be deleted, in ledger order; none of a topic that is unreadable or
+        doubtful.
+        """
+        found: list[str] = []
+        for topic in intake.topics_by_id.values():
+            line, settings, known = (
+                lines.get(topic.topic_id),
+                self._settings.get(topic.name),
+                ledger.topic(topic.topic_id),
+            )
+            if line is None or line.why is not None or settings is None or not known.rewrites.replaced:
+                continue
+            try:
+                found += self._of_table(settings, topic.topic_id, known, ledger.condemned)
+            except ArchiverError:
+                continue  # the next run tries again
+        return found
+
+    def _of_table(
+        self, settings: TopicSettings, topic_id: TopicId, ledger: TopicLedger, condemned: Container[str]
+    ) -> list[str]:
+        if settings.archive.kind != "iceberg":
+            return []
+        tables = self._tables(settings.archive.catalog or "")
+        view = tables.load(parse_identifier(settings.archive.table or ""))
+        if view is None or view.uuid != ledger.table_uuid:
+            return []
+        oldest = oldest_sequence(view)
+        due = [
+            key
+            for key, item in ledger.rewrites.replaced.items()
+            if item.sequence_number <= oldest or key in condemned
+        ]
+        held = _held(topic_id, tables, view, due) if due else NamedFiles(table_prefix(topic_id))
+        return [key for key in due if key not in held]
+
+
+def _held(topic_id: TopicId, tables: Tables, view: TableView, keys: list[str]) -> NamedFiles:
+    """The files that some retained snapshot references, with normalized paths."""
+    held = NamedFiles(table_prefix(topic_id))
+    for path in tables.retained_paths(view, {key.rpartition("/")[2] for key in keys}):
+        held.add(path)
+    return held
+
+
+FOOTERS_READ_MAX = 100
+"""A log loses its newest files first, so the newest of the files to be deleted are opened."""
+
+
+def check_nothing_is_lost(objects: ObjectStore, keys: Sequence[str], next_index: int) -> None:
+    """Raise `Halt` if one of the newest of `keys` (ascending) was written when the log was longer than
+    `next_index`.
+    """
+    for key in reversed(keys[-FOOTERS_READ_MAX:]):
+        index = log_index_of(objects, key)
+        if index is not None and index > next_index:
+            raise Halt(
+                f"{objects.uri(key)} was written when the intake log reached entry {index}, and the "
+                f"log ends at {next_index}: the metadata "
+                "store is an older copy; put the newest one in place. Nothing is deleted until then, "
+                "because records that the lost entries "
+                "named would go"
+            )
+
 
 Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
 Compact = Callable[[bool], Sequence[Compacted]]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.ledger.formats import FORMATS
+from archiver.ledger.entries import FORMATS
 from archiver.log.sqlite import SqliteLogStore
 from archiver.proto import control_log_pb2, intake_log_pb2, intake_state_pb2
 from intake.log.checkpoint import MAGIC, STATE_FORMATS

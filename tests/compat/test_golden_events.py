@@ -13,8 +13,8 @@ import fastavro
 import pytest
 
 from archiver.events import codec, json_form
+from archiver.events.codec import from_wire_text
 from archiver.events.partitions import partition_fields
-from archiver.events.schemas import from_wire_text
 from archiver.events.types import DataWritten, Event
 
 _GOLDEN = Path(__file__).parent / "golden_events"

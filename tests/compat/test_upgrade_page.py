@@ -8,10 +8,10 @@ from pathlib import Path
 
 from archiver.catalog import evidence, external_changes
 from archiver.catalog.table_layout import FORMAT_VERSION, LAYOUT_VERSION_VALUE
-from archiver.control_topic import position
+from archiver.control_topic import publisher
 from archiver.ledger import checkpoint as ledger_checkpoint
-from archiver.ledger import state as ledger_state
-from archiver.ledger.formats import FORMATS
+from archiver.ledger import checkpoint as ledger_state
+from archiver.ledger.entries import FORMATS
 from archiver.log import sqlite
 from archiver.log.etcd import log_store
 from archiver.objects import cluster
@@ -34,7 +34,7 @@ READ = {
     "logs in etcd (`/format`)": log_store.FORMAT.decode(),
     "entry of the intake log": numbers(ENTRY_FORMATS),
     "entry of the control log (ledger)": numbers(FORMATS),
-    "entry of the log `published`": str(position.FORMAT),
+    "entry of the log `published`": str(publisher.FORMAT),
     "checkpoint of the intake log: object": str(checkpoint.FORMAT),
     "checkpoint of the intake log: the state in it": numbers(checkpoint.STATE_FORMATS),
     "checkpoint of the ledger: object": str(ledger_checkpoint.OBJECT_FORMAT),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.log.etcd.stubs import stubs_of_etcd3_load
+from archiver.log.etcd.cluster import stubs_of_etcd3_load
 from tests.support.log.etcd_server import Etcd
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 def test_etcd3_still_needs_our_messages() -> None:
     assert not stubs_of_etcd3_load(), (
-        "etcd3 loads with the messages that it brings along: archiver/log/etcd/stubs.py is needed no "
+        "etcd3 loads with the messages that it brings along: archiver/log/etcd/cluster.py is needed no "
         "more. Import etcd3 in "
         "archiver/log/etcd/cluster.py, take its messages from etcd3.etcdrpc, and remove that file and "
         "archiver/proto/etcd_*"

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.objects.idempotent_put import create_once
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.s3.store import S3ObjectStore
-from archiver.objects.store import ObjectStore
+from archiver.objects.store import ObjectStore, create_once
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from tests.support.objects.faulty_objects import FaultyObjectStore, ObjectFault

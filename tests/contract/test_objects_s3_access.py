@@ -15,10 +15,10 @@ from archiver.catalog.iceberg.local_io import DurableFileIO
 from archiver.objects.conditional_put_check import check_conditional_put
 from archiver.objects.location import S3Options, StorePlace
 from archiver.objects.paths import probe_key
-from archiver.objects.s3.client import client_for
+from archiver.objects.s3.calls import client_for
 from archiver.objects.s3.store import S3ObjectStore
 from archiver.runtime.errors import ArchiverError, ConfigInvalid
-from reconcile.vacuum.unfinished_uploads import stale_uploads, stray_uploads
+from reconcile.vacuum.clean import stale_uploads, stray_uploads
 from tests.support.objects.memory_store import MemoryObjectStore
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server

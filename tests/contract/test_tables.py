@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from sqlalchemy.exc import OperationalError
 
-from archiver.catalog import merging
+from archiver.catalog.iceberg import producers
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Prepared, SwapOutcome, Tables, TableView
@@ -334,8 +334,8 @@ def test_a_merge_leaves_one_manifest(iceberg: IcebergTables, tmp_path: Path) -> 
 def test_a_merge_leaves_grown_manifests_until_enough_have_come_together(
     iceberg: IcebergTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "SMALL_BYTES", 0)
-    monkeypatch.setattr(merging, "TOGETHER_MIN", 4)
+    monkeypatch.setattr(producers, "SMALL_BYTES", 0)
+    monkeypatch.setattr(producers, "TOGETHER_MIN", 4)
     made(iceberg, tmp_path)
     for at in range(3):
         append(iceberg, (at, at + 1), merge=True)

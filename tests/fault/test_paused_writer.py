@@ -20,7 +20,7 @@ import pytest
 
 from archiver.config.groups import LogSettings
 from archiver.runtime.ids import SystemIds
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
 from intake.read.reader import IntakeReader

@@ -15,8 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.events import codec
-from archiver.events.avro import read_data, read_datum, write_datum
-from archiver.events.avro_schema import NODES_MAX, PRIMITIVES, Optional, Record, Schema, parse_schema
+from archiver.events.avro import (
+    NODES_MAX,
+    PRIMITIVES,
+    Optional,
+    Record,
+    Schema,
+    parse_schema,
+    read_data,
+    read_datum,
+    write_datum,
+)
 from archiver.events.types import Event
 from archiver.ledger.event_reader import EventReader
 from archiver.proto import control_log_pb2 as pb

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.client import RegistryClient
 from archiver.registry.fetch import SchemaFetcher
-from archiver.registry.serialized import complete_set, is_serialized, parse_serialized
+from archiver.registry.subjects import complete_set, is_serialized, parse_serialized
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid, NotFound, RetryLater
 from archiver.schema.protobuf.descriptors import make_source

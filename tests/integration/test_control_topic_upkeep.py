@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from archiver.control_topic.kafka_topic import KafkaTopic
-from archiver.control_topic.position import Position
+from archiver.control_topic.publisher import Position
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.event_reader import EventReader
 from archiver.runtime.clock import SystemClock

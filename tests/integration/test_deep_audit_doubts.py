@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.catalog.iceberg import metadata_cache
+from archiver.catalog.iceberg import local_io
 from archiver.config.settings import TopicSettings
 from archiver.runtime.errors import RetryLater
 from archiver.schema.evolution.state import TopicSchema
@@ -63,11 +63,11 @@ def test_a_sound_topic_is_read_once_and_compared_with_intake(world: World) -> No
 def test_a_deep_audit_reads_table_metadata_from_the_store_again(world: World) -> None:
     world.archived()
     key = ("http://store", "s3://bucket/m.avro")
-    metadata_cache.SHARED.put(key, b"as it was")
+    local_io.SHARED.put(key, b"as it was")
     world.audit()
-    assert metadata_cache.SHARED.get(key) == b"as it was"
+    assert local_io.SHARED.get(key) == b"as it was"
     deep(world)
-    assert metadata_cache.SHARED.get(key) is None
+    assert local_io.SHARED.get(key) is None
 
 
 def test_only_the_partitions_that_were_asked_for_are_read(world: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from archiver.api import Reader, Writer
 from archiver.config.settings import SchemaSettings, load_settings
-from archiver.registry.fetched import Fetched
+from archiver.registry.subjects import Fetched
 from archiver.runtime.errors import InvalidInput, OutcomeUnknown, RecordRefused, RetryLater
 from archiver.runtime.ids import SystemIds
 from archiver.schema.payload_check import EdgeCheck, envelope_of

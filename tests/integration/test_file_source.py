@@ -287,7 +287,7 @@ def test_what_is_passed_over_and_what_is_reported(tmp_path: Path) -> None:
 
 def test_a_pipe_that_takes_the_name_of_a_file_does_not_stop_the_thread(tmp_path: Path) -> None:
     from archiver.runtime.errors import RecordRefused
-    from intake.sources.files.opened_file import OpenedFile
+    from intake.sources.files.ingest import OpenedFile
 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordRefused, match="no regular file"):

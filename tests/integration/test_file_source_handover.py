@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from intake.log.source_positions import Begun
-from intake.sources.files import ingest, seen_folders, source
-from intake.sources.files.opened_file import OpenedFile
-from intake.sources.files.seen_folders import SeenFolders
+from intake.sources.files import ingest, source
+from intake.sources.files.ingest import OpenedFile, SeenFolders
 from tests.support.intake.file_sources import TOPIC, Inbox, file_of, numbered
 from tests.support.log.faulty_log import AppendFault
 
@@ -113,7 +112,7 @@ def test_a_mount_point_that_goes_with_its_file_system_proves_nothing(
 
 
 def test_what_is_remembered_of_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_folders, "FOLDERS_MAX", 3)
+    monkeypatch.setattr(ingest, "FOLDERS_MAX", 3)
     known = SeenFolders()
     for number in range(20):
         path = tmp_path / f"{number}" / "a"

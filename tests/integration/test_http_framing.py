@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.web.request_head import HEAD_BYTES_MAX
+from archiver.web.connection import HEAD_BYTES_MAX
 from tests.integration.test_http_limits import GOOD, answer, head, receive
 from tests.support.builders.deployment import Deployment
 from tests.support.process.processes import until

@@ -17,12 +17,12 @@ import pytest
 
 from archiver.config.daemon import HttpTlsSettings
 from archiver.runtime.clock import SystemClock
-from archiver.web import bodies, produce, write_watch
+from archiver.web import bodies, listener, produce
 from archiver.web.app import create_app
 from archiver.web.bodies import BodyBudget
 from archiver.web.connection import TimeoutProtocol
+from archiver.web.listener import UNREAD_S, UNSENT_BYTES_MAX, WINDOW_BYTES_MIN, WriteWatch
 from archiver.web.server import WebServer
-from archiver.web.write_watch import UNREAD_S, UNSENT_BYTES_MAX, WINDOW_BYTES_MIN, WriteWatch
 from tests.integration.test_http_limits import GOOD, NDJSON, answer, chunk, head, receive
 from tests.support.builders.deployment import Deployment
 from tests.support.log.etcd_certificates import make_certificates
@@ -87,12 +87,12 @@ def large_page(daemon: Daemon, tmp_path: Path, secure: bool) -> Iterator[Dial]:
 def test_an_answer_that_nobody_reads_is_not_kept(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: list[Any], secure: bool
 ) -> None:
-    monkeypatch.setattr(write_watch, "UNREAD_S", 0.3)
+    monkeypatch.setattr(listener, "UNREAD_S", 0.3)
     with large_page(daemon, tmp_path, secure) as dial:
         with dial() as client:
             client.sendall(GET_PAGE)
             until("a client that reads nothing is cut off", lambda: lost)
-        monkeypatch.setattr(write_watch, "UNREAD_S", PATIENCE_S)
+        monkeypatch.setattr(listener, "UNREAD_S", PATIENCE_S)
         with dial() as client:
             client.sendall(GET_PAGE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
             assert len(read_all(client)) > PAGE_BYTES, "a client that reads gets all of it"
@@ -103,7 +103,7 @@ def test_more_requests_do_not_prolong_an_answer_that_nobody_reads(
 ) -> None:
     """The second answer is never complete, because it waits for the first: its timer never began, and the
     connection stayed for ever."""
-    monkeypatch.setattr(write_watch, "UNREAD_S", 0.5)
+    monkeypatch.setattr(listener, "UNREAD_S", 0.5)
     with large_page(daemon, tmp_path, False) as dial, dial() as client:
         client.sendall(GET_PAGE * 2)
         until("it is cut off", lambda: lost)
@@ -112,7 +112,7 @@ def test_more_requests_do_not_prolong_an_answer_that_nobody_reads(
 def test_a_client_that_reads_a_few_bytes_now_and_then_is_cut_off(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: list[Any]
 ) -> None:
-    monkeypatch.setattr(write_watch, "UNREAD_S", 1.0)
+    monkeypatch.setattr(listener, "UNREAD_S", 1.0)
     with large_page(daemon, tmp_path, False) as dial, dial() as client:
         client.sendall(GET_PAGE)
 
@@ -154,9 +154,9 @@ def test_the_rule_for_slow_readers() -> None:
         watch.inspect(now_s)
         assert is_cut_off(slow[1])
         assert not is_cut_off(steady[1])
-    watch.inspect(write_watch.BACKLOG_S)
+    watch.inspect(listener.BACKLOG_S)
     assert is_cut_off(steady[1]), "however much it takes, an answer ends"
-    watch.inspect(10 * write_watch.BACKLOG_S)
+    watch.inspect(10 * listener.BACKLOG_S)
     assert not is_cut_off(fast[1]), "what took everything is not watched any more"
     assert watch.unsent == 0
     for end in (*steady, *slow, *fast):

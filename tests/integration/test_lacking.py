@@ -22,7 +22,7 @@ from archiver.stream.archives import FoundArchive, list_archives, read_footer
 from archiver.stream.rebuild import Layout, check_records
 from intake.log import history_file
 from intake.read.reader import log_index_of
-from reconcile.snapshot.lost_log_entries import check_nothing_is_lost
+from reconcile.vacuum.clean import check_nothing_is_lost
 from tests.support.builders.audited import CLUSTER, World
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.iceberg import metadata_cache
-from archiver.catalog.iceberg.local_io import DurableFileIO
-from archiver.catalog.iceberg.metadata_cache import MetadataCache
+from archiver.catalog.iceberg import local_io
+from archiver.catalog.iceberg.local_io import DurableFileIO, MetadataCache
 from archiver.runtime.clock import ManualClock
 from tests.support.builders.driver import Driver
 from tests.support.builders.eager_hour import MetadataRequests, commit, in_bucket, upkeep
@@ -46,7 +45,7 @@ def test_what_is_written_deleted_or_old_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = ManualClock()
-    monkeypatch.setattr(metadata_cache, "SHARED", MetadataCache(clock))
+    monkeypatch.setattr(local_io, "SHARED", MetadataCache(clock))
     keys = {"s3.access-key-id": ACCESS_KEY_ID, "s3.secret-access-key": SECRET_ACCESS_KEY, "s3.region": REGION}
     bucket = s3_server.new_bucket()
     with MetadataRequests(s3_server) as proxy:
@@ -73,7 +72,7 @@ def test_what_is_written_deleted_or_old_is_read_again(
         assert read() == b"two"
         write(b"new", other)  # Another process: that happens to no such file, but for one that is restored.
         assert read() == b"two"
-        clock.advance(metadata_cache.AGE_MAX_S + 1)
+        clock.advance(local_io.AGE_MAX_S + 1)
         assert read() == b"new"
         files.delete(where)
         assert not files.new_input(where).exists()

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType, StringType
 
+from archiver.cli.query import faithful
 from archiver.query import duck
 from archiver.query.columns import columns_of
 from archiver.query.duck import QueryTable
-from archiver.query.faithful import faithful
 from archiver.runtime.errors import Halt
 from archiver.schema.columns import arrow_schema_of
 from tests.support.builders.deployment import Deployment, Done

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2
 
 from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.fetch import SchemaFetcher
-from archiver.registry.fetched import Fetched
+from archiver.registry.subjects import Fetched
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.evolution.state import SourceSchema

@@ -21,7 +21,7 @@ from archiver.events.types import DataFile
 from archiver.objects.paths import parse_archive_key
 from archiver.runtime import failpoints
 from archiver.runtime.errors import NotFound, OutcomeUnknown, RetryLater
-from archiver.status.explanation_text import document_of, lines_of
+from archiver.status.explain import document_of, lines_of
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, append_nothing, catalog_table, properties_of
 from tests.support.builders.undecoded import (

@@ -11,7 +11,7 @@ import pytest
 
 from archiver.app.application import Application
 from archiver.config.settings import load_settings
-from archiver.daemon.tick import Tick
+from archiver.daemon.operations import Tick
 from archiver.publish.report import ArchiveReport
 from archiver.publish.round import ArchiveRun
 from archiver.refine.triggers import PollState

@@ -393,7 +393,7 @@ SOURCES = (
     ),
     Mutant(
         "another file of that name counts as the one that was looked at",
-        "intake/sources/files/opened_file.py",
+        "intake/sources/files/ingest.py",
         "            return os.path.samestat(os.lstat(self.path), self._began)",
         "            return os.lstat(self.path).st_size >= 0",
         HANDOVER_TESTS,
@@ -409,7 +409,7 @@ SOURCES = (
     ),
     Mutant(
         "an empty folder proves that its files are gone",
-        "intake/sources/files/seen_folders.py",
+        "intake/sources/files/ingest.py",
         "self._known.get(folder) == _identity(descriptor, os.fstat(descriptor))",
         "_identity(descriptor, os.fstat(descriptor)) is not None",
         HANDOVER_TESTS,
@@ -417,7 +417,7 @@ SOURCES = (
     ),
     Mutant(
         "a mount point that vanished proves that its files are gone",
-        "intake/sources/files/seen_folders.py",
+        "intake/sources/files/ingest.py",
         "if file.st_dev != found.st_dev:",
         "if file.st_dev < 0:",
         HANDOVER_TESTS,

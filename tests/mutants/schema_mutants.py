@@ -58,20 +58,20 @@ MAPPING = (
     ),
     _mutant(
         "recursion is cut one level early",
-        "protobuf/tree_build.py",
+        "protobuf/descriptors.py",
         "above.count(message.full_name) > self._depth",
         "above.count(message.full_name) >= max(self._depth, 1)",
         PAGE,
     ),
     _mutant(
         "extensions are unknown fields",
-        "protobuf/tree_build.py",
+        "protobuf/descriptors.py",
         "        if descriptor.is_extendable:",
         "        if descriptor.is_extendable and not path and self._depth > 5:",
     ),
     _mutant(
         "every repeated number is packed",
-        "protobuf/tree_build.py",
+        "protobuf/descriptors.py",
         "packed=descriptor.is_packed)",
         "packed=True)",
     ),
@@ -96,7 +96,7 @@ MAPPING = (
     ),
     _mutant(
         "numbers in JSON are whole",
-        "protobuf/json_values.py",
+        "protobuf/values.py",
         "    return int(value) if whole else value",
         "    return int(value)",
     ),
@@ -108,7 +108,7 @@ MAPPING = (
     ),
     _mutant(
         "what was learned is taken for granted",
-        "protobuf/ptars_reader.py",
+        "protobuf/ptars_engine.py",
         "        exact = self._exact(wire, payloads) if check else None",
         "        exact = np.ones(length, np.bool_) if check else None",
     ),

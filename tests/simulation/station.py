@@ -15,7 +15,7 @@ import pyarrow as pa
 from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown
 from archiver.runtime.ids import SeededIds, TopicPartition
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Move

@@ -14,7 +14,7 @@ from archiver.ledger.leader import Leader as LedgerLeader
 from archiver.ledger.leadership import Leadership
 from archiver.runtime.errors import Deposed, RetryLater
 from intake.log.backlog import Backlog
-from intake.log.checkpoint_store import superseded
+from intake.log.checkpoint import superseded
 from reconcile.snapshot.retention_floor import Lines, RetentionFloor
 from reconcile.vacuum.clean import CleanParts, CleanRun
 from tests.simulation.schedule import Process, Violation

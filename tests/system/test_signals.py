@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from archiver.cli.stopping import Stop, stoppable
+from archiver.cli.produce import Stop, stoppable
 from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.process.processes import Command, alive, until
 from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ledger.ages import Ages
+from archiver.ledger.views import Ages
 
 EVERYTHING = 10**12
 

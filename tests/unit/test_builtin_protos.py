@@ -20,8 +20,7 @@ from archiver.config.settings import (
     SchemaRegistrySettings,
     SchemaSettings,
 )
-from archiver.registry.builtin import FOLDER, builtin_descriptors, builtin_texts
-from archiver.registry.compile import ProtoCompiler
+from archiver.registry.compile import FOLDER, ProtoCompiler, builtin_descriptors, builtin_texts
 from archiver.registry.fetch import SchemaFetcher
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid

@@ -20,8 +20,7 @@ from archiver.log.store import Entry
 from archiver.objects.paths import history_key
 from archiver.runtime import failpoints
 from archiver.runtime.errors import Corrupted, Halt
-from intake.log.checkpoint import Checkpoint, encode
-from intake.log.checkpoint_store import superseded
+from intake.log.checkpoint import Checkpoint, encode, superseded
 from intake.log.checkpointer import CheckpointLoop
 from tests.support.log.checkpointing import SPAN, Played, Scene, flipped
 from tests.support.objects.faulty_objects import ObjectFault, Operation

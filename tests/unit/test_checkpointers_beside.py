@@ -11,7 +11,7 @@ import pytest
 from archiver.log.lease import FileLease
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId
-from intake.log.checkpoint_store import superseded
+from intake.log.checkpoint import superseded
 from intake.log.checkpointer import LEASE_TRIES_MAX
 from tests.support.log.checkpointing import SPAN, Played, Scene
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.catalog.commit_selection import choose, complete_since
+from archiver.catalog.assessment import choose, complete_since
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.expiry import expired
 from archiver.catalog.tables import SnapshotView, TableView

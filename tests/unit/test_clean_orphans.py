@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
+from archiver.ledger.archives import ArchiveFile, OldArchive, Replaced, Rewrite
 from archiver.ledger.views import KilledFile, PendingFile, TopicLedger
 from archiver.objects.paths import archive_key, data_prefix, metadata_prefix
 from archiver.objects.store import ObjectInfo

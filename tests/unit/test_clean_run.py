@@ -19,7 +19,7 @@ from archiver.runtime.ids import TopicId
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
 from intake.log.backlog import Backlog
 from reconcile.snapshot.oldest_required import oldest_required
-from reconcile.vacuum.intake_files import needed_files
+from reconcile.vacuum.clean import needed_files
 from reconcile.vacuum.report import CleanReport
 from tests.support.builders.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
 from tests.support.intake.unread_history import UnreadHistory

@@ -10,7 +10,7 @@ import pytest
 from archiver.objects.paths import ArchiveKey
 from archiver.runtime.ids import TopicId
 from archiver.schema.evolution.state import TopicSchema
-from reconcile.audit.external_rows import (
+from reconcile.audit.deep import (
     NO_ARCHIVE,
     RANGES_MAX,
     comparable,

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from archiver.config.events import ControlTopicSettings
-from archiver.control_topic import check
-from archiver.control_topic.check import check_control_topic
-from archiver.control_topic.kafka_topic import KafkaTopic
+from archiver.control_topic import kafka_topic
+from archiver.control_topic.kafka_topic import KafkaTopic, check_control_topic
 from archiver.runtime.check_result import CheckStatus
 from archiver.runtime.clock import SystemClock
 
@@ -56,7 +55,7 @@ def test_limits(
     verdict: CheckStatus,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check, "KafkaTopic", client_of(limits))
+    monkeypatch.setattr(kafka_topic, "KafkaTopic", client_of(limits))
     found = check_control_topic(settings, BYTES_MAX, SystemClock())
     (told,) = (one for one in found.findings if one.check == "limits")
     assert told.verdict is verdict, told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archiver.daemon.upkeep import Backoff
+from archiver.daemon.operations import Backoff
 from archiver.runtime.clock import ManualClock
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.daemon.tick import Pace
+from archiver.daemon.operations import Pace
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import RetryLater
 

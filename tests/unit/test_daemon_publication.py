@@ -9,7 +9,7 @@ import pytest
 from archiver.config.settings import MetricsSettings
 from archiver.control_topic.publisher import PublishedState
 from archiver.control_topic.waves import TopicRecord
-from archiver.daemon.publication import Publication
+from archiver.daemon.daemon import Publication
 from archiver.runtime.clock import ManualClock
 from archiver.status.journal import Journal
 from archiver.status.metric_registry import Numbers

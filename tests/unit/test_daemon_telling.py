@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from archiver.config.settings import Settings
-from archiver.daemon.summaries import (
+from archiver.daemon.operations import (
+    Tick,
     summarize_archiving,
     summarize_audit,
     summarize_cleaning,
     summarize_replay,
 )
-from archiver.daemon.tick import Tick
 from archiver.publish.report import ArchiveReport, CommitTry, TopicReport
 from archiver.refine.triggers import PollState
 from archiver.rewrite.compact import TopicCompaction

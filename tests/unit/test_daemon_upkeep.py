@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from archiver.daemon.upkeep import RUNS_MAX, Upkeep
+from archiver.daemon.operations import RUNS_MAX, Upkeep
 from archiver.rewrite.compact import TopicCompaction
 from archiver.runtime.errors import RetryLater
 from reconcile.vacuum.report import CleanReport

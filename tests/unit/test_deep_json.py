@@ -12,7 +12,7 @@ from archiver.objects.cluster import parse_cluster
 from archiver.objects.paths import topic_key
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
-from reconcile.repair.rebuild_bucket import BucketRebuild
+from reconcile.repair.rebuild import BucketRebuild
 from reconcile.snapshot.object_listing import topic_name
 from reconcile.snapshot.observer import _gaps
 from tests.support.objects.memory_store import MemoryObjectStore

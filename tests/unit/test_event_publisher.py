@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from archiver.control_topic.position import Position
-from archiver.control_topic.publisher import READ_ENTRIES
+from archiver.control_topic.publisher import READ_ENTRIES, Position
 from archiver.control_topic.waves import TopicRecord
 from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.entries import parse_entry

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from archiver.events.avro import read_datum, write_datum
-from archiver.events.avro_schema import (
+from archiver.events.avro import (
     Array,
     Fixed,
     Optional,
@@ -22,6 +21,8 @@ from archiver.events.avro_schema import (
     RecordField,
     describe,
     parse_schema,
+    read_datum,
+    write_datum,
 )
 from archiver.runtime.errors import Corrupted, InvalidInput
 from tests.support.events.event_values import INTS, LONGS, TEXTS

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.events import partitions
-from archiver.events.avro_schema import parse_schema
+from archiver.events.avro import parse_schema
 from archiver.runtime.errors import Corrupted, InvalidInput
 
 _TYPES = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.events.schemas import from_wire_text, schema_text, to_wire_text
+from archiver.events.codec import from_wire_text, schema_text, to_wire_text
 from archiver.events.types import EventType, PartitionField
 from archiver.runtime.errors import Corrupted, InvalidInput
 

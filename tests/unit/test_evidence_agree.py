@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
+from archiver.catalog.assessment import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Evidence, Known
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ledger.archives import ArchiveFile

@@ -16,9 +16,10 @@ from archiver.status.explain import (
     IntakeSight,
     SnapshotSight,
     TableSight,
+    document_of,
     explain,
+    lines_of,
 )
-from archiver.status.explanation_text import document_of, lines_of
 from archiver.status.tracing import parse_place
 from intake.log.aborted import Aborted
 

@@ -28,8 +28,7 @@ from archiver.catalog.external_changes import (
 )
 from archiver.catalog.table_layout import COMMIT_ID, EXPIRED_CHANGES
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.ledger.views import TopicLedger
-from archiver.ledger.watermark_history import WatermarkHistory
+from archiver.ledger.views import TopicLedger, WatermarkHistory
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 

@@ -7,8 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 from archiver.ledger.archive_visibility import ArchiveVisibility
-from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
+from archiver.ledger.archives import ArchiveFile, OldArchive, Replaced, Rewrite
 from archiver.ledger.views import KilledFile, TopicLedger
 from tests.support.catalog.tables import TOPIC_ID
 

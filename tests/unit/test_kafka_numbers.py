@@ -13,8 +13,15 @@ from pyiceberg.table.snapshots import Snapshot
 from archiver.catalog.iceberg.values import _snapshot
 from archiver.runtime.clock import ManualClock
 from intake.sources.kafka import client as kafka_client
-from intake.sources.kafka.client import KafkaClient
-from intake.sources.kafka.numbers import NO_RECORD, OFFSET_MAX, known, known_bounds, known_since, known_size
+from intake.sources.kafka.client import (
+    NO_RECORD,
+    OFFSET_MAX,
+    KafkaClient,
+    known,
+    known_bounds,
+    known_since,
+    known_size,
+)
 from intake.sources.kafka.upstream import Bounds, Place
 
 SENTINELS = [

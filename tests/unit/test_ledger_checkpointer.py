@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from archiver.ledger.checkpoint import MAGIC, LedgerCheckpoints, encode
+from archiver.ledger.checkpoint import MAGIC, LedgerCheckpoints, encode, state_of
 from archiver.ledger.checkpointer import CHECKPOINTS_PER_RUN_MAX, LedgerCheckpointer
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
-from archiver.ledger.state import state_of
 from archiver.log.checkpoints import seal
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock

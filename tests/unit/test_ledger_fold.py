@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ledger.archived_ranges import ArchivedRanges
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
+from archiver.ledger.views import ArchivedRanges
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.formats import FORMATS, format_of
+from archiver.ledger.entries import FORMATS, format_of
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb

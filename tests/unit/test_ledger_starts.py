@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from archiver.ledger.entries import format_of
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.formats import format_of
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Halt

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.checkpoint import MAGIC, decode, encode
+from archiver.ledger.archives import ArchiveFile, OldArchive, Rewrite
+from archiver.ledger.checkpoint import MAGIC, decode, encode, restored, state_of
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.rewrites import OldArchive, Rewrite
-from archiver.ledger.state import restored, state_of
 from archiver.ledger.views import TopicLedger
 from archiver.log.checkpoints import seal
 from archiver.objects.paths import archive_key

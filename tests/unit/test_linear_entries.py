@@ -27,7 +27,7 @@ from archiver.schema.protobuf.unknown_fields import Extra, learned
 from archiver.status.journal import Cycle, Journal
 from archiver.web import page
 from archiver.web.app import _host_of
-from archiver.web.body_fields import BodyField, parse_body
+from archiver.web.bodies import BodyField, parse_body
 from archiver.web.error_responses import error_document
 from archiver.web.page import visible
 from intake.inputs import read_inputs, read_messages

@@ -27,7 +27,7 @@ _DECIMAL: tuple[Worst, ...] = (
 WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
-    "archiver.cli.unread_config._HOST": _NAME,
+    "archiver.cli.status._HOST": _NAME,
     "archiver.catalog.iceberg.remote_limits._CHANGES_A_PATH": _NAME,
     "archiver.catalog.iceberg.remote_limits._ROOTED_URI": (("file:", "/", ""), ("file:/", "a", "")),
     "archiver.catalog.iceberg.remote_properties._HOST_PART": _NAME,
@@ -52,7 +52,7 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.events.json_form._FIELD_ID": _DIGITS,
     "archiver.events.partitions._DECIMAL": _DECIMAL,
     "archiver.events.partitions._FIXED": (("fixed[", " ", ""), ("fixed[1", " ", "")),
-    "archiver.events.schemas._ESCAPED": (("", "\\", ""), ("", "a", "")),
+    "archiver.events.codec._ESCAPED": (("", "\\", ""), ("", "a", "")),
     "archiver.events.partitions._TRUNCATE": (("truncate[", "1", ""),),
     "archiver.events.partitions._BUCKET": (("bucket[", "1", ""),),
     "archiver.events.json_form._TEXT": (("", "0", ""), ("2026-01-01T00:00:00.", "0", "Z")),
@@ -209,9 +209,9 @@ WORST: dict[str, tuple[Worst, ...]] = {
     ),
     "archiver.web.app._HOST": _HOST,
     "archiver.web.openapi.CHALLENGE": _HEX,
-    "archiver.web.request_head._BARE_LINE_FEED": (("", "\n", ""), ("", "\r", "")),
+    "archiver.web.connection._BARE_LINE_FEED": (("", "\n", ""), ("", "\r", "")),
     "archiver.web.metrics._TOPIC_RECORDS": (("/v1/topics/", "a", ""), ("", "/v1/topics/", "")),
-    "archiver.registry.serialized._BASE64": (
+    "archiver.registry.subjects._BASE64": (
         ("", "A", "!"),
         ("A", " ", "!"),
         ("A=", " ", "!"),
@@ -232,15 +232,15 @@ WORST: dict[str, tuple[Worst, ...]] = {
         ("", "(1 identical", ""),
         (":", "1", ""),
     ),
-    "intake.sources.outage._NUMBER": _DIGITS,
-    "intake.sources.files.pattern._ESCAPED": (("", "[", ""), ("", "[[]", "")),
+    "intake.sources.kafka.mirror._NUMBER": _DIGITS,
+    "intake.sources.files.source._ESCAPED": (("", "[", ""), ("", "[[]", "")),
 }
 
 MADE_AT_RUN_TIME = {
     "archiver.runtime.redaction._any_of": "alternatives without repetition; test_linear_entries.py runs it",
     "archiver.config.kafka._check_pattern": "a pattern of the configuration, compiled to see that it is one",
     "archiver.config.kafka.matches": "a pattern of the configuration, on the name of a Kafka topic, which has at most 249 characters",
-    "intake.sources.files.pattern.__init__": "a glob of the configuration, on the name of a file, which has at most 255 bytes",
+    "intake.sources.files.source.__init__": "a glob of the configuration, on the name of a file, which has at most 255 bytes",
 }
 """Patterns whose text is not in the source, and why they cannot be slow on text of others."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.catalog.merging import (
+from archiver.catalog.iceberg.producers import (
     LARGE_BYTES,
     SMALL_BYTES,
     TARGET_BYTES,

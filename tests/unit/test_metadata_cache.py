@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from archiver.catalog.iceberg import metadata_cache
-from archiver.catalog.iceberg.local_io import DurableFileIO, _KeptStream
-from archiver.catalog.iceberg.metadata_cache import MetadataCache, is_immutable
+from archiver.catalog.iceberg import local_io
+from archiver.catalog.iceberg.local_io import DurableFileIO, MetadataCache, _KeptStream, is_immutable
 from archiver.runtime.clock import ManualClock
 
 KEY = ("http://s3", "s3://b/metadata/snap-1.avro")
@@ -26,11 +25,11 @@ def clock() -> ManualClock:
 def cache(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> MetadataCache:
     """In the place of the process's own."""
     made = MetadataCache(clock, bytes_max=100, file_bytes_max=40, age_max_s=60)
-    monkeypatch.setattr(metadata_cache, "SHARED", made)
+    monkeypatch.setattr(local_io, "SHARED", made)
     return made
 
 
-def key(number: int) -> metadata_cache.Key:
+def key(number: int) -> local_io.Key:
     return ("", str(number))
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from archiver.runtime.clock import ManualClock
-from intake.sources.outage import BACK_AFTER_S, REASONS_MAX, Outage
+from intake.sources.kafka.mirror import BACK_AFTER_S, REASONS_MAX, Outage
 
 LOG = logging.getLogger("outage-test")
 

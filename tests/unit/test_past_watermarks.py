@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from archiver.catalog.evidence import Known
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.ledger.views import TopicLedger
-from archiver.ledger.watermark_history import WatermarkHistory
+from archiver.ledger.views import TopicLedger, WatermarkHistory
 from archiver.runtime.ids import TopicId
 from reconcile.snapshot.retention_floor import oldest_sequence, retained_line
 

@@ -13,7 +13,7 @@ import pytest
 from archiver.objects.paths import ArchiveKey
 from archiver.runtime.ids import TopicId
 from archiver.stream.archives import FoundFooter
-from reconcile.audit.proof import Sealed, between_files, proven
+from reconcile.audit.deep import Sealed, between_files, proven
 from reconcile.audit.rows import ExternalRows, FileRows, Stretch
 from reconcile.audit.rules import PartitionFinding, judge_topic
 from reconcile.audit.spark.summary import add_stretches

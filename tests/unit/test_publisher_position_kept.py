@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from archiver.control_topic.position import Position
+from archiver.control_topic.publisher import Position
 from archiver.control_topic.waves import TopicRecord
-from archiver.daemon.publication import Publication
+from archiver.daemon.daemon import Publication
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.event_reader import EventReader, Mark, needed_for

@@ -7,7 +7,7 @@ import random
 from archiver.objects.paths import archive_key
 from archiver.runtime.ids import TopicId
 from archiver.stream.archives import FoundArchive
-from reconcile.repair.rebuild_chain import Chain, chain_of_all, chain_to
+from reconcile.repair.rebuild import Chain, chain_of_all, chain_to
 
 TOPIC = TopicId("ab" * 16)
 

@@ -14,8 +14,7 @@ from google.protobuf import descriptor_pb2
 from archiver.config.registry import RegistryTlsSettings
 from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.fetch import SchemaFetcher
-from archiver.registry.fetched import Fetched
-from archiver.registry.subjects import message_indexes
+from archiver.registry.subjects import Fetched, message_indexes
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid, RetryLater
 from archiver.schema.evolution.state import SourceSchema

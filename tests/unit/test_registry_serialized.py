@@ -12,10 +12,9 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
-from archiver.registry import serialized
+from archiver.registry import subjects
 from archiver.registry.fetch import SchemaFetcher
-from archiver.registry.fetched import Fetched
-from archiver.registry.serialized import is_serialized, parse_serialized
+from archiver.registry.subjects import Fetched, is_serialized, parse_serialized
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.codec import EngineName, RecordCodec
@@ -247,13 +246,13 @@ def test_no_text_of_a_proto_file_is_taken_for_base64() -> None:
 def test_work_grows_with_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are counted: one for each field on the wire."""
     steps: list[int] = []
-    varint = serialized._varint
+    varint = subjects._varint
 
     def counted(data: bytes, at: int, end: int) -> tuple[int, int]:
         steps.append(at)
         return varint(data, at, end)
 
-    monkeypatch.setattr(serialized, "_varint", counted)
+    monkeypatch.setattr(subjects, "_varint", counted)
     counts = []
     for size in (2000, 4000):
         steps.clear()

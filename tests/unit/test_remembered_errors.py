@@ -14,8 +14,7 @@ from intake.sources.files import source
 from intake.sources.files.ingest import Failed
 from intake.sources.files.source import FAILED_SHOWN_MAX, REASON_MAX, SHOWN_CHARS_MAX
 from intake.sources.kafka.mirror import REFUSED_MAX, Inspection
-from intake.sources.kafka.state import MirrorState
-from intake.sources.kafka.upstream_changes import MirrorFinding
+from intake.sources.kafka.upstream_changes import MirrorFinding, MirrorState
 from tests.support.intake.file_sources import Inbox
 
 MARGIN = 100

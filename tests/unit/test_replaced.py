@@ -10,15 +10,15 @@ import pytest
 
 from archiver.catalog.tables import SnapshotView, Tables, TableView
 from archiver.config.settings import TopicSettings
+from archiver.ledger.archives import Replaced
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.rewrites import Replaced
 from archiver.ledger.views import CondemnedObject
 from archiver.objects.paths import archive_key
 from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 from reconcile.snapshot.retention_floor import RetentionFloor
-from reconcile.vacuum.replaced_archives import ReplacedArchives
+from reconcile.vacuum.clean import ReplacedArchives
 
 TOPIC_ID = TopicId("ab" * 16)
 UUID = uuid.UUID(int=7)

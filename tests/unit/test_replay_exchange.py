@@ -14,8 +14,8 @@ from archiver.catalog.commit import Committer
 from archiver.catalog.replace_files import Exchange, Exchanged, FileReplacer, TableContent, judge_rewrites
 from archiver.catalog.swap_retry import CommitLimits
 from archiver.catalog.tables import LiveFile, Tables, TableView
+from archiver.ledger.archives import OldArchive, Rewrite, Rewrites
 from archiver.ledger.leader import Leader
-from archiver.ledger.rewrites import OldArchive, Rewrite, Rewrites
 from archiver.objects.paths import parse_archive_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater

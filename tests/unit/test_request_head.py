@@ -7,7 +7,7 @@ import h11
 import pytest
 
 from archiver.runtime.clock import SystemClock
-from archiver.web.request_head import CHUNK_LINE_BYTES_MAX, HEAD_BYTES_MAX, StrictConnection
+from archiver.web.connection import CHUNK_LINE_BYTES_MAX, HEAD_BYTES_MAX, StrictConnection
 
 HOST = b"Host: localhost\r\n"
 _CLOCK = SystemClock()

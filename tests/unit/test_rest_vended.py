@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.catalog.iceberg.vended_credentials import file_properties
+from archiver.catalog.iceberg.remote_properties import file_properties
 
 OURS = {
     "uri": "https://catalog",

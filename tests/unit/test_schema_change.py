@@ -12,7 +12,7 @@ from archiver.config.topics import TopicSettings
 from archiver.publish.report import ArchiveReport
 from archiver.refine.prepare_topic import FIELDS_SHOWN, SchemaChange, change_of, check_allowed
 from archiver.runtime.errors import TopicHalted
-from archiver.schema.evolution.changes import Policy, is_allowed
+from archiver.schema.evolution.evolve import Policy, is_allowed
 from archiver.schema.evolution.state import Decision, TopicSchema, decide
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from archiver.status.advice import advice, verdict

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from archiver.runtime.errors import ConfigInvalid
-from archiver.schema.evolution.changes import WHATS
+from archiver.schema.evolution.evolve import WHATS
 from archiver.schema.evolution.field_history import ids_of
 from archiver.schema.evolution.state import Decision, TopicSchema, arrow_schema, decide
 from archiver.schema.protobuf.descriptors import Source

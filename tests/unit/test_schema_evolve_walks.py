@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pyiceberg.schema import Schema
 
-from archiver.schema.evolution.changes import WHATS, Change
+from archiver.schema.evolution.evolve import WHATS, Change
 from archiver.schema.evolution.field_history import trees_of
 from archiver.schema.evolution.state import TopicSchema, arrow_schema, column_tree, decide
 from archiver.schema.protobuf.descriptors import Source

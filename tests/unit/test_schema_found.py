@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.runtime.errors import Corrupted
-from archiver.schema.columns_from_files import found_schema
+from archiver.schema.columns import found_schema
 from archiver.schema.evolution.state import TopicSchema, arrow_schema, decide
 from archiver.schema.protobuf.descriptors import Source
 from tests.support.builders.rebuilding import second_version

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.ledger.formats import format_of
+from archiver.ledger.entries import format_of
 from archiver.proto import control_log_pb2
 from archiver.runtime.errors import ConfigInvalid, Corrupted
 from archiver.schema.codec import RecordCodec

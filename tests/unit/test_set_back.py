@@ -13,7 +13,7 @@ from archiver.catalog.table_layout import COMMIT_ID, REBUILT, REPLAYED, SET_BACK
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ledger.views import TopicLedger
 from archiver.runtime.ids import TopicId
-from reconcile.repair.rollback import lowered, missing_below
+from reconcile.repair.repairer import lowered, missing_below
 from reconcile.snapshot.offset_coverage import Range
 
 OURS = {COMMIT_ID: "x"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intake.sources.files.pattern import Pattern
+from intake.sources.files.source import Pattern
 
 FILES = (
     "a.jsonl",

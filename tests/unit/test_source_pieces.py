@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.runtime.errors import NotFound
-from intake.inputs import InputFormat, InputPosition
-from intake.parquet_batches import batches_from
+from intake.inputs import InputFormat, InputPosition, batches_from
 from intake.record_json import Input
-from intake.sources.files.pieces import Cutting, Piece, PieceReader
+from intake.sources.files.ingest import Cutting, Piece, PieceReader
 from intake.write.queue import ROW_COST_BYTES
 from tests.support.intake.file_sources import FORMATS, file_of
 

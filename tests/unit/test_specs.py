@@ -6,8 +6,14 @@ import uuid
 
 import pytest
 
-from archiver.catalog.specs import left_by_us, named_granularity, newest_spec, spec_id_of
-from archiver.catalog.table_layout import PARTITION_BY, stream_fields
+from archiver.catalog.table_layout import (
+    PARTITION_BY,
+    left_by_us,
+    named_granularity,
+    newest_spec,
+    spec_id_of,
+    stream_fields,
+)
 from archiver.catalog.tables import SpecView, TableView
 from archiver.objects.paths import Granularity, archive_key
 from archiver.runtime.errors import Halt

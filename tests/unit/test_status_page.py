@@ -19,8 +19,18 @@ from archiver.status.ages import age
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
 from archiver.status.lag import LagReport
-from archiver.web.page import HEADERS, TEXT_MAX, PageValues, coded, page, visible
-from archiver.web.page_topics import PARTITIONS_SHOWN, PARTITIONS_SHOWN_ALONE, TOPICS_LISTED, TOPICS_SHOWN
+from archiver.web.page import (
+    HEADERS,
+    PARTITIONS_SHOWN,
+    PARTITIONS_SHOWN_ALONE,
+    TEXT_MAX,
+    TOPICS_LISTED,
+    TOPICS_SHOWN,
+    PageValues,
+    coded,
+    page,
+    visible,
+)
 from archiver.web.svg import records_chart, seconds_chart
 from intake.sources.files.source import FileProblem, FilesState
 from reconcile.snapshot.oldest_required import OldestRequired

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from archiver.cli.stopping import Stop, StoppableInput, stopped_by_signals
+from archiver.cli.produce import Stop, StoppableInput, stopped_by_signals
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from intake.log.sequencer import Sequencer
 from intake.producers import EPOCH_MAX, Stamp
 from reconcile.snapshot.oldest_required import oldest_required
 from reconcile.snapshot.retention_floor import RetentionFloor
-from reconcile.vacuum.intake_files import needed_files
+from reconcile.vacuum.clean import needed_files
 from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
 from tests.support.intake.transaction_entries import TransactionEntries
 from tests.support.log.faulty_log import AppendFault, FaultyLog

@@ -10,7 +10,7 @@ from archiver.config.groups import LogSettings
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.sequencer import Sequencer
 from intake.write.writer import LOOKUP_INTERVAL_S, TopicLookup
 from tests.support.log.memory_log import MemoryLog

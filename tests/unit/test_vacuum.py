@@ -12,7 +12,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from intake.producers import Stamp
 from reconcile.snapshot.retention_floor import RetentionFloor
-from reconcile.vacuum.intake_files import choose, needed_files
+from reconcile.vacuum.clean import choose, needed_files
 from tests.support.builders.cleaning import Run, Vacuumed, stamps
 
 TOPICS = {"a": 2, "b": 1}

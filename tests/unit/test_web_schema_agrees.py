@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.rfc3339 import parse_time
-from archiver.web.body_fields import body_schema, parse_body
+from archiver.web.bodies import body_schema, parse_body
 from archiver.web.openapi import ADMIN_FIELDS, CHALLENGE, COMPONENTS, document
 from intake.record_json import parse_record_json
 

@@ -16,7 +16,7 @@ from archiver.cli.audit import print_audit
 from archiver.cli.produce import _reached
 from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
 from archiver.cli.topics import _lost
-from archiver.daemon.summaries import summarize_archiving, summarize_audit
+from archiver.daemon.operations import summarize_archiving, summarize_audit
 from archiver.publish.report import ArchiveReport, TopicReport
 from archiver.runtime.text import counted, moment
 

@@ -9,6 +9,7 @@ anything. Manifests of failed attempts stay unreferenced until the vacuum remove
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.exceptions import ValidationError as MetadataInvalid
 from pyiceberg.expressions import And, EqualTo
+from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFile as DataFileOfTable
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
@@ -47,14 +52,15 @@ from archiver.catalog.iceberg.outcomes import (
     is_no,
     metadata_lost,
     outcome_of,
+    reading,
+    said,
     tells_of_table,
     unauthorized,
     unreached,
+    writing,
 )
 from archiver.catalog.iceberg.producers import append_producer, exchange_producer, removal_producer
 from archiver.catalog.iceberg.properties import prepared_properties
-from archiver.catalog.iceberg.read_errors import reading, said, writing
-from archiver.catalog.iceberg.register import register
 from archiver.catalog.iceberg.remote_limits import RemoteLimits
 from archiver.catalog.iceberg.values import (
     adds_order,
@@ -67,8 +73,13 @@ from archiver.catalog.iceberg.values import (
     unlisted_orders,
     view_of,
 )
-from archiver.catalog.specs import newest_spec, spec_id_of
-from archiver.catalog.table_layout import PARTITION_BY, PARTITION_FIELD_ID, stream_fields
+from archiver.catalog.table_layout import (
+    PARTITION_BY,
+    PARTITION_FIELD_ID,
+    newest_spec,
+    spec_id_of,
+    stream_fields,
+)
 from archiver.catalog.tables import (
     Evolved,
     Identifier,
@@ -92,6 +103,43 @@ from archiver.runtime.errors import (
     RetryLater,
 )
 from archiver.runtime.ids import IdSource, new_uuid
+
+
+def register(
+    catalog: Catalog,
+    identifier: Identifier,
+    location: str,
+    schema_json: str,
+    last_column_id: int,
+    granularity: Granularity,
+    properties: Mapping[str, str],
+    table_uuid: uuid.UUID,
+) -> Table:
+    """Write the table's first metadata below `location` and register it; raises what the catalog raises,
+    `Halt` for a schema without the stream's columns.
+    """
+    fields = stream_fields(schema_json)
+    schema = parse_schema(schema_json).model_copy(update={"schema_id": 0})
+    spec, order = partition_spec(fields, granularity), sort_order(fields)
+    kept = {name: value for name, value in properties.items() if name != "format-version"}
+    metadata = TableMetadataV2(
+        location=location,
+        schemas=[schema],
+        last_column_id=max(last_column_id, schema.highest_field_id),
+        current_schema_id=schema.schema_id,
+        partition_specs=[spec],
+        default_spec_id=spec.spec_id,
+        last_partition_id=PARTITION_FIELD_ID,
+        sort_orders=[UNSORTED_SORT_ORDER, order],
+        default_sort_order_id=order.order_id,
+        properties=kept,
+        table_uuid=table_uuid,
+    )
+    catalog.create_namespace_if_not_exists(identifier[:-1])
+    where = f"{location}/metadata/00000-{table_uuid}.metadata.json"
+    ToOutputFile.table_metadata(metadata, load_file_io(dict(catalog.properties), where).new_output(where))
+    return catalog.register_table(identifier, where)
+
 
 _DAMAGED = (ValueError, KeyError, EOFError, RecursionError, MetadataInvalid)
 """What pyiceberg raises for a metadata file that is none, or was cut."""

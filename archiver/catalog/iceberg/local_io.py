@@ -4,23 +4,103 @@ pyiceberg writes metadata and manifests without asking the disk to keep them, wh
 points to them: after a power cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder
 when a file is closed. Other file systems are left alone. Named in the catalog property `py-io-impl`; catalogs
 import it by that name. On S3 it is pyiceberg's own, but that the authorities of the server's certificate can
-be named, and metadata that was read is kept for a while (`metadata_cache.py`).
+be named, and metadata that was read is kept for a while (`py`).
 """
 
 from __future__ import annotations
 
 import io
 import os
+import threading
+from collections import OrderedDict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 from pyarrow.fs import FileSystem, S3FileSystem
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from archiver.catalog.iceberg import metadata_cache
 from archiver.catalog.iceberg.io_properties import CA_FILE
+from archiver.runtime.clock import Clock, SystemClock
+
+BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of all entries together."""
+FILE_BYTES_MAX: Final = BYTES_MAX // 4
+"""A larger file is not kept, because it would take the place of most others."""
+AGE_MAX_S: Final = 300.0
+_SUFFIXES: Final = (".avro", ".metadata.json")
+
+Key = tuple[str, str]
+"""Endpoint of the store, and location: two stores may have buckets of one name."""
+
+
+def is_immutable(location: str) -> bool:
+    """Whether a location names a manifest, a manifest list or a metadata file."""
+    return location.endswith(_SUFFIXES)
+
+
+class MetadataCache:
+    """The entries read least recently make room for others."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        bytes_max: int = BYTES_MAX,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        age_max_s: float = AGE_MAX_S,
+    ) -> None:
+        self.file_bytes_max = file_bytes_max
+        self._clock = clock
+        self._bytes_max = bytes_max
+        self._age_max_s = age_max_s
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Key, tuple[float, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Key) -> bytes | None:
+        """The content, or None if it has to be read."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None:
+                return None
+            if self._clock.monotonic_s() - found[0] > self._age_max_s:
+                self._drop(key)
+                return None
+            self._entries.move_to_end(key)
+            return found[1]
+
+    def put(self, key: Key, content: bytes) -> None:
+        """Keep the complete content of a file."""
+        if len(content) > self.file_bytes_max:
+            return
+        with self._lock:
+            self._drop(key)
+            self._entries[key] = (self._clock.monotonic_s(), content)
+            self._bytes += len(content)
+            while self._bytes > self._bytes_max:
+                self._drop(next(iter(self._entries)))
+
+    def drop(self, key: Key) -> None:
+        """Forget a file that is written or deleted."""
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Forget all files, so that each is read from the store again."""
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
+
+    def _drop(self, key: Key) -> None:
+        found = self._entries.pop(key, None)
+        if found is not None:
+            self._bytes -= len(found[1])
+
+
+SHARED: Final = MetadataCache(SystemClock())
+"""Of this process: pyiceberg makes a file access for each table that it loads."""
+
 
 IMPLEMENTATION = "archiver.catalog.iceberg.local_io.DurableFileIO"
 """Value of the catalog property `py-io-impl`."""
@@ -65,11 +145,11 @@ class _DurableFile(PyArrowFile):
 class _KeptStream:
     """An input stream whose content is cached once it was read in order to its end."""
 
-    def __init__(self, stream: InputStream, key: metadata_cache.Key) -> None:
+    def __init__(self, stream: InputStream, key: Key) -> None:
         self._stream = stream
         self._key = key
         self._parts: list[bytes] | None = []
-        self._left = metadata_cache.SHARED.file_bytes_max
+        self._left = SHARED.file_bytes_max
 
     def read(self, size: int = -1) -> bytes:
         whole = size < 0
@@ -80,7 +160,7 @@ class _KeptStream:
             if self._left < 0:
                 self._parts = None
             elif whole or (not data and size > 0):
-                metadata_cache.SHARED.put(self._key, b"".join(self._parts))
+                SHARED.put(self._key, b"".join(self._parts))
                 self._parts = None
         return data
 
@@ -106,17 +186,17 @@ class _KeptStream:
 class _KeptFile(PyArrowFile):
     """A metadata file of a bucket, by the cache if that has it."""
 
-    key: metadata_cache.Key
+    key: Key
 
     def __len__(self) -> int:
-        found = metadata_cache.SHARED.get(self.key)
+        found = SHARED.get(self.key)
         return super().__len__() if found is None else len(found)
 
     def exists(self) -> bool:
-        return metadata_cache.SHARED.get(self.key) is not None or super().exists()
+        return SHARED.get(self.key) is not None or super().exists()
 
     def open(self, seekable: bool = True) -> InputStream:
-        found = metadata_cache.SHARED.get(self.key)
+        found = SHARED.get(self.key)
         if found is not None:
             return cast("InputStream", io.BytesIO(found))
         return cast("InputStream", _KeptStream(super().open(seekable), self.key))
@@ -154,7 +234,7 @@ class DurableFileIO(PyArrowFileIO):
         """A file to be read, as pyiceberg's base class makes it, or its cached kind."""
         plain = super().new_input(location)
         scheme, _, path = self.parse_location(location, self.properties)
-        if scheme == "file" or not metadata_cache.is_immutable(location):
+        if scheme == "file" or not is_immutable(location):
             return plain
         found = _KeptFile(location, path, plain._filesystem, plain._buffer_size)  # noqa: SLF001 - there is no other way to them
         found.key = self._key(location)
@@ -162,16 +242,16 @@ class DurableFileIO(PyArrowFileIO):
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """As pyiceberg's base class."""
-        metadata_cache.SHARED.drop(self._key(location if isinstance(location, str) else location.location))
+        SHARED.drop(self._key(location if isinstance(location, str) else location.location))
         super().delete(location)
 
-    def _key(self, location: str) -> metadata_cache.Key:
+    def _key(self, location: str) -> Key:
         return str(self.properties.get("s3.endpoint", "")), location
 
     def new_output(self, location: str) -> PyArrowFile:
         """A file to be written, as pyiceberg's base class makes it, or its durable kind."""
         scheme, netloc, path = self.parse_location(location, self.properties)
-        metadata_cache.SHARED.drop(self._key(location))
+        SHARED.drop(self._key(location))
         if scheme != "file":
             return super().new_output(location)
         return _DurableFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))

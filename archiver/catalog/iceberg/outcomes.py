@@ -7,13 +7,83 @@ other failure is unknown, under any name that the library gives it: a proxy may 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import requests
 import urllib3.exceptions
 from pydantic import ValidationError
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from archiver.catalog.tables import SwapOutcome
-from archiver.runtime.errors import Halt, InvalidInput, RetryLater
+from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, RetryLater, passing
+from archiver.runtime.redaction import excerpt
+
+_TEXT_MAX = 500
+"""Characters of a library's message that are repeated: it may quote the file."""
+_PROBLEMS_MAX = 20
+"""Problems of a document that pydantic may describe."""
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Raise `Halt` if `what` is gone or damaged, `RetryLater` if it cannot be read now; errors of ours
+    pass.
+    """
+    what = excerpt(what, _TEXT_MAX)
+    try:
+        yield
+    except ArchiverError:
+        raise
+    except FileNotFoundError as error:
+        raise Halt(f"{what} is gone: {said(error)}; restore the file from a backup") from error
+    except (OSError, MemoryError) as error:
+        raise passing(error, what) or RetryLater(f"{what} cannot be read: {said(error)}") from error
+    except Exception as error:
+        found = _masked(error)
+        if found is not None:
+            raise RetryLater(f"{what} cannot be read: {said(found)}") from error
+        raise Halt(
+            f"{what} is damaged: {type(error).__name__}: {said(error)}; restore the file from a backup"
+        ) from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise `RetryLater` if `what` cannot be written, for any reason: nothing that counts was changed. Errors
+    of ours pass.
+    """
+    what = excerpt(what, _TEXT_MAX)
+    try:
+        yield
+    except ArchiverError:
+        raise
+    except Exception as error:
+        found = _masked(error) or error
+        raise RetryLater(f"{what} cannot be written: {type(found).__name__}: {said(found)}") from error
+
+
+def _masked(error: BaseException) -> OSError | None:
+    """The error of the store behind another error, if there is one.
+
+    pyiceberg closes a manifest whose writing failed, and then complains of an empty manifest.
+    """
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if isinstance(found, OSError):
+            return found
+        seen.add(id(found))
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def said(error: BaseException) -> str:
+    """A library's message as it may be repeated: a catalog's answer may be millions of characters long."""
+    if isinstance(error, ValidationError) and error.error_count() > _PROBLEMS_MAX:
+        return f"{error.error_count():,} errors in {error.title}"  # as text, 200 bytes for two bytes of JSON
+    return excerpt(str(error), _TEXT_MAX)
+
 
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 409, 411, 413, 414, 415, 419, 422, 429, 431, 501})
 """Answers that mean by their definition that the request was not carried out. 408 and all of 5xx but 501 are

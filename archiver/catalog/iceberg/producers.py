@@ -11,7 +11,8 @@ readers skip `replace`, and take an `overwrite` for removed and added rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
@@ -20,8 +21,64 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager, _OverwriteFiles
 
-from archiver.catalog.merging import ManifestSize, groups
 from archiver.runtime.ids import IdSource, new_uuid
+
+SMALL_BYTES = 64 * 1024
+"""Manifests below are merged at every merge."""
+
+LARGE_BYTES = 2 * 1024 * 1024
+"""Manifests from this size on are left as they are."""
+
+TOGETHER_MIN = 25
+"""So many manifests between the two are merged with each other."""
+
+TARGET_BYTES = 8 * 1024 * 1024
+"""Of one merged manifest: Iceberg's default."""
+
+GROWN_GROUPS_MAX = 2
+"""So many manifests are made of grown ones in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSize:
+    """A manifest of data files as the manifest list describes it."""
+
+    length: int
+    """Bytes."""
+    spec_id: int
+    """Manifests of different partition specs cannot be merged."""
+
+
+def groups(manifests: Sequence[ManifestSize]) -> list[list[int]]:
+    """Positions in `manifests` (the newest first) that become one manifest each; each at most in one group,
+    and none alone.
+    """
+    found: list[list[int]] = []
+    for spec_id in sorted({item.spec_id for item in manifests}):
+        mine = [position for position, item in enumerate(manifests) if item.spec_id == spec_id]
+        small = [position for position in mine if manifests[position].length < SMALL_BYTES]
+        middle = [position for position in mine if SMALL_BYTES <= manifests[position].length < LARGE_BYTES]
+        chosen = [_within_target(manifests, small)]
+        if len(middle) >= TOGETHER_MIN:
+            rest = middle[::-1]  # the oldest first: neighbours in time stay together
+            for _ in range(GROWN_GROUPS_MAX):
+                taken = _within_target(manifests, rest)
+                chosen.append(taken[::-1])
+                rest = rest[len(taken) :]
+        found += [group for group in chosen if len(group) > 1]
+    return found
+
+
+def _within_target(manifests: Sequence[ManifestSize], positions: Sequence[int]) -> list[int]:
+    """As many of them, from the first, as fit into one manifest."""
+    taken: list[int] = []
+    total = 0
+    for position in positions:
+        total += manifests[position].length
+        if total > TARGET_BYTES:
+            break
+        taken.append(position)
+    return taken
 
 
 class Append(_FastAppendFiles):

@@ -40,8 +40,13 @@ from archiver.catalog.iceberg.auth import CREDENTIAL, TOKEN, Client, ClientToken
 from archiver.catalog.iceberg.guard import GuardedTable
 from archiver.catalog.iceberg.guarded_io import LIMITS
 from archiver.catalog.iceberg.remote_limits import CONFIGURATION_BYTES_MAX, JsonValues, RemoteLimits
-from archiver.catalog.iceberg.remote_properties import Gated, catalog_settings, origin_of, table_settings
-from archiver.catalog.iceberg.vended_credentials import file_properties
+from archiver.catalog.iceberg.remote_properties import (
+    Gated,
+    catalog_settings,
+    file_properties,
+    origin_of,
+    table_settings,
+)
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.errors import CatalogAway, ConfigInvalid, Halt
 from archiver.runtime.redaction import excerpt

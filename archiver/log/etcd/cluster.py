@@ -9,10 +9,14 @@ the SDK do not leave this module.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
+import subprocess
+import sys
 import threading
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +24,70 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from archiver.log.etcd.stubs import import_etcd3
+from archiver.proto import etcd_auth_pb2, etcd_kv_pb2, etcd_rpc_pb2
 from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, OutcomeUnknown, RetryLater
+
+PACKAGE: Final = "etcd3.etcdrpc"
+_IMPORT_TIMEOUT_S: Final = 60.0
+
+
+def import_etcd3() -> Any:
+    """The package etcd3, imported with the archiver's message modules unless already imported."""
+    if "etcd3" not in sys.modules:
+        services = types.ModuleType(f"{PACKAGE}.rpc_pb2_grpc")
+        services.__dict__.update({f"{name}Stub": _stub(service) for name, service in _services().items()})
+        ours = {
+            "kv_pb2": etcd_kv_pb2,
+            "auth_pb2": etcd_auth_pb2,
+            "rpc_pb2": etcd_rpc_pb2,
+            "rpc_pb2_grpc": services,
+        }
+        sys.modules.update({f"{PACKAGE}.{name}": module for name, module in ours.items()})
+        # grpc logs every connection attempt; failures that matter arrive as errors.
+        logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    return importlib.import_module("etcd3")
+
+
+def stubs_of_etcd3_load() -> bool:
+    """Whether etcd3 loads with its own message modules, tried in a new process. If so, this file is
+    obsolete.
+    """
+    tried = subprocess.run(
+        [sys.executable, "-c", "import etcd3"], capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False
+    )
+    return tried.returncode == 0
+
+
+def _services() -> dict[str, Any]:
+    return dict(etcd_rpc_pb2.DESCRIPTOR.services_by_name)
+
+
+def _stub(service: Any) -> type:
+    """A stub class like those of grpcio's generator: constructed with a channel, it has one callable per
+    method.
+
+    It is built from the descriptor. Generated stub files would require a certain version of grpcio.
+    """
+
+    def connect(self: Any, channel: Any) -> None:
+        for method in service.methods:
+            kinds = (
+                "stream" if method.client_streaming else "unary",
+                "stream" if method.server_streaming else "unary",
+            )
+            call = getattr(channel, "_".join(kinds))(
+                f"/{service.full_name}/{method.name}",
+                request_serializer=getattr(etcd_rpc_pb2, method.input_type.name).SerializeToString,
+                response_deserializer=getattr(etcd_rpc_pb2, method.output_type.name).FromString,
+            )
+            setattr(self, method.name, call)
+
+    return type(
+        f"{service.name}Stub", (), {"__init__": connect, "__doc__": f"The service {service.full_name}."}
+    )
+
 
 MESSAGE_BYTES_MAX: Final = 16 * 2**20
 """Largest reply; reads request less (`archiver.log.etcd.log_store`)."""

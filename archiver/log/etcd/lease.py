@@ -18,13 +18,66 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from archiver.log.etcd.cluster import EtcdCluster, LeaseGone, NoSpace
-from archiver.log.etcd.log_store import NO_SPACE, absent, get, put, values
+from archiver.log.etcd.cluster import Access, EtcdCluster, LeaseGone, NoSpace
+from archiver.log.etcd.keys import Keys
+from archiver.log.etcd.log_store import NO_SPACE, EtcdLogStore, absent, get, put, values
+from archiver.log.lease import Lease
 from archiver.proto import etcd_kv_pb2 as kv
 from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, LeaseHeld, RetryLater
 from archiver.runtime.ids import IdSource
+
+
+class EtcdMetadata(EtcdLogStore):
+    """See `archiver.log.open.MetadataStore`. A lease expires `lease_ttl_s` whole seconds after its last
+    refresh.
+
+    Files of this machine (tail markers, lease locks) are named after `local_path`.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        prefix: str,
+        lease_ttl_s: int,
+        entry_bytes_max: int,
+        local_path: Path,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        keys = Keys(prefix)
+        self._lease_ttl_s = lease_ttl_s
+        self._local_path = local_path
+        self._clock = clock
+        self._ids = ids
+        self._leases: list[EtcdLease] = []
+        with contextlib.suppress(OSError):
+            # Without this folder there are no tail markers and lease locks on this machine; both are
+            # optional.
+            local_path.parent.mkdir(exist_ok=True)
+        cluster = EtcdCluster(access, keys.format(), clock)
+        try:
+            super().__init__(cluster, keys, entry_bytes_max, local_path)
+        except BaseException:
+            cluster.close()
+            raise
+
+    def lease(self, name: str, owner: str) -> Lease:
+        """A lease whose key is attached to an etcd lease."""
+        lock = HolderLock(self._local_path.with_name(f"{self._local_path.name}.{name}.lease"))
+        lease = EtcdLease(
+            self.cluster, self.keys.lease(name), owner, self._lease_ttl_s, self._clock, self._ids, lock
+        )
+        self._leases.append(lease)
+        return lease
+
+    def close(self) -> None:
+        """Release the leases, then close the connections."""
+        for lease in self._leases:
+            lease.release()
+        super().close()
+
 
 _REFRESHES_PER_TTL: Final = 3
 _ID_MASK: Final = 2**63 - 1

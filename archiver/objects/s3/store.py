@@ -12,10 +12,13 @@ when that is checked. A forked process uses its own client.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,21 +26,227 @@ from typing import Any, Final
 import pyarrow as pa
 
 from archiver.config.storage import bad_s3_uri
+from archiver.objects.cluster import parse_cluster
 from archiver.objects.key_rules import KEY_BYTES_MAX, check_key, check_prefix, is_key
 from archiver.objects.location import S3_SCHEME, StorePlace
 from archiver.objects.paths import cluster_key
-from archiver.objects.s3.bucket_identity import ClusterCheck
 from archiver.objects.s3.calls import AGAIN, S3Calls, S3Failed
 from archiver.objects.s3.conditional_create import Creator, Upload
 from archiver.objects.s3.errors import ErrorKind
-from archiver.objects.s3.input_file import END_BYTES, S3Input
-from archiver.objects.s3.unfinished_uploads import OpenUpload, abort_upload, open_uploads
 from archiver.objects.spool import Spool
 from archiver.objects.store import ObjectInfo
 from archiver.runtime.clock import Clock, SystemClock
-from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, NotFound, OutcomeUnknown, RetryLater
+from archiver.runtime.errors import (
+    ConfigInvalid,
+    Corrupted,
+    Halt,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    RetryLater,
+)
 from archiver.runtime.ids import IdSource, SystemIds
 from archiver.runtime.redaction import excerpt
+
+END_BYTES: Final = 256 * 1024
+"""Bytes read at open: the footer of nearly every file, and all of a small one."""
+AHEAD_FIRST: Final = 256 * 1024
+"""Smallest read at a new position."""
+AHEAD_MAX: Final = 8 * 1024 * 1024
+"""Largest read-ahead. It doubles with each sequential read: eight requests for 30 MB."""
+BLOCKS_KEPT: Final = 3
+"""Blocks to cache: the columns of a row group are not always read in their order."""
+
+Fetch = Callable[[int, int], bytes]
+"""The bytes [start, end) of the object."""
+
+
+class S3Input(io.RawIOBase):
+    """A seekable, read-only file. Safe to use from several threads, one read at a time."""
+
+    def __init__(self, size: int, end: bytes, fetch: Fetch) -> None:
+        """`end` are the last bytes of the object, of any number."""
+        super().__init__()
+        self._size = size
+        self._fetch = fetch
+        self._at = 0
+        self._end_start, self._end = size - len(end), end
+        self._blocks: list[tuple[int, bytes]] = []
+        """(start, bytes), most recently used last."""
+        self._ahead = AHEAD_FIRST
+        self._next = -1
+        """Where the last block ended."""
+        self._lock = threading.RLock()
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self._size
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position; no request."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+        if self.closed:
+            raise ValueError("the object is closed")
+        with self._lock:
+            left = max(0, self._size - self._at)
+            length = left if size is None or size < 0 else min(size, left)
+            found = self._range(self._at, self._at + length)
+            self._at += length
+            return found
+
+    def readall(self) -> bytes:
+        """The rest."""
+        return self.read()
+
+    def close(self) -> None:
+        """Free the cached blocks."""
+        self._blocks.clear()
+        self._end = b""
+        super().close()
+
+    def _range(self, start: int, end: int) -> bytes:
+        pieces: list[bytes] = []
+        while start < end:
+            piece = self._kept(start, end) or self._asked(start, end)
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _kept(self, start: int, end: int) -> bytes:
+        """Cached bytes from `start` on; empty if there are none."""
+        if start >= self._end_start:
+            return self._end[start - self._end_start : end - self._end_start]
+        for number, (first, block) in enumerate(self._blocks):
+            if first <= start < first + len(block):
+                self._blocks.append(self._blocks.pop(number))
+                return block[start - first : end - first]
+        return b""
+
+    def _asked(self, start: int, end: int) -> bytes:
+        """One request for the range and the read-ahead, up to the next cached block."""
+        self._ahead = min(AHEAD_MAX, 2 * self._ahead) if start == self._next else AHEAD_FIRST
+        limit = min([self._end_start, *(first for first, _ in self._blocks if first > start)])
+        upto = min(max(end, start + self._ahead), limit)
+        block = self._fetch(start, upto)
+        self._next = upto
+        if len(block) <= AHEAD_MAX:  # a larger column chunk is read only once, so it is not cached
+            self._blocks = [*self._blocks, (start, block)][-BLOCKS_KEPT:]
+        return block[: end - start]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """One upload that is active or abandoned."""
+
+    path: str
+    """The key in the bucket."""
+    upload_id: str
+    begun_us: int
+
+
+def open_uploads(calls: S3Calls, bucket: str, prefix: str) -> Iterator[OpenUpload]:
+    """All uploads to keys that start with `prefix`, page by page."""
+    marker: dict[str, str] = {}
+    while True:
+        where = {"Bucket": bucket, "Prefix": prefix, **marker}
+        page: dict[str, Any] = calls.found(
+            f"listing the open uploads of {bucket}",
+            f"there is no bucket {bucket}",
+            lambda client, where=where: client.list_multipart_uploads(**where),  # type: ignore[misc]
+        )
+        for one in page.get("Uploads", ()):
+            yield OpenUpload(
+                str(one["Key"]), str(one["UploadId"]), round(one["Initiated"].timestamp() * 1_000_000)
+            )
+        if not page.get("IsTruncated"):
+            return
+        marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
+
+
+def abort_upload(calls: S3Calls, bucket: str, found: OpenUpload) -> None:
+    """Abort an upload and free its parts; a missing upload is no error."""
+    arguments = {"Bucket": bucket, "Key": found.path, "UploadId": found.upload_id}
+    try:
+        calls.repeated(
+            f"aborting an upload of {found.path}", lambda client: client.abort_multipart_upload(**arguments)
+        )
+    except S3Failed as error:
+        if error.kind not in (ErrorKind.NO_UPLOAD, ErrorKind.MISSING):
+            raise Halt(f"an upload of {found.path} cannot be aborted: {error.why}") from error
+
+
+VALID_S: Final = 60.0
+"""Seconds for which one successful check is valid."""
+
+
+class ClusterCheck:
+    """Safe to use from several threads."""
+
+    def __init__(self, cluster_id: str | None, uri: str, read: Callable[[], bytes], clock: Clock) -> None:
+        """`read` reads `cluster.json`; without a cluster id nothing is checked."""
+        self._cluster_id = cluster_id
+        self._uri = uri
+        self._read = read
+        self._clock = clock
+        self._checked_s = -VALID_S
+        self._troubles = 0
+        self._checked_troubles = -1
+        """Number of errors at the last successful check; -1: never checked."""
+
+    def doubt(self) -> None:
+        """Record an error after which another bucket may reply; the next operation checks first."""
+        self._troubles += 1
+
+    def check(self) -> None:
+        """Raise `RetryLater` unless the bucket belongs to this cluster. Errors of the read pass through."""
+        if self._cluster_id is None:
+            return
+        now_s, troubles = self._clock.monotonic_s(), self._troubles
+        if self._checked_troubles == troubles and now_s - self._checked_s < VALID_S:
+            return
+        self._verify()
+        # `troubles` was read before the check: an error during it, even if a retry succeeded, causes another
+        # check.
+        self._checked_s, self._checked_troubles = now_s, troubles
+
+    def _verify(self) -> None:
+        try:
+            data = self._read()
+        except NotFound as error:
+            raise RetryLater(
+                f"{self._uri} has lost its {cluster_key()}: restore it, or correct data.uri; nothing was done"
+            ) from error
+        try:
+            found = parse_cluster(data, f"{self._uri}/{cluster_key()}").cluster_id
+        except (Corrupted, ConfigInvalid) as error:
+            raise RetryLater(
+                f"{self._uri} has another {cluster_key()} now: {error}; nothing was done"
+            ) from error
+        if found != self._cluster_id:
+            raise RetryLater(
+                f"{self._uri} is another cluster's now (id {found}, expected {self._cluster_id}): "
+                "restore the right bucket, or correct data.uri; nothing was done"
+            )
+
 
 SPOOL: Final = "archiver-spool-"
 """Name of the spool folder below the system's temporary folder (`TMPDIR`); the user id follows."""

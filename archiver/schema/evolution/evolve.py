@@ -10,16 +10,199 @@ enclosing structs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from archiver.schema.columns import Json, column_type, field_ids, message_columns, new_column
-from archiver.schema.evolution.changes import Change
-from archiver.schema.evolution.differences import Difference, field_text, wire_difference
 from archiver.schema.evolution.field_history import Former, Past, inside, mapped
 from archiver.schema.protobuf.column_names import column_names
-from archiver.schema.protobuf.tree import FieldTree, MessageTree, Shape
+from archiver.schema.protobuf.tree import EnumTree, FieldTree, Kind, MessageTree, Shape
+
+What = Literal[
+    "added",
+    "dropped",
+    "restored",
+    "renamed",
+    "widened",
+    "new_column",
+    "unchanged_column",
+    "message",
+    "envelope",
+]
+"""added: a new field gets a column · dropped: the field is gone, its column stays and reads null from here on
+· restored: the field gets a former column again · renamed: the column has another name and the same rows ·
+widened: the column's type holds more, its rows are the same · new_column: the field's new type does not fit
+its column, so it gets an additional one · unchanged_column: the bytes of the field differ (presence, packed,
+oneof, enum values, Protobuf type) and its column is the same · message: the key or value is another message,
+or now has a schema or none · envelope: the registry ids of the message differ. The last two are of the whole
+key or value."""
+
+WHATS: Final[tuple[What, ...]] = get_args(What)
+"""All of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between a topic's newest recorded schema and the one that follows."""
+
+    side: Literal["key", "value"]
+    path: str
+    """Field numbers from the top, as in "3/1": the keys of `SourceSchema.field_ids`. Empty: the whole key or
+    value."""
+    field: str
+    """Names of the Protobuf fields from the top, as in "customer.address". Of a dropped field as it was
+    called last. Empty: the whole."""
+    what: What
+    column: str
+    """Names of columns from the top, as in "value.customer.address_v2", as they are after the change."""
+    field_id: int | None
+    """Iceberg's id of the column; None for `message` and `envelope`."""
+    was: str
+    """Before: the column's name for `renamed`, its type for `dropped`, `widened` and `new_column` (of the
+    former column), else what differs, in words. Empty where there was nothing."""
+    now: str
+    """After: as `was`; the column's type for `added`, `restored` and `new_column`."""
+    why: str
+    """One sentence for people: what this means for old and new records, and where it is no more than the
+    change says, empty."""
+    compatible: bool
+    """Whether earlier records and queries keep their meaning. False: a column is no longer filled because the
+    type does not fit (`new_column`), or the new schema reads records of the former one differently or not at
+    all."""
+
+
+Policy = Literal["evolve", "compatible", "refuse"]
+"""evolve: every change is applied · compatible: an incompatible one halts the topic · refuse: each change of
+a message halts it."""
+
+
+def is_allowed(policy: Policy, changes: Sequence[Change]) -> bool:
+    """Whether changes of a topic's schema are applied under a policy.
+
+    Other registry ids alone are no change of a message: each registered version has one, also if only a
+    comment differs.
+    """
+    if policy == "refuse":
+        return all(one.what == "envelope" for one in changes)
+    return policy == "evolve" or all(one.compatible for one in changes)
+
+
+_VALUES_SHOWN = 5
+
+_ON_THE_WIRE: Final[Mapping[Kind, str]] = {
+    Kind.INT32: "varint",
+    Kind.INT64: "varint",
+    Kind.UINT32: "varint",
+    Kind.UINT64: "varint",
+    Kind.BOOL: "varint",
+    Kind.ENUM: "varint",
+    Kind.SINT32: "zigzag",
+    Kind.SINT64: "zigzag",
+    Kind.FIXED32: "4 bytes",
+    Kind.SFIXED32: "4 bytes",
+    Kind.FIXED64: "8 bytes",
+    Kind.SFIXED64: "8 bytes",
+    Kind.FLOAT: "float",
+    Kind.DOUBLE: "double",
+    Kind.STRING: "length",
+    Kind.BYTES: "length",
+    Kind.ENCODED: "length",
+    Kind.MESSAGE: "length",
+    Kind.TIMESTAMP: "length",
+}
+"""Kinds of one form read each other's values, as far as they fit."""
+
+_JSON: Final[Mapping[str, str]] = {
+    "struct": "google.protobuf.Struct",
+    "value": "google.protobuf.Value",
+    "list": "google.protobuf.ListValue",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two fields that share a column and are not the same."""
+
+    was: str
+    now: str
+    compatible: bool
+    """Whether records of either are read rightly by the other, to the same values."""
+
+
+def field_text(field: FieldTree) -> str:
+    """A field's type in the words of Protobuf."""
+    kind = _kind_text(field)
+    if field.key is not None:
+        return f"map<{_kind_text(field.key)},{kind}>"
+    return f"repeated {kind}" if field.shape is Shape.REPEATED else kind
+
+
+def wire_difference(was: FieldTree, now: FieldTree, names: bool) -> Difference | None:
+    """What differs between two fields of one number that fit one column, their names only with `names`; None
+    if nothing does.
+    """
+    before: list[str] = []
+    after: list[str] = []
+    pairs = _pairs(was, now)
+    if names:
+        pairs.append((f"named {was.name}", f"named {now.name}"))
+    for a, b in pairs:
+        if a != b:
+            before.append(a)
+            after.append(b)
+    if not before:
+        return None
+    keys_alike = was.key is None or now.key is None or _form(was.key) == _form(now.key)
+    compatible = _form(was) == _form(now) and keys_alike and _names_stay(was.enum, now.enum)
+    return Difference(", ".join(before), ", ".join(after), compatible)
+
+
+def _pairs(was: FieldTree, now: FieldTree) -> list[tuple[str, str]]:
+    pairs = [
+        (field_text(was), field_text(now)),
+        ("presence" if was.presence else "no presence", "presence" if now.presence else "no presence"),
+        ("packed" if was.packed else "not packed", "packed" if now.packed else "not packed"),
+        (_oneof_text(was), _oneof_text(now)),
+    ]
+    if was.enum is not None and now.enum is not None and was.enum != now.enum:
+        pairs.append((_values_text(was.enum, now.enum), _values_text(now.enum, was.enum)))
+    return pairs
+
+
+def _names_stay(was: EnumTree | None, now: EnumTree | None) -> bool:
+    """Whether every number that both enums name has one name: rows hold the names."""
+    before = {} if was is None or now is None else dict(was.names)
+    return now is None or all(before.get(number, name) == name for number, name in now.names)
+
+
+def _kind_text(field: FieldTree) -> str:
+    if field.json is not None:
+        return _JSON[field.json]
+    if field.wrapped:
+        return f"wrapped {field.kind.value}"
+    return "group" if field.delimited else field.kind.value
+
+
+def _form(field: FieldTree) -> str:
+    """What two fields must share to read each other's records."""
+    if field.json is not None:
+        return _JSON[field.json]
+    form = "group" if field.delimited else _ON_THE_WIRE[field.kind]
+    return f"wrapped {form}" if field.wrapped else form
+
+
+def _oneof_text(field: FieldTree) -> str:
+    return "in no oneof" if field.oneof is None else f"in the oneof of field {field.oneof}"
+
+
+def _values_text(mine: EnumTree, other: EnumTree) -> str:
+    """The enum values that the other does not have."""
+    only = sorted(set(mine.names) - set(other.names))
+    shown = [f"{name} = {number}" for number, name in only[:_VALUES_SHOWN]]
+    more = [f"{len(only) - _VALUES_SHOWN} more"] if len(only) > _VALUES_SHOWN else []
+    return f"enum values {', '.join([*shown, *more])}" if only else "no other enum values"
+
 
 SideName = Literal["key", "value"]
 

@@ -24,8 +24,7 @@ from archiver.schema.columns import (
     iceberg_schema,
     schema_text,
 )
-from archiver.schema.evolution.changes import Change
-from archiver.schema.evolution.evolve import SideEvolution, SideName, settled_names, type_text
+from archiver.schema.evolution.evolve import Change, SideEvolution, SideName, settled_names, type_text
 from archiver.schema.evolution.field_history import Trees, highest_id, inside, mapped, side_past, trees_of
 from archiver.schema.evolution.recorded import SourceSchema, TopicSchema
 from archiver.schema.protobuf.descriptors import Source

@@ -27,10 +27,9 @@ from archiver.schema.protobuf.complete_wire import judge_descriptor
 from archiver.schema.protobuf.decoded_size import lengths_of
 from archiver.schema.protobuf.engine import Decoded
 from archiver.schema.protobuf.error_causes import OUT_OF_YEARS
-from archiver.schema.protobuf.json_values import fill as fill_json
-from archiver.schema.protobuf.json_values import text_of
 from archiver.schema.protobuf.tree import UNRECOGNIZED, EnumTree, FieldTree, Kind, MessageTree, Shape
-from archiver.schema.protobuf.values import NANOS_MAX, SECONDS_MAX, SECONDS_MIN
+from archiver.schema.protobuf.values import NANOS_MAX, SECONDS_MAX, SECONDS_MIN, text_of
+from archiver.schema.protobuf.values import fill as fill_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSIGNED_64 = frozenset({Kind.UINT64, Kind.FIXED64})

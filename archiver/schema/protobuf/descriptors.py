@@ -8,21 +8,538 @@ topics could clash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
 
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.protobuf.column_names import wanted_names
-from archiver.schema.protobuf.descriptor_files import BUILD, linked, needed_files, parse_files
 from archiver.schema.protobuf.tree import (
     COLUMNS_MAX,
+    DEPTH_MAX,
     LIBRARY_LEVELS_MAX,
     RECORDED_COLUMNS_MAX,
     RECURSION_DEPTH,
+    EnumTree,
+    FieldTree,
+    JsonForm,
+    Kind,
     MessageTree,
+    Shape,
 )
-from archiver.schema.protobuf.tree_build import build_tree
+
+BUILD = (
+    "build it with: python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=NAME.binpb "
+    "NAME.proto"
+)
+"""The remedy for a file that is not a descriptor set."""
+
+IMPORTS_DEEP_MAX = 200
+"""Most files that import one another in a chain."""
+
+_NAMES_SHOWN = 5
+
+File: TypeAlias = descriptor_pb2.FileDescriptorProto
+Message: TypeAlias = descriptor_pb2.DescriptorProto
+Field: TypeAlias = descriptor_pb2.FieldDescriptorProto
+Files: TypeAlias = Mapping[str, File]
+"""The files of a set by name."""
+
+
+def parse_files(data: bytes, where: str) -> Files:
+    """The files of a serialized set by name. Raises ConfigInvalid for what is no set, an empty one, and two
+    files of one name.
+    """
+    files = descriptor_pb2.FileDescriptorSet()
+    try:
+        files.ParseFromString(data)
+    except DecodeError as error:
+        raise ConfigInvalid(f"{where} is not a FileDescriptorSet: {error}; {BUILD}") from error
+    if not files.file or not all(one.name for one in files.file):
+        raise ConfigInvalid(f"{where} is not a FileDescriptorSet: it names no files; {BUILD}")
+    result: dict[str, File] = {}
+    for one in files.file:
+        if result.setdefault(one.name, one) != one:
+            raise ConfigInvalid(
+                f"{where} holds two different files {one.name}; build it again from one source tree"
+            )
+    return result
+
+
+def needed_files(files: Files, message: str, where: str) -> bytes:
+    """The set cut down to the files that `message` needs, each after its imports, without source text. Raises
+    ConfigInvalid.
+    """
+    order = _ordered(files, message, where)
+    _check_names(files, order, where)
+    result = descriptor_pb2.FileDescriptorSet()
+    for name in order:
+        one = result.file.add()
+        one.CopyFrom(files[name])
+        one.ClearField("source_code_info")
+    return result.SerializeToString(deterministic=True)
+
+
+def linked(files: Files, message: str, where: str) -> Descriptor:
+    """The linked descriptor of `message`, in a pool of its own. Raises ConfigInvalid, naming file, message
+    and field.
+    """
+    order = _ordered(files, message, where)
+    _check_names(files, order, where)
+    pool = descriptor_pool.DescriptorPool()
+    for name in order:
+        try:
+            pool.AddSerializedFile(files[name].SerializeToString())
+        except (TypeError, KeyError, ValueError) as error:
+            for full, one in _messages(files[name]):
+                if (
+                    len(one.field) > COLUMNS_MAX
+                ):  # the library has a limit near this one, and its error does not name the file
+                    here = f"{name}, message {full}, field {one.field[COLUMNS_MAX].name}"
+                    raise ConfigInvalid(
+                        f"{where}: {here}: has more than {COLUMNS_MAX} fields; choose a smaller message"
+                    ) from error
+            raise ConfigInvalid(
+                f"{where}: {name} does not link: {error}; build it again with protoc"
+            ) from error
+    return pool.FindMessageTypeByName(message)
+
+
+def _ordered(files: Files, message: str, where: str) -> list[str]:
+    """The names of the needed files, each after its imports.
+
+    A file that extends a message which `message` can contain is needed too, and may bring further messages.
+    """
+    order: dict[str, None] = {}
+    _visit(files, _home(files, message, where), order, (), where)
+    extending = [one for one in files.values() if any(_extensions(one))]
+    while True:
+        inside = _contained([files[name] for name in order], message)
+        more = [
+            one.name
+            for one in extending
+            if one.name not in order and any(ext.extendee in inside for ext in _extensions(one))
+        ]
+        if not more:
+            return list(order)
+        for name in sorted(more):
+            _visit(files, name, order, (), where)
+
+
+def _visit(files: Files, name: str, order: dict[str, None], above: tuple[str, ...], where: str) -> None:
+    if name in order:
+        return
+    if name in above:
+        raise ConfigInvalid(
+            f"{where}: {name} imports itself through {' -> '.join((*above[above.index(name) :], name))}"
+        )
+    if name not in files:
+        raise ConfigInvalid(
+            f"{where}: {above[-1]} imports {name}, which is not in the set; build it with protoc "
+            "--include_imports"
+        )
+    if len(above) >= IMPORTS_DEEP_MAX:
+        raise ConfigInvalid(
+            f"{where}: {above[0]} reaches {name} through more than {IMPORTS_DEEP_MAX} imports; flatten them"
+        )
+    for dependency in files[name].dependency:
+        _visit(files, dependency, order, (*above, name), where)
+    order[name] = None
+
+
+def _home(files: Files, message: str, where: str) -> str:
+    """The file that declares `message`."""
+    homes: dict[str, list[str]] = {}
+    for one in files.values():
+        for name, declared in _messages(one):
+            if not declared.options.map_entry:
+                homes.setdefault(name, []).append(one.name)
+    if message in homes:
+        if len(homes[message]) > 1:
+            raise ConfigInvalid(
+                f"{where}: message {message} is defined in {' and in '.join(homes[message])}; keep one "
+                "of them"
+            )
+        return homes[message][0]
+    near = (
+        difflib.get_close_matches(message, homes, n=_NAMES_SHOWN, cutoff=0.5) or sorted(homes)[:_NAMES_SHOWN]
+    )
+    hint = f"did you mean {', '.join(near)}?" if near else "it declares no message"
+    raise ConfigInvalid(f"{where} has no message {message!r}; {hint}")
+
+
+def _messages(file: File) -> Iterator[tuple[str, Message]]:
+    """All messages of a file with their full names, nested ones after the outer."""
+    yield from _below(file.package, file.message_type)
+
+
+def _below(scope: str, messages: Sequence[Message]) -> Iterator[tuple[str, Message]]:
+    for one in messages:
+        full = f"{scope}.{one.name}" if scope else one.name
+        yield full, one
+        yield from _below(full, one.nested_type)
+
+
+def _extensions(file: File) -> Iterator[Field]:
+    """All extensions that a file declares, at the top and inside messages."""
+    yield from file.extension
+    for _, message in _messages(file):
+        yield from message.extension
+
+
+def _contained(files: Sequence[File], message: str) -> set[str]:
+    """The message types that `message` can contain, itself among them; with a leading dot, as fields name
+    them.
+    """
+    fields: dict[str, list[Field]] = {}
+    for file in files:
+        for name, declared in _messages(file):
+            fields.setdefault(f".{name}", []).extend(declared.field)
+        for extension in _extensions(file):
+            fields.setdefault(extension.extendee, []).append(extension)
+    inside: set[str] = set()
+    waiting = [f".{message}"]
+    while waiting:
+        name = waiting.pop()
+        if name not in inside:
+            inside.add(name)
+            waiting.extend(one.type_name for one in fields.get(name, ()) if one.type_name)
+    return inside
+
+
+def _check_names(files: Files, order: Sequence[str], where: str) -> None:
+    """Every name is defined once, every type is there, and no two extensions of a message share a number."""
+    homes: dict[str, str] = {}
+    for file in (files[name] for name in order):
+        for full in _declared(file):
+            if full in homes:
+                raise ConfigInvalid(
+                    f"{where}: {full} is defined in {homes[full]} and in {file.name}; keep one of them"
+                )
+            homes[full] = file.name
+    taken: dict[tuple[str, int], str] = {}
+    for file in (files[name] for name in order):
+        for owner, message in _messages(file):
+            for field in message.field:
+                _take(taken, f".{owner}", field, f"field {field.name} ({file.name})", where)
+                _check_type(files, homes, file, field, f"message {owner}, field {field.name}", where)
+    for file in (files[name] for name in order):
+        for extension in _extensions(file):
+            _take(taken, extension.extendee, extension, f"extension {extension.name} ({file.name})", where)
+            _check_type(
+                files,
+                homes,
+                file,
+                extension,
+                f"extension {extension.name} of {extension.extendee[1:]}",
+                where,
+            )
+
+
+def _take(taken: dict[tuple[str, int], str], owner: str, field: Field, ours: str, where: str) -> None:
+    """Remember the owner of a number of a message; no other may have it."""
+    other = taken.setdefault((owner, field.number), ours)
+    if other != ours:
+        raise ConfigInvalid(
+            f"{where}: message {owner[1:]} has two fields of number {field.number}: {other} and {ours}"
+        )
+
+
+def _declared(file: File) -> Iterator[str]:
+    """The full names of a file's messages, enums and extensions."""
+    scopes = [(file.package, file.enum_type, file.extension)]
+    for full, message in _messages(file):
+        yield full
+        scopes.append((full, message.enum_type, message.extension))
+    for scope, enums, extensions in scopes:
+        for name in (*(one.name for one in enums), *(one.name for one in extensions)):
+            yield f"{scope}.{name}" if scope else name
+
+
+def _check_type(
+    files: Files, homes: Mapping[str, str], file: File, field: Field, what: str, where: str
+) -> None:
+    """The type of a field is defined in a needed file."""
+    name = field.type_name
+    if (
+        not name.startswith(".") or name[1:] in homes
+    ):  # without the dot it is relative, and the library looks for it
+        return
+    for other in files.values():
+        if name[1:] in _declared(other):
+            raise ConfigInvalid(
+                f"{where}: {file.name}, {what}: its type {name[1:]} stands in {other.name}, which "
+                f"{file.name} does not import"
+            )
+    raise ConfigInvalid(
+        f"{where}: {file.name}, {what}: its type {name[1:]} is not in the set; build it again with "
+        "protoc --include_imports"
+    )
+
+
+_PACKAGE = "google.protobuf."
+
+_WRAPPED: Mapping[str, int] = {
+    "DoubleValue": FieldDescriptor.TYPE_DOUBLE,
+    "FloatValue": FieldDescriptor.TYPE_FLOAT,
+    "Int64Value": FieldDescriptor.TYPE_INT64,
+    "UInt64Value": FieldDescriptor.TYPE_UINT64,
+    "Int32Value": FieldDescriptor.TYPE_INT32,
+    "UInt32Value": FieldDescriptor.TYPE_UINT32,
+    "BoolValue": FieldDescriptor.TYPE_BOOL,
+    "StringValue": FieldDescriptor.TYPE_STRING,
+    "BytesValue": FieldDescriptor.TYPE_BYTES,
+}
+
+_FORMS: Mapping[str, JsonForm] = {"Struct": "struct", "Value": "value", "ListValue": "list"}
+
+_VALUE: Mapping[int, int] = {
+    1: FieldDescriptor.TYPE_ENUM,
+    2: FieldDescriptor.TYPE_DOUBLE,
+    3: FieldDescriptor.TYPE_STRING,
+    4: FieldDescriptor.TYPE_BOOL,
+    5: FieldDescriptor.TYPE_MESSAGE,
+    6: FieldDescriptor.TYPE_MESSAGE,
+}
+
+
+def is_timestamp(descriptor: Descriptor) -> bool:
+    """Whether it is google.protobuf.Timestamp."""
+    return _short(descriptor) == "Timestamp" and _types(descriptor) == {
+        1: FieldDescriptor.TYPE_INT64,
+        2: FieldDescriptor.TYPE_INT32,
+    }
+
+
+def wrapped_scalar(descriptor: Descriptor) -> int | None:
+    """The scalar type inside google.protobuf.Int32Value and the like; None for another message."""
+    scalar = _WRAPPED.get(_short(descriptor))
+    if scalar is None or _types(descriptor) != {1: scalar} or descriptor.fields[0].has_presence:
+        return None
+    return scalar
+
+
+def json_form(descriptor: Descriptor) -> JsonForm | None:
+    """Which of Struct, Value and ListValue it is; None for another message. All three are looked at: they
+    hold one another.
+    """
+    form = _FORMS.get(_short(descriptor))
+    if form is None:
+        return None
+    value = descriptor if form == "value" else _inner(descriptor, "fields" if form == "struct" else "values")
+    if value is None or _short(value) != "Value" or _types(value) != _VALUE:
+        return None
+    if len(value.oneofs) != 1 or len(value.oneofs[0].fields) != len(_VALUE):
+        return None
+    struct, listed = value.fields_by_number[5].message_type, value.fields_by_number[6].message_type
+    if _short(struct) != "Struct" or _short(listed) != "ListValue":
+        return None
+    return form if _short(_inner(struct, "fields")) == _short(_inner(listed, "values")) == "Value" else None
+
+
+def _inner(descriptor: Descriptor | None, name: str) -> Descriptor | None:
+    """The Value inside a Struct or a ListValue that has only the field it should have."""
+    if descriptor is None or [(one.number, one.is_repeated) for one in descriptor.fields] != [(1, True)]:
+        return None
+    entry = descriptor.fields[0].message_type
+    if entry is None:
+        return None
+    if name == "values":
+        return entry
+    if not entry.GetOptions().map_entry or entry.fields_by_number[1].type != FieldDescriptor.TYPE_STRING:
+        return None
+    return entry.fields_by_number[2].message_type
+
+
+def _short(descriptor: Descriptor | None) -> str:
+    """The name of a message of Google's package; empty for another one."""
+    full = descriptor.full_name if descriptor is not None else ""
+    return full.removeprefix(_PACKAGE) if full.startswith(_PACKAGE) else ""
+
+
+def _types(descriptor: Descriptor) -> Mapping[int, int]:
+    """The types of the fields by number; 0 for a repeated one, which none of the shapes above has."""
+    return {one.number: 0 if one.is_repeated else one.type for one in descriptor.fields}
+
+
+def build_tree(
+    descriptor: Descriptor,
+    recursion_depth: int = RECURSION_DEPTH,
+    columns_max: int = COLUMNS_MAX,
+    levels_max: int | None = LIBRARY_LEVELS_MAX,
+) -> MessageTree:
+    """The tree of a message type, with Protobuf's names (of an extension the full name, dots as underscores).
+
+    A message type stands inside itself at most `recursion_depth` times (0 to 10); where it would stand once
+    more, the field is ENCODED. Raises ConfigInvalid, naming file, message and field, for a message set and
+    for messages that are deeper than DEPTH_MAX or have more than `columns_max` fields at all levels together,
+    or more than `levels_max` levels as the libraries count them (None: not counted).
+    """
+    return _Builder(descriptor, recursion_depth, columns_max, levels_max).message(descriptor, "", ())
+
+
+_SCALARS: Mapping[int, Kind] = {
+    FieldDescriptor.TYPE_DOUBLE: Kind.DOUBLE,
+    FieldDescriptor.TYPE_FLOAT: Kind.FLOAT,
+    FieldDescriptor.TYPE_INT32: Kind.INT32,
+    FieldDescriptor.TYPE_INT64: Kind.INT64,
+    FieldDescriptor.TYPE_UINT32: Kind.UINT32,
+    FieldDescriptor.TYPE_UINT64: Kind.UINT64,
+    FieldDescriptor.TYPE_SINT32: Kind.SINT32,
+    FieldDescriptor.TYPE_SINT64: Kind.SINT64,
+    FieldDescriptor.TYPE_FIXED32: Kind.FIXED32,
+    FieldDescriptor.TYPE_FIXED64: Kind.FIXED64,
+    FieldDescriptor.TYPE_SFIXED32: Kind.SFIXED32,
+    FieldDescriptor.TYPE_SFIXED64: Kind.SFIXED64,
+    FieldDescriptor.TYPE_BOOL: Kind.BOOL,
+    FieldDescriptor.TYPE_STRING: Kind.STRING,
+    FieldDescriptor.TYPE_BYTES: Kind.BYTES,
+    FieldDescriptor.TYPE_ENUM: Kind.ENUM,
+}
+
+_LIST_LEVELS, _MAP_LEVELS = 2, 3
+
+
+class _Builder:
+    """Walks one message type; counts fields so that a wide one is refused before it fills memory."""
+
+    def __init__(
+        self, root: Descriptor, recursion_depth: int, columns_max: int, levels_max: int | None
+    ) -> None:
+        self._root = root
+        self._columns_max = columns_max
+        self._levels_max = levels_max
+        self._level = 0
+        """Of the message that is being walked, as the libraries count."""
+        self._depth = recursion_depth
+        self._count = 0
+        self._oneofs: dict[str, int | None] = {}
+        """By full name, the number that stands for a oneof; None for one with a single member."""
+
+    def message(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> MessageTree:
+        """The tree of `descriptor`, met at `path` (dotted names) inside the messages `above`."""
+        if len(above) >= DEPTH_MAX:
+            raise self._refused(
+                path,
+                f"has more than {DEPTH_MAX} levels of messages; choose a flatter message or a smaller "
+                "recursion_depth",
+            )
+        if descriptor.GetOptions().message_set_wire_format:
+            raise self._refused(
+                path,
+                f"the message set {descriptor.full_name} is not mapped; archive the topic without a "
+                "schema, or use a message without it",
+            )
+        fields = self._fields(descriptor, path, (*above, descriptor.full_name))
+        left_out = tuple(one for one in fields if one.kind is Kind.ENCODED and one.delimited)
+        return MessageTree(
+            tuple(one for one in fields if one not in left_out), descriptor.full_name, left_out
+        )
+
+    def _fields(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> list[FieldTree]:
+        """The fields and extensions of a message by number; `above` ends with the message itself."""
+        named = [(one, one.name) for one in descriptor.fields]
+        if descriptor.is_extendable:
+            named += [
+                (one, one.full_name.replace(".", "_"))
+                for one in descriptor.file.pool.FindAllExtensions(descriptor)
+            ]
+        named.sort(key=lambda pair: pair[0].number)
+        return [self._leveled(one, name, f"{path}.{name}".lstrip("."), above) for one, name in named]
+
+    def _leveled(
+        self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]
+    ) -> FieldTree:
+        """The field, with what is inside it so many levels deeper."""
+        entry = descriptor.message_type
+        is_map = entry is not None and entry.GetOptions().map_entry
+        levels = _MAP_LEVELS if is_map else _LIST_LEVELS if descriptor.is_repeated else 1
+        self._level += levels
+        found = self._field(descriptor, name, path, above)
+        # A Timestamp and a wrapper are messages on the wire, which is the form that passes between the
+        # libraries.
+        deepest = self._level + (1 if found.kind is Kind.TIMESTAMP or found.wrapped else 0)
+        if self._levels_max is not None and deepest > self._levels_max:
+            raise self._refused(
+                path,
+                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), "
+                f"at most {self._levels_max} work; "
+                "choose a flatter message, or a smaller recursion_depth if it holds itself",
+            )
+        self._level -= levels
+        return found
+
+    def _field(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
+        self._count += 1
+        if self._count > self._columns_max:
+            raise self._refused(
+                path,
+                f"has more than {self._columns_max} fields at all levels together; choose a smaller "
+                "message or recursion_depth",
+            )
+        entry = descriptor.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            key = self._field(entry.fields_by_number[1], "key", f"{path}.key", above)
+            value = self._item(entry.fields_by_number[2], path, above)
+            return replace(
+                value, number=descriptor.number, name=name, shape=Shape.MAP, key=FieldTree(1, "key", key.kind)
+            )
+        item = replace(self._item(descriptor, path, above), number=descriptor.number, name=name)
+        if descriptor.is_repeated:
+            return replace(item, shape=Shape.REPEATED, packed=descriptor.is_packed)
+        return replace(item, presence=descriptor.has_presence, oneof=self._oneof(descriptor))
+
+    def _oneof(self, descriptor: FieldDescriptor) -> int | None:
+        oneof = descriptor.containing_oneof  # proto3 `optional` has a hidden one with a single member
+        if oneof is None:
+            return None
+        if oneof.full_name not in self._oneofs:
+            numbers = [one.number for one in oneof.fields]
+            self._oneofs[oneof.full_name] = min(numbers) if len(numbers) > 1 else None
+        return self._oneofs[oneof.full_name]
+
+    def _item(self, descriptor: FieldDescriptor, path: str, above: tuple[str, ...]) -> FieldTree:
+        """What one value of a field is; shape, presence and name are the caller's."""
+        scalar = _SCALARS.get(descriptor.type)
+        if scalar is not None:
+            return FieldTree(0, "", scalar, enum=_enum(descriptor.enum_type) if scalar is Kind.ENUM else None)
+        message = descriptor.message_type
+        if message is None:
+            raise self._refused(path, f"Protobuf type {descriptor.type} is not mapped")
+        item = FieldTree(0, "", Kind.MESSAGE, delimited=descriptor.type == FieldDescriptor.TYPE_GROUP)
+        form, wrapped = json_form(message), wrapped_scalar(message)
+        if is_timestamp(message):
+            return replace(item, kind=Kind.TIMESTAMP)
+        if form is not None:
+            return _json(item, form)
+        if wrapped is not None:
+            return replace(item, kind=_SCALARS[wrapped], wrapped=True)
+        if above.count(message.full_name) > self._depth:
+            nearest = above[::-1].index(message.full_name) + 1
+            return replace(item, kind=Kind.ENCODED, above=nearest)
+        return replace(item, message=self.message(message, path, above))
+
+    def _refused(self, path: str, why: str) -> ConfigInvalid:
+        where = f", field {path}" if path else ""
+        return ConfigInvalid(f"{self._root.file.name}, message {self._root.full_name}{where}: {why}")
+
+
+def _json(item: FieldTree, form: JsonForm) -> FieldTree:
+    return replace(item, kind=Kind.STRING, json=form)
+
+
+def _enum(descriptor: EnumDescriptor | None) -> EnumTree:
+    assert descriptor is not None
+    names: dict[int, str] = {}
+    for value in descriptor.values:
+        names.setdefault(value.number, value.name)
+    return EnumTree(tuple(sorted(names.items())))
 
 
 @dataclass(frozen=True)

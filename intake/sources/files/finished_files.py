@@ -1,7 +1,7 @@
 """Check the finished files of a source in batches: report changed ones, and forget removed ones.
 
 A finished file is never ingested again while it exists, even if it changes. A file counts as removed only if
-that is proven (`intake.sources.files.seen_folders`), because an unmounted file system looks like an empty
+that is proven (`intake.sources.files.ingest`), because an unmounted file system looks like an empty
 folder. Only names in the log's state are deleted here.
 """
 
@@ -17,8 +17,7 @@ from archiver.runtime import failpoints
 from archiver.runtime.text import counted
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Finished
-from intake.sources.files.opened_file import mark_of
-from intake.sources.files.seen_folders import SeenFolders
+from intake.sources.files.ingest import SeenFolders, mark_of
 
 CHECKS_MAX = 1000
 """Finished files to check in one run; the next run continues after them."""

@@ -7,29 +7,307 @@ work, and the next run continues from the log. This module therefore keeps no st
 
 from __future__ import annotations
 
+import hashlib
+import os
+import stat
+import struct
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
 
 import numpy as np
 
 from archiver.runtime import failpoints
-from archiver.runtime.errors import OutcomeUnknown, RetryLater
-from intake.inputs import InputPosition
+from archiver.runtime.errors import InvalidInput, NotFound, OutcomeUnknown, RecordRefused, RetryLater
+from intake.inputs import InputFormat, InputPosition, read_inputs
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
-from intake.log.source_positions import Begun, Finished, Move
+from intake.log.source_positions import MARK_BYTES, Begun, Finished, Move
 from intake.producers import Refusal
-from intake.records import raw_bytes_of, weight_of
-from intake.sources.files.opened_file import OpenedFile
-from intake.sources.files.pieces import Cutting, Piece, PieceReader
-from intake.sources.files.seen_folders import SeenFolders
+from intake.record_json import Input
+from intake.records import Record, raw_bytes_of, validate, weight_of
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import record_columns
 from intake.write.flush import FlushWriter
 from intake.write.queue import ROW_COST_BYTES, BatchItem
 from intake.write.validation import Admitted, Judge, admit_all
+
+FOLDERS_MAX = 10_000
+"""Folders to remember; the one seen longest ago is dropped first."""
+
+_Identity = tuple[int, int, int]
+
+
+class SeenFolders:
+    """The seen folders of one process. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Identity] = {}
+
+    def saw(self, path: str) -> None:
+        """Remember the folder of a seen file, and the folders above it on the same file system."""
+        for folder in _above(path):
+            try:
+                with _opened(folder) as descriptor:
+                    found = os.fstat(descriptor)
+                    # Relative to the open folder, so a concurrent mount or unmount cannot mix two folders.
+                    file = os.stat(os.path.relpath(path, folder), dir_fd=descriptor, follow_symlinks=False)
+                    identity = _folder_identity(descriptor, found)
+            except OSError:
+                return
+            if file.st_dev != found.st_dev:
+                return  # a mount point is in between, so a missing file would prove nothing
+            self._known.pop(folder, None)
+            self._known[folder] = identity
+        while len(self._known) > FOLDERS_MAX:
+            del self._known[next(iter(self._known))]
+
+    def prove_gone(self, path: str) -> bool:
+        """Whether the file was certainly removed; False if it exists or this is unknown."""
+        for folder in _above(path):
+            try:
+                with _opened(folder) as descriptor:
+                    if _is_there(os.path.relpath(path, folder), descriptor):
+                        return False
+                    with os.scandir(descriptor) as entries:
+                        if next(entries, None) is not None:
+                            return True
+                    return self._known.get(folder) == _folder_identity(descriptor, os.fstat(descriptor))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                return False
+        return False
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders above, nearest first, without the root."""
+    for folder in Path(path).parents:
+        if folder != folder.parent:
+            yield str(folder)
+
+
+@contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _folder_identity(descriptor: int, found: os.stat_result) -> _Identity:
+    """Device and inode of the folder, and the id of its file system, because device numbers are reused."""
+    return found.st_dev, found.st_ino, os.statvfs(descriptor).f_fsid
+
+
+def _is_there(name: str, descriptor: int) -> bool:
+    try:
+        os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+_TEXT = ", or `text: true` of the source"
+
+
+@dataclass(slots=True)
+class Piece:
+    """Consecutive records of a file."""
+
+    base: int
+    """Start position: bytes, or rows of Parquet."""
+    end: int
+    count: int
+    """Lines, rows or records of the file before `end`."""
+    records: list[Record] = field(default_factory=list)
+    partitions: list[int] = field(default_factory=list)
+    raw_bytes: list[int] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    """`end` and `count` before each record, and after the last."""
+    cost: int = 0
+    """Queue capacity that its records need."""
+    done: bool = False
+    """The file ends here."""
+    broken: str | None = None
+    """Reason why the file cannot be read further."""
+
+    def cut(self, records: int, why: str) -> None:
+        """End after that many records, because the next one cannot be ingested."""
+        self.end, self.count = self.ends[records]
+        for each in (self.records, self.partitions, self.raw_bytes):
+            del each[records:]
+        self.done, self.broken = False, why
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How a source's files are read and cut."""
+
+    form: InputFormat
+    topic: str
+    text: bool
+    record_bytes_max: int
+    piece_bytes_max: int
+    """Largest size of the records with `ROW_COST_BYTES` each; a larger record is a piece of its own."""
+    partitions_max: int
+    """Largest number of partitions in a piece, so that its entry fits."""
+    place: Callable[[Input, int], int]
+    """Returns the partition of a record, given its raw bytes; raises `InvalidInput`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """A record that was read, and its end position."""
+
+    record: Record
+    partition: int
+    raw_bytes: int
+    cost: int
+    end: int
+    count: int
+
+
+class PieceReader:
+    """Reads a file from `start` on; the stream is at its beginning."""
+
+    def __init__(self, stream: BinaryIO, cutting: Cutting, start: InputPosition) -> None:
+        if cutting.form != "parquet":
+            stream.seek(start.position)
+        self._cutting = cutting
+        self._place = start
+        self._inputs = read_inputs(
+            stream, cutting.form, cutting.topic, cutting.text, cutting.record_bytes_max, start
+        )
+        self._end, self._count = start.position, start.number
+        self._held: _Next | None = None
+
+    def next(self) -> Piece:
+        """The next piece; a piece that is `done` or `broken` is the last. Raises `OSError` of the disk."""
+        piece = Piece(self._end, self._end, self._count, ends=[(self._end, self._count)])
+        partitions: set[int] = set()
+        while True:
+            try:
+                found = self._held or self._read()
+            except InvalidInput as error:
+                piece.broken = f"{error}{_TEXT if '--text' in str(error) else ''}"
+                break
+            if found is None:
+                piece.done = True
+                piece.end, piece.count = self._place.position, self._place.number
+                break
+            partitions.add(found.partition)
+            too_large = (
+                piece.cost + found.cost > self._cutting.piece_bytes_max
+                or len(partitions) > self._cutting.partitions_max
+            )
+            if piece.records and too_large:
+                self._held = found
+                break
+            self._held = None
+            piece.records.append(found.record)
+            piece.partitions.append(found.partition)
+            piece.raw_bytes.append(found.raw_bytes)
+            piece.ends.append((found.end, found.count))
+            piece.cost += found.cost
+            piece.end, piece.count = found.end, found.count
+        self._end, self._count = piece.end, piece.count
+        return piece
+
+    def _read(self) -> _Next | None:
+        item = next(self._inputs, None)
+        if item is None:
+            return None
+        try:
+            raw_bytes = validate(item.record, self._cutting.record_bytes_max)
+            partition = self._cutting.place(item, raw_bytes)
+        except InvalidInput as error:
+            raise type(error)(f"{item.where}: {error}") from error
+        cost = weight_of(item.record, raw_bytes) + ROW_COST_BYTES
+        return _Next(item.record, partition, raw_bytes, cost, self._place.position, self._place.number)
+
+
+HEAD_BYTES = 4096
+_HEAD_DIGEST_BYTES = 12
+_SHAPE = struct.Struct(">Qq")
+_BUFFER_BYTES = 1 << 20
+
+
+class OpenedFile:
+    """An open file; close it, or use it as a context manager."""
+
+    def __init__(self, path: str) -> None:
+        """Raises `NotFound` if the file is gone, `RecordRefused` if it is unreadable or no regular file."""
+        self.path = path
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFound(f"{path} has vanished") from error
+        except OSError as error:
+            raise RecordRefused(
+                f"the file cannot be opened ({error.strerror}); give this process the right to read it"
+            ) from error
+        try:
+            self._began = os.fstat(descriptor)
+            if not stat.S_ISREG(self._began.st_mode):
+                raise RecordRefused(
+                    "this is no regular file; remove it from the folder, or narrow the pattern"
+                )
+            self.identity = _identity(self._began, os.pread(descriptor, HEAD_BYTES, 0))
+            """The file's identity in the log, in addition to its name."""
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.stream: BinaryIO = os.fdopen(descriptor, "rb", _BUFFER_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; closing twice is no error."""
+        self.stream.close()
+
+    @property
+    def size(self) -> int:
+        """Size in bytes at open."""
+        return self._began.st_size
+
+    def is_unchanged(self) -> bool:
+        """Whether size and modification time are still those at open."""
+        now = os.fstat(self.stream.fileno())
+        return _shape(now) == _shape(self._began)
+
+    def has_its_name(self) -> bool:
+        """Whether the path still names this file."""
+        try:
+            return os.path.samestat(os.lstat(self.path), self._began)
+        except OSError:
+            return False
+
+
+def mark_of(found: os.stat_result) -> bytes:
+    """The beginning of a file's identity: a digest of its size and modification time."""
+    return hashlib.blake2b(_shape(found), digest_size=MARK_BYTES).digest()
+
+
+def _shape(found: os.stat_result) -> bytes:
+    return _SHAPE.pack(found.st_size, found.st_mtime_ns)
+
+
+def _identity(found: os.stat_result, head: bytes) -> bytes:
+    return mark_of(found) + _shape(found) + hashlib.blake2b(head, digest_size=_HEAD_DIGEST_BYTES).digest()
+
 
 CHANGED = (
     "the file has changed since a part of it was ingested, so it is not read on: everything before "

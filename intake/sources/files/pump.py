@@ -20,8 +20,7 @@ from archiver.runtime.ids import IdSource
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer
 from intake.sources.files.finished_files import Sweep
-from intake.sources.files.ingest import IngestContext
-from intake.sources.files.seen_folders import SeenFolders
+from intake.sources.files.ingest import IngestContext, SeenFolders
 from intake.sources.files.source import FilesState, FolderSource, source_name
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter

@@ -12,8 +12,10 @@ The class has no thread (`intake.sources.kafka.pump` has); every wait is bounded
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from archiver.config.groups import IntakeSettings
 from archiver.config.kafka import KafkaSourceSettings
@@ -24,23 +26,150 @@ from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
 from intake.log.fold import TopicState, mirror_source
 from intake.log.sequencer import Sequencer
-from intake.log.source_positions import Begun, Move
-from intake.sources.kafka.batch import Cursor, MirrorPiece
-from intake.sources.kafka.start_offsets import FOLLOWED, begin, has_begun
-from intake.sources.kafka.state import MirrorState
+from intake.log.source_positions import Begun, Move, Positions
+from intake.sources.kafka.batch import POSITION_BYTES, Cursor, MirrorPiece
 from intake.sources.kafka.upstream import Place, Polled, Upstream, UpstreamTopic
 from intake.sources.kafka.upstream_changes import (
     WITHOUT_ID,
     GoOn,
     MirrorFinding,
+    MirrorState,
     fits,
     identity_of,
     judge_partition,
     judge_topic,
 )
-from intake.sources.outage import Outage
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """The note in the log that a source's `from` was applied."""
+
+    item: str
+
+    def move(self, source: str, seen: int) -> Move:
+        """The position that stores the note; it does not move."""
+        return Move(source_note(source), self.item, 0, 0, False, b"", seen, 0)
+
+
+FOLLOWED = _Followed("from")
+
+
+def source_note(source: str) -> str:
+    """The log's name of a configured Kafka source; its mirrored topics have their own names."""
+    return f"kafka-source:{source}"
+
+
+def has_begun(positions: Positions, source: str) -> bool:
+    """Whether the `from` of the source was applied."""
+    return FOLLOWED.item in positions.source(source_note(source)).begun
+
+
+def begin(
+    fresh: Mapping[Place, tuple[TopicState, bytes]],
+    upstream: Upstream,
+    sequencer: Sequencer,
+    beginning: str,
+    since_ms: int | None,
+) -> None:
+    """Store the start offsets of these partitions, for our topics with those identities.
+
+    If another process was faster, its offsets apply. Partitions that the cluster does not report yet, and
+    those in one entry with a lost race, are left for the next inspection.
+    """
+    starts = _starts(fresh, upstream, beginning, since_ms)
+    places = sorted(starts)
+    per_entry = max(1, sequencer.entry_bytes_max // (2 * POSITION_BYTES))
+    for first in range(0, len(places), per_entry):
+        seen = sequencer.fold.next_index
+        moves = [
+            Move(
+                mirror_source(fresh[place][0].topic_id),
+                str(place[1]),
+                0,
+                starts[place],
+                False,
+                fresh[place][1],
+                seen,
+                0,
+            )
+            for place in places[first : first + per_entry]
+        ]
+        sequencer.append_moves(moves, is_needed=partial(_is_unbegun, sequencer, moves))
+
+
+def _is_unbegun(sequencer: Sequencer, moves: Sequence[Move]) -> bool:
+    """Whether no partition has a position yet. The log alone cannot reject a second start after one at 0,
+    because both positions are 0.
+    """
+    return all(sequencer.fold.positions.get(move.source, move.item) is None for move in moves)
+
+
+def _starts(
+    fresh: Mapping[Place, object], upstream: Upstream, beginning: str, since_ms: int | None
+) -> dict[Place, int]:
+    bounds = upstream.bounds(list(fresh))
+    if beginning == "earliest":
+        return {place: one.low for place, one in bounds.items()}
+    if beginning == "latest" or since_ms is None:
+        return {place: one.high for place, one in bounds.items()}
+    since = upstream.offsets_since(list(bounds), since_ms)
+    # A partition without a reply waits: starting it at its end would skip records that are new enough.
+    return {
+        place: since[place] if since[place] >= 0 else one.high
+        for place, one in bounds.items()
+        if place in since
+    }
+
+
+BACK_AFTER_S = 5.0
+REASONS_MAX = 8
+"""Different reasons to log within one outage; further ones appear in the source's state and at DEBUG only."""
+_NUMBER = re.compile(r"\d+")
+
+
+class Outage:
+    """The outages of one source."""
+
+    def __init__(self, source: str, clock: Clock, log: logging.Logger) -> None:
+        self._source = source
+        self._clock = clock
+        self._log = log
+        self._since_s: float | None = None
+        self._failed_s = 0.0
+        self._reasons: set[str] = set()
+
+    def failed(self, why: str) -> None:
+        """Record a failed attempt."""
+        now_s = self._clock.monotonic_s()
+        self._failed_s = now_s
+        if self._since_s is None:
+            self._since_s = now_s
+            self._reasons.clear()
+        reason = _NUMBER.sub("#", why)
+        is_news = reason not in self._reasons and len(self._reasons) < REASONS_MAX
+        if is_news:
+            self._reasons.add(reason)
+        self._log.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "source %s: nothing is ingested: %s",
+            self._source,
+            why,
+        )
+
+    def worked(self) -> None:
+        """Record a successful attempt."""
+        if self._since_s is None:
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s - self._failed_s >= BACK_AFTER_S:
+            self._log.warning(
+                "source %s: works again after %.0f s", self._source, self._failed_s - self._since_s
+            )
+            self._since_s = None
+
 
 POLL_RECORDS_MAX = 10_000
 POLL_WAIT_S = 0.1

@@ -18,8 +18,8 @@ from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import IdSource
 from intake.log.sequencer import Sequencer
 from intake.sources.kafka.mirror import Mirror
-from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Upstream
+from intake.sources.kafka.upstream_changes import MirrorState
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
 

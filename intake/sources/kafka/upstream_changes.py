@@ -14,6 +14,33 @@ from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from intake.log.source_positions import Begun
 from intake.sources.kafka.upstream import Bounds, UpstreamTopic
 
+
+@dataclass(frozen=True, slots=True)
+class MirrorState:
+    """The recent state of one source."""
+
+    name: str
+    topics: int = 0
+    """Topics mirrored now."""
+    partitions: int = 0
+    """Partitions read now."""
+    behind: int | None = None
+    """Offsets in the cluster that are not ingested, for the partitions that are read; None before the first
+    inspection."""
+    looked_us: int | None = None
+    """Time of the last inspection of the cluster; None before the first."""
+    findings: tuple[MirrorFinding, ...] = ()
+    """The first findings, by topic and partition."""
+    stopped: int = 0
+    """Number of topics and partitions that are not read on."""
+    trouble: str | None = None
+    """Reason why nothing is ingested now; None if only single topics have problems."""
+    records: int = 0
+    """Records ingested since the start of this process."""
+    bytes: int = 0
+    """Raw bytes of those records."""
+
+
 NO_ID = b"no id"
 WITHOUT_ID: Final = (
     "is described without its topic id, so it is not known which topic it is; it is asked again"

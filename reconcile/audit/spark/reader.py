@@ -9,23 +9,31 @@ incomplete. Rows are never collected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from archiver.objects.location import StorePlace
-from archiver.runtime.errors import Halt, RetryLater
+from archiver.objects.open import open_store
+from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import ArchiverError, Halt, RetryLater
 from archiver.runtime.redaction import excerpt
 from archiver.schema.evolution.state import TopicSchema
 from archiver.spark.session import parallelism
 from archiver.spark.tasks import handed_out
 from archiver.spark.watchdog import JobWatch, JvmHeartbeat, run_in_thread
 from archiver.spark.worker_checks import same_version, shortage, unfit
+from archiver.stream.rebuild import from_segment
+from intake.read.digest import RecordsDigest
+from intake.read.reader import IntakeReader
+from intake.segments import FileRef, SegmentRef
 from reconcile.audit.rows import Compared, ExternalRows, FileRows, IntakeRange, RowFile
 from reconcile.audit.spark.comparison import (
     PRINTS,
@@ -35,18 +43,83 @@ from reconcile.audit.spark.comparison import (
     printing,
     summary_of,
 )
-from reconcile.audit.spark.intake_digests import digest_batches
 from reconcile.audit.spark.stored import StoredFiles
 from reconcile.audit.spark.summary import (
     EXTERNAL,
     RESULT,
     merged_external,
     pack,
+    packed,
     positions_summary,
     sorted_summary,
     unpacked,
 )
-from reconcile.snapshot.offset_coverage import Range
+from reconcile.snapshot.offset_coverage import Range, total
+
+
+@dataclass(slots=True)
+class _Range:
+    intake: IntakeRange
+    digest: RecordsDigest = field(default_factory=RecordsDigest)
+    rows: int = 0
+    lost: bool = False
+
+
+def digest_batches(
+    place: StorePlace, cluster_id: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: from rows with a column `task` to one mapping of digests per task."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        objects = open_store(place, cluster_id)
+        for batch in batches:
+            for cell in batch.column("task"):
+                yield packed(digests(objects, unpacked(cell.as_py())))
+
+    return work
+
+
+def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, bytes]:
+    """The digest of each completely readable range, by the archive's uri."""
+    works = [_Range(one) for one in ranges]
+    files: dict[int, tuple[FileRef, dict[tuple[int, int], tuple[SegmentRef, list[_Range]]]]] = {}
+    for work in works:
+        for segment in work.intake.segments:
+            _, needed = files.setdefault(segment.file.log_index, (segment.file, {}))
+            needed.setdefault((segment.row_group, segment.first_row), (segment, []))[1].append(work)
+    reader = IntakeReader(objects)
+    for index in sorted(files):
+        file, needed = files[index]
+        left = set(needed)
+        try:
+            for segment, records in reader.read(file, [segment for segment, _ in needed.values()]):
+                place = (segment.row_group, segment.first_row)
+                for work in needed[place][1]:
+                    _feed(work, segment, records)
+                left.discard(place)
+        except (ArchiverError, OSError, pa.ArrowException):
+            for place in left:
+                for work in needed[place][1]:
+                    work.lost = True
+    return {
+        work.intake.uri: work.digest.digest()
+        for work in works
+        if not work.lost and work.rows == _due(work.intake)
+    }
+
+
+def _due(intake: IntakeRange) -> int:
+    return intake.end - intake.base - total(intake.gaps)
+
+
+def _feed(work: _Range, segment: SegmentRef, records: pa.RecordBatch) -> None:
+    """Add the part of a segment in the range; the order of the log is the order of offsets."""
+    rows = from_segment(segment, records)
+    low, high = max(work.intake.base, segment.base), min(work.intake.end, segment.end)
+    if low < high:
+        work.digest.update(rows.slice(low - segment.base, high - low))
+        work.rows += high - low
+
 
 JOB_BYTES = 1024**3
 """Files of one job. It limits how long an archiving round waits for a running audit."""

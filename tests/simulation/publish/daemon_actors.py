@@ -43,9 +43,7 @@ from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
 from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
 from reconcile.snapshot.retention_floor import RetentionFloorReader
-from reconcile.vacuum.clean import CleanParts, CleanRun, nothing_compacted
-from reconcile.vacuum.intake_files import needed_files
-from reconcile.vacuum.replaced_archives import ReplacedArchives
+from reconcile.vacuum.clean import CleanParts, CleanRun, ReplacedArchives, needed_files, nothing_compacted
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.simulation.publish.catalog_twin import SimulatedTables

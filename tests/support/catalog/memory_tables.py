@@ -12,12 +12,12 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from archiver.catalog.specs import spec_id_of
 from archiver.catalog.table_layout import (
     FORMAT_VERSION,
     PARTITION_BY,
     PARTITION_FIELD_ID,
     bound_number,
+    spec_id_of,
     stream_fields,
 )
 from archiver.catalog.tables import (

@@ -32,8 +32,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
 from reconcile.snapshot.retention_floor import RetentionFloorReader
-from reconcile.vacuum.clean import CleanParts, CleanRun
-from reconcile.vacuum.replaced_archives import ReplacedArchives
+from reconcile.vacuum.clean import CleanParts, CleanRun, ReplacedArchives
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.support.catalog.foreign_hands import expire_all_but_current, roll_back, swap_files, view_of

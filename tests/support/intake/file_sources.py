@@ -20,7 +20,7 @@ from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.ids import SeededIds
 from intake.log.backlog import Backlog
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer

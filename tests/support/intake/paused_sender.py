@@ -15,7 +15,7 @@ from pathlib import Path
 
 from archiver.config.groups import LogSettings
 from archiver.runtime.ids import SystemIds
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.sequencer import Sequencer
 from intake.records import Record
 from tests.support.intake.intake_rig import WAIT_S, IntakeRig

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archiver.config.events import ControlTopicSettings
-from archiver.control_topic.destination import Destination
-from archiver.control_topic.position import Position, Positions
-from archiver.control_topic.publisher import EventPublisher
-from archiver.control_topic.waves import TopicRecord
+from archiver.control_topic.publisher import EventPublisher, Position, Positions
+from archiver.control_topic.waves import Destination, TopicRecord
 from archiver.events.types import (
     CommitComplete,
     CommitToTable,

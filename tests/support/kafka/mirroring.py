@@ -27,14 +27,14 @@ from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import SystemIds
 from intake.log.backlog import Backlog
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
 from intake.read.reader import IntakeReader
 from intake.sources.kafka.client import KafkaClient
 from intake.sources.kafka.mirror import Mirror
-from intake.sources.kafka.state import MirrorState
 from intake.sources.kafka.upstream import Upstream
+from intake.sources.kafka.upstream_changes import MirrorState
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
 from tests.support.log.faulty_log import FaultyLog

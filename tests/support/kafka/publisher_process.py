@@ -13,7 +13,7 @@ from pathlib import Path
 
 from archiver.control_topic import publisher as module
 from archiver.control_topic.kafka_topic import KafkaTopic
-from archiver.control_topic.position import Position
+from archiver.control_topic.publisher import Position
 from archiver.log.sqlite import SqliteLogStore
 from archiver.runtime.clock import SystemClock
 from tests.support.kafka.control_topic import Rig, settings_of

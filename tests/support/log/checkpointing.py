@@ -14,7 +14,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
 from intake.log.backlog import Backlog
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.fold import IntakeFold, Landed
 from intake.log.sequencer import Sequencer

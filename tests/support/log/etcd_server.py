@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import grpc
 
-from archiver.log.etcd.stubs import import_etcd3
+from archiver.log.etcd.cluster import import_etcd3
 from archiver.proto import etcd_rpc_pb2 as rpc
 from tests.support.log.etcd_certificates import Certificates
 from tests.support.log.etcd_part import required

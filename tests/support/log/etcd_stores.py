@@ -7,8 +7,8 @@ from pathlib import Path
 
 from archiver.log.etcd.cluster import Access, EtcdCluster
 from archiver.log.etcd.keys import Keys
+from archiver.log.etcd.lease import EtcdMetadata
 from archiver.log.etcd.log_store import EtcdLogStore
-from archiver.log.etcd.metadata import EtcdMetadata
 from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.ids import SystemIds
 from tests.support.log.etcd_certificates import Certificates

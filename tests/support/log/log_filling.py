@@ -23,7 +23,7 @@ from archiver.objects.paths import intake_key
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
-from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
 from tests.support.intake.intake_entries import topic_id_of

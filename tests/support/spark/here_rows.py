@@ -22,7 +22,7 @@ from reconcile.audit.spark.comparison import (
     printed_rows,
     summary_of,
 )
-from reconcile.audit.spark.intake_digests import digests
+from reconcile.audit.spark.reader import digests
 from reconcile.audit.spark.stored import archive_rows, external_rows, position_rows, row_count
 from reconcile.audit.spark.summary import merged_external, positions_summary, sorted_summary, unpacked
 from reconcile.snapshot.offset_coverage import Range
