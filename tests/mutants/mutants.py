@@ -410,8 +410,8 @@ SOURCES = (
     Mutant(
         "an empty folder proves that its files are gone",
         "intake/sources/files/ingest.py",
-        "self._known.get(folder) == _identity(descriptor, os.fstat(descriptor))",
-        "_identity(descriptor, os.fstat(descriptor)) is not None",
+        "self._known.get(folder) == _folder_identity(descriptor, os.fstat(descriptor))",
+        "_folder_identity(descriptor, os.fstat(descriptor)) is not None",
         HANDOVER_TESTS,
         simulated=False,
     ),
